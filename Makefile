@@ -1,0 +1,50 @@
+# Every target sets up what it needs: Python >= 3.11 and make are enough.
+SHELL := /bin/sh
+PYTHON ?= python3
+UV_VERSION := 0.13.7
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+export SAM_CLI_TELEMETRY := 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check lint types imports format verify simulate chaos mutants bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## the environment in .venv (every other target calls it)
+
+$(READY): requirements-dev.lock
+	@test -x $(RUN) || $(PYTHON) -c 'import sys; sys.exit("Baton needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3.13") if sys.version_info < (3, 11) else None'
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
+	@touch $@
+
+test: $(READY) ## the tests; ARGS="-k gate -x" goes to pytest
+	$(RUN) -m pytest -n 2 $(ARGS)
+
+check: lint types imports test ## lint, types, import contracts, tests: what CI runs
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(READY)
+	$(VENV)/bin/mypy
+
+imports: $(READY)
+	$(VENV)/bin/lint-imports
+
+format: $(READY) ## format and mend what can be mended
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+lock: $(READY) ## resolve the dependencies again (the lock files name no host)
+	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements.lock pyproject.toml --group dev -o requirements-dev.lock
+	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements-dev.lock pyproject.toml --group dev --group bench -o requirements-bench.lock
+
+clean: ## remove what was made here
+	rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis
