@@ -1,0 +1,31 @@
+"""The process's own time and chance. Only local time-outs and ids may use them: the database's clock decides the rest."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def new_id() -> uuid.UUID:
+    """A UUID of version 7: ids made close in time lie close in an index."""
+    stamp = time.time_ns() // 1_000_000
+    value = (stamp & (2**48 - 1)) << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
+    return uuid.UUID(int=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """Ids and fractions in [0, 1), so that a simulation can draw them from its seed."""
+
+    new_id: Callable[[], uuid.UUID] = new_id
+    fraction: Callable[[], float] = random.random
+
+
+def stopwatch() -> Callable[[], float]:
+    """A function that tells the seconds since this call."""
+    began = time.monotonic()
+    return lambda: time.monotonic() - began

@@ -1,0 +1,64 @@
+"""What can go wrong in a step, sorted by one question: who tries again?
+
+StepError
+├── Transient      the same lane, a little later; spends an attempt
+├── Throttled      everyone who uses that upstream, when its gate opens; spends nothing
+└── Permanent      nobody: the lane fails
+Any other exception is a surprise: the same lane, slower, and it spends an attempt too.
+
+Overtaken          another turn moved the lane first; whatever this one wrote is rolled back
+Refused            an operator's action that the run's state does not allow
+NotFound           there is no such run or lane, or it is another tenant's
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class StepError(Exception):
+    """A known failure of a step."""
+
+
+@dataclass(eq=False)
+class Transient(StepError):
+    """The upstream did not answer properly this time."""
+
+    message: str
+    code: str = "transient"
+    retry_after_s: float | None = None
+
+
+@dataclass(eq=False)
+class Throttled(StepError):
+    """The upstream asks everyone to stay away for a while."""
+
+    gate: str
+    retry_after_s: float
+    message: str = "the upstream asks to wait"
+    shared: bool = False
+
+
+@dataclass(eq=False)
+class Permanent(StepError):
+    """Trying again cannot help."""
+
+    message: str
+    code: str = "permanent"
+    data: dict[str, object] = field(default_factory=dict)
+
+
+class Overtaken(Exception):  # noqa: N818 - it names what happened, and it is not an error
+    """Another turn moved this lane first."""
+
+
+@dataclass(eq=False)
+class Refused(Exception):  # noqa: N818 - as above
+    """The run's state does not allow this action."""
+
+    code: str
+    message: str
+
+
+class NotFound(Exception):  # noqa: N818 - as above
+    """There is no such run or lane for this tenant."""

@@ -1,0 +1,32 @@
+"""What is counted. Every name says what it means; nothing decides by a metric."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+
+class Metric(StrEnum):
+    STEP = "Step"  # a committed step, by kind and outcome
+    STEP_MS = "StepMilliseconds"  # from claim to commit
+    REFUSED = "Refused"  # a message that gave no turn, by reason: stale copies are normal
+    UNREADABLE = "Unreadable"  # a message that is no baton this code knows
+    OVERTAKEN = "Overtaken"  # a step whose commit came too late; nothing was written
+    GIVEN_BACK = "GivenBack"  # a message returned to the queue because the database could not be written
+    SEND_FAILED = "SendFailed"  # batons the queue did not take; the tick sends them
+    REPAIR = "Repair"  # what the tick mended, by reason
+    RUN_ENDED = "RunEnded"  # by kind and status
+    TICK = "Tick"  # one pass of the tick: its absence is an alarm
+    DEAD_LETTER = "DeadLetter"  # a message that came back too often
+    PRUNED = "Pruned"  # rows removed by retention, by table
+    CLEANED = "Cleaned"  # outside assets removed by the sweep
+    CLEAN_FAILED = "CleanFailed"
+
+
+class Meter(Protocol):
+    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None: ...
+
+
+class NoMeter:
+    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+        """Count nothing."""

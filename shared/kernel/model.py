@@ -1,0 +1,397 @@
+"""The words of the relay as types: runs, lanes, turns, decisions. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+from uuid import UUID
+
+from shared.kernel.baton import Baton
+from shared.kernel.redact import redact
+
+Json = Mapping[str, Any]
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (RunStatus.QUEUED, RunStatus.RUNNING)
+
+
+class LaneStatus(StrEnum):
+    ACTIVE = "active"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+# Within one epoch a terminal state absorbs; only a retry, which opens the next epoch, leads out of it.
+RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset(set(RunStatus) - {RunStatus.QUEUED}),
+    RunStatus.RUNNING: frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELED}),
+    RunStatus.SUCCEEDED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.CANCELED: frozenset(),
+}
+LANE_TRANSITIONS: Mapping[LaneStatus, frozenset[LaneStatus]] = {
+    LaneStatus.ACTIVE: frozenset({LaneStatus.DONE, LaneStatus.FAILED, LaneStatus.CANCELED}),
+    LaneStatus.DONE: frozenset(),
+    LaneStatus.FAILED: frozenset(),
+    LaneStatus.CANCELED: frozenset(),
+}
+
+
+class StepOutcome(StrEnum):
+    """What a committed step did to its lane; one row of the ledger each."""
+
+    MOVED = "moved"
+    WAITED = "waited"
+    RETRIED = "retried"
+    THROTTLED = "throttled"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class Refusal(StrEnum):
+    """Why a message gave no turn. None of them says anything about the work itself."""
+
+    UNKNOWN = "unknown"  # no such lane of this kind
+    STALE = "stale"  # the lane has moved on
+    AHEAD = "ahead"  # the database is older than the message: it was restored
+    ENDED = "ended"
+    PAUSED = "paused"
+    EARLY = "early"
+    TWIN = "twin"  # another process holds the lease
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A failure as people read it. Equal causes share a fingerprint, whatever ids and numbers they mention."""
+
+    code: str
+    message: str
+
+    @property
+    def fingerprint(self) -> str:
+        shape = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+", "#", self.message)
+        return hashlib.sha256(f"{self.code}|{shape}".encode()).hexdigest()[:12]
+
+    def to_json(self) -> Json:
+        clean = Problem(self.code, redact(self.message))
+        return {"code": clean.code, "message": clean.message, "fingerprint": clean.fingerprint}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A kind's own write, as SQL that selects from `turn`: no turn, no rows.
+
+    `turn` offers id, run_id, tenant_id, kind, key, epoch and seq (of the step being committed).
+    """
+
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    statement: Statement
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLane:
+    """A lane to be created. A lane that does not hold the run (clean-up) may outlive it and is not canceled with it."""
+
+    key: str
+    cursor: Json = field(default_factory=dict)
+    holds_run: bool = True
+    delay_s: float = 0
+    max_steps: int | None = None
+    time_limit_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to be created together with its first lanes."""
+
+    params: Json
+    lanes: Sequence[NewLane]
+    label: str | None = None
+    time_limit_s: int | None = None
+    source: str | None = None
+    source_ref: str | None = None
+    created_by: str | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    id: UUID
+    tenant_id: UUID
+    kind: str
+    status: RunStatus
+    outcome: str | None
+    epoch: int
+    params: Json
+    correlation_id: str | None
+    cancel_requested_at: datetime | None
+    paused_at: datetime | None
+    time_limit_s: int | None
+    deadline_at: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A lane as the kind sees it when it judges the whole run."""
+
+    id: UUID
+    key: str
+    status: LaneStatus
+    holds_run: bool
+    epoch: int
+    cursor: Json
+    last_error: Json | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A claimed turn: what one step may know and what proves that it may commit."""
+
+    lane_id: UUID
+    run_id: UUID
+    tenant_id: UUID
+    kind: str
+    key: str
+    holds_run: bool
+    epoch: int
+    seq: int
+    resend_no: int
+    token: UUID
+    cursor: Json
+    params: Json
+    claims: int
+    attempts: int
+    steps: int
+    max_steps: int
+    deadline_at: datetime | None
+    cancel_at: datetime | None
+    run_status: RunStatus
+    run_epoch: int
+    correlation_id: str | None
+    now: datetime
+    probes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A baton to be sent, for as many seconds from now."""
+
+    baton: Baton
+    tenant_id: UUID
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """Where a lane stands, read after an answer was lost."""
+
+    epoch: int
+    seq: int
+    status: LaneStatus
+    claim_token: UUID | None
+    due: Due
+
+
+# What a kind's step answers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continue:
+    """Progress was made; there is more to do."""
+
+    cursor: Json
+    after_s: float = 0
+    effects: Sequence[Effect] = ()
+    rows: int = 0
+    lanes: Sequence[NewLane] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing to do yet. Spends neither an attempt nor a step."""
+
+    after_s: float
+    cursor: Json | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The lane has done its work."""
+
+    effects: Sequence[Effect] = ()
+    rows: int = 0
+    lanes: Sequence[NewLane] = ()
+    cursor: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """The lane gives up because its run was canceled."""
+
+    effects: Sequence[Effect] = ()
+
+
+Decision = Continue | Wait | Finish | Fail | Cancel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateClosing:
+    key: str
+    shared: bool
+    retry_after_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneChange:
+    """What one commit writes to a lane, and beside it."""
+
+    status: LaneStatus
+    outcome: StepOutcome
+    attempts: int
+    cursor: Json | None = None
+    delay_s: float = 0
+    progress: bool = False
+    problem: Problem | None = None
+    effects: Sequence[Effect] = ()
+    rows: int = 0
+    lanes: Sequence[NewLane] = ()
+    closes_gate: GateClosing | None = None
+
+
+# What a kind answers when all lanes that hold the run have ended.
+
+
+@dataclass(frozen=True, slots=True)
+class NextPhase:
+    lanes: Sequence[NewLane]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    status: Literal[RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELED]
+    outcome: str | None = None
+    problem: Problem | None = None
+
+
+Settlement = NextPhase | Ending
+
+
+# What the tick sees of a lane, and what it does about it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFacts:
+    lane_id: UUID
+    tenant_id: UUID
+    kind: str
+    epoch: int
+    seq: int
+    resend_no: int
+    resends: int
+    next_due_at: datetime
+    sent_at: datetime | None
+    lease_until: datetime | None
+    cancel_at: datetime | None
+    run_paused: bool
+    now: datetime
+
+
+class Verdict(StrEnum):
+    PARKED = "parked"
+    BUSY = "busy"
+    LEASE_RAN_OUT = "lease_ran_out"
+    UNSENT = "unsent"
+    PROMOTED = "promoted"
+    LATER = "later"
+    UNCLAIMED = "unclaimed"
+    WAITING = "waiting"
+
+
+REPAIRS = frozenset({Verdict.LEASE_RAN_OUT, Verdict.UNSENT, Verdict.UNCLAIMED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    verdict: Verdict
+    lane: LaneFacts
+    resend_no: int
+    resends: int
+    send: bool
+    check_at: datetime | None  # None: never, until somebody wakes it
+
+    @property
+    def due(self) -> Due:
+        lane = self.lane
+        baton = Baton(
+            kind=lane.kind, lane_id=lane.lane_id, epoch=lane.epoch, seq=lane.seq, resend_no=self.resend_no
+        )
+        return Due(baton, lane.tenant_id, max(0.0, (lane.next_due_at - lane.now).total_seconds()))
+
+
+# The record of a call to the outside that must not happen twice.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCall:
+    run_id: UUID
+    tenant_id: UUID
+    run_kind: str
+    epoch: int
+    key: str
+    kind: str
+    remote_id: str | None
+
+    @property
+    def idempotency_key(self) -> str:
+        return idempotency_key(self.run_id, self.epoch, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """`fresh`: written just now, so the call was never made before."""
+
+    fresh: bool
+    confirmed: bool
+    remote_id: str | None
+
+
+def idempotency_key(run_id: UUID, epoch: int, key: str) -> str:
+    """The same for every try of the same call, and short enough for a remote customer key."""
+    return hashlib.sha256(f"{run_id}:{epoch}:{key}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class GatePass:
+    """The answer at the gates: closed for `wait_s`, or through, perhaps as the probe of some."""
+
+    wait_s: float | None
+    probes: frozenset[str]

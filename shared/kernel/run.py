@@ -1,0 +1,185 @@
+"""A run as a whole: start, go on, end, and what an operator may do to it. The run is always locked before its lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import assert_never
+from uuid import UUID
+
+from shared.kernel.catalogue import Kind
+from shared.kernel.decide import settlement
+from shared.kernel.deliver import deliver, deliver_unsent
+from shared.kernel.errors import NotFound, Refused
+from shared.kernel.metrics import Metric
+from shared.kernel.model import Due, Ending, Json, NewLane, NextPhase, Run, RunStatus
+from shared.kernel.points import Point, point
+from shared.kernel.ports import Ports, Tx
+
+
+def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json) -> UUID:
+    """Create a run with its first lanes in one transaction, then send their batons."""
+    with ports.store.begin(tenant_id) as tx:
+        run, dues = create_run(tx, ports, kind, tenant_id, params)
+        point(Point.START_WRITTEN)
+    point(Point.START_COMMITTED)
+    deliver(ports, dues)
+    return run.id
+
+
+def create_run(tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, params: Json) -> tuple[Run, list[Due]]:
+    """Start a run inside the caller's transaction; the caller delivers the batons after its commit."""
+    new = kind.start(tx, tenant_id, params)
+    if not any(lane.holds_run for lane in new.lanes):
+        raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
+    run = tx.insert_run(ports.chance.new_id(), tenant_id, kind.name, new)
+    tx.add_history(run, "accepted", {"lanes": len(new.lanes)})
+    return run, create_lanes(tx, run, new.lanes, kind, ports)
+
+
+def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: Ports) -> list[Due]:
+    """Lanes are born under the run's lock; those that hold a run being canceled are born canceled."""
+    if not lanes:
+        return []
+    if run.status.ended and any(lane.holds_run for lane in lanes):
+        raise ValueError(f"run {run.id} has ended: only lanes that do not hold it may follow")
+    return tx.insert_lanes(run, [(ports.chance.new_id(), lane) for lane in lanes], kind.limits.max_steps)
+
+
+def mark_running(tx: Tx, run: Run) -> Run:
+    """The first committed step of a run says that it runs."""
+    if run.status is not RunStatus.QUEUED or not tx.mark_running(run):
+        return run
+    tx.add_history(run, "running", {})
+    return replace(run, status=RunStatus.RUNNING)
+
+
+def settle(tx: Tx, run: Run, kind: Kind, ports: Ports) -> list[Due]:
+    """The last lane out moves the run on. Asked in a statement of its own, after the run's lock was taken:
+    in one statement two lanes that finish together would each see the other still open."""
+    if run.status.ended or tx.has_open_lanes(run.id):
+        return []
+    lanes = tx.lanes(run.id)
+    verdict = settlement(run, lanes, kind.settle(run, lanes))
+    match verdict:
+        case NextPhase(lanes=next_lanes):
+            if not any(lane.holds_run for lane in next_lanes):
+                raise ValueError(f"a next phase of {kind.name} needs at least one lane that holds the run")
+            tx.add_history(run, "phase", {"lanes": len(next_lanes)})
+            return create_lanes(tx, run, next_lanes, kind, ports)
+        case Ending():
+            return end(tx, run, verdict, kind, ports)
+        case _:
+            assert_never(verdict)
+
+
+def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]:
+    """The one way a run ends: its row, its terminal line, its signal, and what the kind leaves behind."""
+    if not tx.end_run(run, ending):
+        return []
+    ended = replace(run, status=ending.status, outcome=ending.outcome, paused_at=None)
+    data: dict[str, object] = {"outcome": ending.outcome}
+    if ending.problem is not None:
+        data["error"] = ending.problem.to_json()
+    tx.add_history(ended, ending.status, data)
+    tx.add_signal(
+        run.tenant_id,
+        f"run.{ending.status}",
+        {"run_id": str(run.id), "kind": run.kind, "epoch": run.epoch, "outcome": ending.outcome},
+    )
+    ports.meter.count(Metric.RUN_ENDED, kind=run.kind, status=ending.status)
+    return create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
+
+
+def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
+    """Ask every lane that holds the run to stop at its next turn, and make that turn due now."""
+    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+        if run.status.ended:
+            raise Refused("already_ended", f"the run has already {run.status}")
+        if run.cancel_requested_at is not None:
+            return
+        tx.request_cancel(run)
+        tx.add_history(run, "cancel_requested", {"reason": reason})
+        dues += tx.cancel_lanes(run.id)
+        if not dues:
+            settled = settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports)
+            dues += settled
+
+
+def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
+    """No lane takes a new turn until resume; turns in progress still commit."""
+    with _action(ports, tenant_id, run_id) as (tx, run, _):
+        if run.status.ended:
+            raise Refused("already_ended", f"the run has already {run.status}")
+        if run.cancel_requested_at is not None:
+            raise Refused("being_canceled", "the run is being canceled")
+        if run.paused_at is None:
+            tx.pause_run(run)
+            tx.add_history(run, "paused", {"reason": reason})
+
+
+def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID) -> None:
+    """Go on where the pause began: due times stay, deadlines move by the time it took."""
+    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+        if run.paused_at is None:
+            raise Refused("not_paused", "the run is not paused")
+        paused_s = tx.resume_run(run)
+        tx.add_history(run, "resumed", {"paused_s": round(paused_s)})
+        dues += tx.resume_lanes(run.id, paused_s)
+
+
+def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
+    """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+        if not run.status.ended:
+            raise Refused("not_ended", "only a run that has ended can be tried again")
+        reopened = tx.reopen_run(run)
+        tx.add_history(reopened, "retried", {"reason": reason})
+        dues += tx.reopen_lanes(run.id)
+        if not dues:
+            dues += settle(tx, reopened, kind, ports)
+
+
+def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID) -> None:
+    """Make a waiting lane's turn due now, with a fresh copy of its baton."""
+    _lane_action(ports, tenant_id, lane_id, "lane_woken", lambda tx: tx.wake_lane(lane_id))
+
+
+def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None) -> None:
+    """Open the next epoch of one lane of a run that goes on; None keeps its place."""
+    _lane_action(ports, tenant_id, lane_id, "lane_restarted", lambda tx: tx.restart_lane(lane_id, cursor))
+
+
+def _lane_action(
+    ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, act: Callable[[Tx], Due | None]
+) -> None:
+    with ports.store.begin(tenant_id) as tx:
+        run_id = tx.lane_run(lane_id, tenant_id)
+    if run_id is None:
+        raise NotFound
+    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+        if run.status.ended:
+            raise Refused("already_ended", f"the run has already {run.status}; retry the run instead")
+        if run.cancel_requested_at is not None:
+            raise Refused("being_canceled", "the run is being canceled")
+        due = act(tx)
+        if due is None:
+            raise Refused("lane_ended", "the lane has ended; restart it instead")
+        tx.add_history(run, name, {"lane_id": str(lane_id)})
+        dues.append(due)
+
+
+@contextmanager
+def _action(ports: Ports, tenant_id: UUID, run_id: UUID) -> Iterator[tuple[Tx, Run, list[Due]]]:
+    """An operator's change under the run's lock; the batons it makes due are sent after its commit."""
+    dues: list[Due] = []
+    with ports.store.begin(tenant_id) as tx:
+        run = tx.lock_run(run_id, tenant_id)
+        if run is None:
+            raise NotFound
+        point(Point.ACTION_RUN_LOCKED)
+        yield tx, run, dues
+        point(Point.ACTION_WRITTEN)
+    point(Point.ACTION_COMMITTED)
+    deliver_unsent(ports, dues)

@@ -1,0 +1,54 @@
+"""Every limit of the relay in one place, with its unit in its name and its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class BadSettings(ValueError):  # noqa: N818 - it names what is bad
+    """The environment does not make sense; the message says which variable and why."""
+
+
+class Settings(BaseModel):
+    """A group of settings, read once from environment variables with the group's prefix."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str], prefix: str = "BATON_") -> Self:
+        given = {name: env[prefix + name.upper()] for name in cls.model_fields if prefix + name.upper() in env}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{prefix}{'_'.join(map(str, e['loc'])).upper() or 'settings'}: {e['msg']}" for e in error.errors()
+            )
+            raise BadSettings(problems) from None
+
+
+class Relay(Settings):
+    """How the relay runs. A lease outlives the function, so that a takeover means that the old process is dead."""
+
+    step_timeout_s: Annotated[int, Field(ge=1, le=900)] = 60
+    lease_s: Annotated[int, Field(ge=2, le=1000)] = 70
+    tick_batch: Annotated[int, Field(ge=1, le=5000)] = 500
+    tick_seconds: Annotated[int, Field(ge=1, le=600)] = 45
+    delay_queue: str = "baton-delay"
+    fifo_queue: str = "baton-{kind}.fifo"
+    asset_grace_s: Annotated[int, Field(ge=0, le=30 * 86_400)] = 3600
+
+    @model_validator(mode="after")
+    def lease_outlives_the_function(self) -> Self:
+        if self.lease_s <= self.step_timeout_s:
+            raise ValueError(f"lease_s ({self.lease_s}) must be longer than step_timeout_s ({self.step_timeout_s})")
+        return self
+
+    def queue_of(self, kind: str) -> str:
+        return self.fifo_queue.format(kind=kind.replace("_", "-"))
+
+
+# How long rows are kept, in days. Runs take their lanes, steps, history and remote calls with them.
+RETENTION_DAYS: Mapping[str, int] = {"step": 14, "repair": 30, "signal": 14, "run": 90}

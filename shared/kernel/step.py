@@ -1,0 +1,216 @@
+"""One step of one lane: claim, look outside, decide, commit, send. In this order, each once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from uuid import UUID
+
+from shared.kernel import db
+from shared.kernel.baton import Baton
+from shared.kernel.catalogue import Kind
+from shared.kernel.clock import stopwatch
+from shared.kernel.decide import LONGEST_QUEUE_DELAY_S, before_looking, change_after, change_for
+from shared.kernel.deliver import deliver
+from shared.kernel.errors import Overtaken, StepError
+from shared.kernel.log import logger
+from shared.kernel.metrics import Metric
+from shared.kernel.model import (
+    Decision,
+    Due,
+    LaneChange,
+    LaneState,
+    LaneStatus,
+    Refusal,
+    RunStatus,
+    StepOutcome,
+    Turn,
+    Wait,
+)
+from shared.kernel.points import Point, point
+from shared.kernel.ports import Ports, Tx
+from shared.kernel.remote_call import Calls
+from shared.kernel.retry import spread_s
+from shared.kernel.run import create_lanes, mark_running, settle
+
+COMMIT_TRIES = 3
+LONGEST_GATE_WAIT_S = 900.0
+
+
+class Lost(StrEnum):
+    """A claimed turn that committed nothing."""
+
+    OVERTAKEN = "overtaken"  # acknowledge: the lane moved without us
+    GIVEN_BACK = "given_back"  # the database did not answer: the message must come again
+
+
+Outcome = StepOutcome | Refusal | Lost
+
+
+def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
+    """Do for this baton what its lane's row asks for. Only `GIVEN_BACK` wants the message again."""
+    point(Point.STEP_RECEIVED)
+    token = ports.chance.new_id()
+    try:
+        turn = ports.store.claim(baton, token, ports.relay.lease_s)
+    except Exception:
+        logger.exception("a turn could not be claimed", extra={"lane": str(baton.lane_id)})
+        return _give_back(baton, token, ports)
+    if isinstance(turn, Refusal):
+        ports.meter.count(Metric.REFUSED, kind=baton.kind, reason=turn)
+        return turn
+    point(Point.STEP_CLAIMED)
+    return _Step(turn, kind, ports).run(baton)
+
+
+@dataclass(slots=True)
+class _Step:
+    turn: Turn
+    kind: Kind
+    ports: Ports
+
+    def run(self, baton: Baton) -> Outcome:
+        elapsed = stopwatch()
+        try:
+            change = self._look_and_decide()
+            point(Point.STEP_LOOKED)
+            ms = int(elapsed() * 1000)
+            outcome = self._commit_or_note(change, ms)
+        except Overtaken:
+            self.ports.meter.count(Metric.OVERTAKEN, kind=self.kind.name)
+            return Lost.OVERTAKEN
+        except Exception:
+            logger.exception("a step could not be committed", extra={"lane": str(self.turn.lane_id)})
+            return _give_back(baton, self.turn.token, self.ports)
+        self.ports.meter.count(Metric.STEP, kind=self.kind.name, outcome=outcome)
+        self.ports.meter.count(Metric.STEP_MS, ms, kind=self.kind.name)
+        return outcome
+
+    def _look_and_decide(self) -> LaneChange:
+        try:
+            return change_for(self._decide(), self.turn)
+        except Overtaken:
+            raise
+        except Exception as error:  # noqa: BLE001 - a surprise is a decision too
+            return self._after(error)
+
+    def _decide(self) -> Decision:
+        turn, outside = self.turn, Calls(self.turn, self.ports)
+        failure = before_looking(turn, self.kind.limits)
+        if failure is not None:
+            return failure
+        if turn.cancel_at is not None:
+            return self.kind.on_cancel(turn, outside)
+        closed = self._closed_gates()
+        return closed if closed is not None else self.kind.take_step(self.turn, outside)
+
+    def _closed_gates(self) -> Wait | None:
+        keys = self.kind.gates(self.turn)
+        if not keys:
+            return None
+        passed = self.ports.store.pass_gates(self.turn, keys, self.ports.relay.lease_s)
+        point(Point.STEP_GATED)
+        if passed.wait_s is not None:
+            wait_s = min(passed.wait_s, LONGEST_GATE_WAIT_S)
+            return Wait(after_s=spread_s(wait_s, self.ports.chance.fraction()))
+        self.turn = replace(self.turn, probes=passed.probes)
+        return None
+
+    def _after(self, error: Exception) -> LaneChange:
+        if not isinstance(error, StepError):
+            logger.exception("a step failed unexpectedly", extra={"lane": str(self.turn.lane_id)}, exc_info=error)
+        return change_after(error, self.turn, self.kind.limits, self.ports.chance.fraction())
+
+    def _commit_or_note(self, change: LaneChange, ms: int) -> StepOutcome:
+        """Commit the step; if its rows are the trouble, commit that it failed."""
+        try:
+            self._commit(change, ms)
+        except Overtaken:
+            raise
+        except Exception as error:
+            if db.is_disconnect(error):
+                raise
+            change = self._after(error)
+            self._commit(change, ms)
+        return change.outcome
+
+    def _commit(self, change: LaneChange, ms: int) -> None:
+        """Commit and send. After a lost answer the row is read: it knows whether the commit happened."""
+        for tries_left in reversed(range(COMMIT_TRIES)):
+            try:
+                dues = commit(self.turn, change, self.kind, self.ports, ms)
+            except Exception as error:
+                if not tries_left or not (db.is_conflict(error) or db.is_disconnect(error)):
+                    raise
+                if not db.is_disconnect(error):
+                    continue
+                state = self.ports.store.lane_state(self.turn.lane_id)
+                if state is None or state.claim_token == self.turn.token:
+                    continue
+                dues = _current(state)
+            point(Point.STEP_COMMITTED)
+            deliver(self.ports, dues)
+            point(Point.STEP_SENT)
+            return
+
+
+def commit(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) -> list[Due]:
+    """Write the step and everything that follows from it, or nothing. Answers the batons to send."""
+    if _is_plain(turn, change):
+        due = ports.store.commit_turn(turn, change, ms)
+        if due is None:
+            raise Overtaken
+        return [due]
+    with ports.store.begin(turn.tenant_id) as tx:
+        run = tx.lock_run(turn.run_id, turn.tenant_id)
+        if run is None:
+            raise Overtaken
+        point(Point.TURN_RUN_LOCKED)
+        due = tx.commit_turn(turn, change, ms)
+        if due is None:
+            raise Overtaken
+        dues = [due] if change.status is LaneStatus.ACTIVE else []
+        _move_gates(tx, turn, change)
+        point(Point.TURN_WRITTEN)
+        run = mark_running(tx, run)
+        dues += create_lanes(tx, run, change.lanes, kind, ports)
+        if change.status is not LaneStatus.ACTIVE and turn.holds_run:
+            dues += settle(tx, run, kind, ports)
+        point(Point.TURN_SETTLED)
+    return dues
+
+
+def _is_plain(turn: Turn, change: LaneChange) -> bool:
+    """A plain step never touches its run or a gate: one statement is enough."""
+    return (
+        change.status is LaneStatus.ACTIVE
+        and turn.run_status is not RunStatus.QUEUED
+        and not change.lanes
+        and not turn.probes
+        and change.closes_gate is None
+    )
+
+
+def _move_gates(tx: Tx, turn: Turn, change: LaneChange) -> None:
+    """A probe that worked opens its gates; one that failed closes them again; a throttled step closes one for all."""
+    if turn.probes and change.outcome is StepOutcome.RETRIED:
+        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, change.delay_s)
+    elif turn.probes and change.closes_gate is None:
+        tx.open_gates(turn.tenant_id, turn.probes, turn.token)
+    if change.closes_gate is not None:
+        tx.close_gate(turn.tenant_id, change.closes_gate)
+
+
+def _current(state: LaneState) -> list[Due]:
+    sendable = state.status is LaneStatus.ACTIVE and state.due.delay_s <= LONGEST_QUEUE_DELAY_S
+    return [state.due] if sendable else []
+
+
+def _give_back(baton: Baton, token: UUID, ports: Ports) -> Lost:
+    """Free the lane if the database lets us; if not, the lease runs out by itself."""
+    ports.meter.count(Metric.GIVEN_BACK, kind=baton.kind)
+    try:
+        ports.store.release(baton, token)
+    except Exception:
+        logger.exception("a lease could not be released", extra={"lane": str(baton.lane_id)})
+    return Lost.GIVEN_BACK

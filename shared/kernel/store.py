@@ -1,0 +1,389 @@
+"""The relay's Postgres store: runs the statements of `sql.py` and turns rows into types. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.kernel import db, sql
+from shared.kernel.baton import Baton
+from shared.kernel.model import (
+    REPAIRS,
+    Due,
+    Effect,
+    Ending,
+    GateClosing,
+    GatePass,
+    Intent,
+    Json,
+    Judgement,
+    Lane,
+    LaneChange,
+    LaneFacts,
+    LaneState,
+    LaneStatus,
+    NewLane,
+    NewRun,
+    Problem,
+    Refusal,
+    RemoteCall,
+    Run,
+    RunStatus,
+    Turn,
+)
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class PgStore:
+    """Every method but `begin` is one statement, one round trip, one transaction."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._autocommit = db.autocommit(engine)
+
+    @contextmanager
+    def begin(self, tenant_id: UUID | None) -> Iterator[PgTx]:
+        with self._engine.begin() as connection:
+            if tenant_id is not None:
+                db.set_tenant(connection, tenant_id)
+            yield PgTx(connection)
+
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+        params = {**_named(baton), "kind": baton.kind, "token": token, "lease_s": lease_s}
+        # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
+        row = self._again_if_disconnected(lambda: self._one(sql.CLAIM, params))
+        if row is None:
+            return Refusal.UNKNOWN
+        return _turn(row, baton, token) if row["claimed"] else _refusal(row, baton)
+
+    def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+        with self._autocommit.connect() as connection:
+            db.set_tenant(connection, turn.tenant_id)
+            return _commit_turn(connection, turn, change, ms)
+
+    def release(self, baton: Baton, token: UUID) -> None:
+        self._run(sql.RELEASE, {**_named(baton), "token": token})
+
+    def lane_state(self, lane_id: UUID) -> LaneState | None:
+        row = self._again_if_disconnected(lambda: self._one(sql.LANE_STATE, {"lane_id": lane_id}))
+        if row is None:
+            return None
+        status = LaneStatus(row["status"])
+        return LaneState(row["epoch"], row["seq"], status, row["claim_token"], _due(row))
+
+    def mark_sent(self, batons: Sequence[Baton]) -> None:
+        self._run(sql.MARK_SENT, {"batons": _batons(batons)})
+
+    def mark_unsent(self, batons: Sequence[Baton]) -> None:
+        self._run(sql.MARK_UNSENT, {"batons": _batons(batons)})
+
+    def pass_gates(self, turn: Turn, keys: Sequence[str], probe_s: float) -> GatePass:
+        params = {"keys": list(keys), "tenant_id": turn.tenant_id, "token": turn.token, "probe_s": probe_s}
+        row = self._one(sql.PASS_GATES, params)
+        assert row is not None
+        if row["blocked_s"] is not None:
+            return GatePass(row["blocked_s"], frozenset())
+        probes = frozenset(row["probes"])
+        # Another lane took the probe between our look and our update.
+        return GatePass(probe_s if len(probes) < row["free"] else None, probes)
+
+    def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
+        params = {**_held(turn), "key": key, "kind": kind, "leaves_asset": leaves_asset}
+        row = self._one(sql.INTEND, params)
+        return None if row is None else Intent(row["fresh"], row["confirmed"], row["remote_id"])
+
+    def confirm(self, call: RemoteCall, remote_id: str) -> None:
+        self._run(sql.CONFIRM, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key, "remote_id": remote_id})
+
+    def note_cleaned(self, call: RemoteCall) -> None:
+        self._run(sql.NOTE_CLEANED, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key})
+
+    def assets(self, lane_id: UUID) -> list[RemoteCall]:
+        return [RemoteCall(**row) for row in self._all(sql.ASSETS, {"lane_id": lane_id})]
+
+    def leaked_assets(self, most: int, grace_s: float) -> list[RemoteCall]:
+        return [RemoteCall(**row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
+
+    def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
+        rows = self._again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
+        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
+
+    def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
+        params = {**_named(baton), "kind": baton.kind, "error": db.jsonb(problem.to_json())}
+        return self._run(sql.NOTE_DEAD_LETTER, params) == 1
+
+    def prune(self, table: str, older_than_days: int, most: int) -> int:
+        return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
+
+    def _run(self, statement: sa.TextClause, params: Row) -> int:
+        with self._autocommit.connect() as connection:
+            return connection.execute(statement, params).rowcount
+
+    def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
+        with self._autocommit.connect() as connection:
+            return connection.execute(statement, params).mappings().all()
+
+    def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
+        rows = self._all(statement, params)
+        return rows[0] if rows else None
+
+    def _again_if_disconnected(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except sa.exc.DBAPIError as error:
+            if not db.is_disconnect(error):
+                raise
+            return read()
+
+
+class PgTx:
+    """One transaction; each method is one statement."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
+        row = self._one(
+            sql.INSERT_RUN,
+            {
+                "id": run_id,
+                "tenant_id": tenant_id,
+                "kind": kind,
+                "label": new.label,
+                "params": db.jsonb(new.params),
+                "correlation_id": new.correlation_id,
+                "time_limit_s": new.time_limit_s,
+                "source": new.source,
+                "source_ref": new.source_ref,
+                "created_by": new.created_by,
+            },
+        )
+        assert row is not None
+        return _run(row)
+
+    def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
+        row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
+        return None if row is None else _run(row)
+
+    def insert_lanes(self, run: Run, lanes: Sequence[tuple[UUID, NewLane]], max_steps: int) -> list[Due]:
+        rows = [
+            {
+                "id": str(lane_id),
+                "key": lane.key,
+                "holds_run": lane.holds_run,
+                "cursor": lane.cursor,
+                "delay_s": lane.delay_s,
+                "time_limit_s": lane.time_limit_s,
+                "max_steps": lane.max_steps or max_steps,
+            }
+            for lane_id, lane in sorted(lanes, key=lambda pair: pair[1].key)
+        ]
+        return self._dues(sql.INSERT_LANES, {"run_id": run.id, "lanes": db.jsonb(rows)})
+
+    def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+        return _commit_turn(self._connection, turn, change, ms)
+
+    def mark_running(self, run: Run) -> bool:
+        return self._run(sql.MARK_RUNNING, {"run_id": run.id}) == 1
+
+    def has_open_lanes(self, run_id: UUID) -> bool:
+        return bool(self._connection.execute(sql.HAS_OPEN_LANES, {"run_id": run_id}).scalar_one())
+
+    def lanes(self, run_id: UUID) -> list[Lane]:
+        rows = self._connection.execute(sql.LANES, {"run_id": run_id}).mappings()
+        return [Lane(**{**row, "status": LaneStatus(row["status"])}) for row in rows]
+
+    def end_run(self, run: Run, ending: Ending) -> bool:
+        error = None if ending.problem is None else db.jsonb(ending.problem.to_json())
+        params = {"run_id": run.id, "status": ending.status, "outcome": ending.outcome, "error": error}
+        return self._run(sql.END_RUN, params) == 1
+
+    def fail_open_lanes(self, run_id: UUID, problem: Problem) -> None:
+        self._run(sql.FAIL_OPEN_LANES, {"run_id": run_id, "error": db.jsonb(problem.to_json())})
+
+    def look_at_run_later(self, run: Run) -> None:
+        self._run(sql.LOOK_AT_RUN_LATER, {"run_id": run.id})
+
+    def add_history(self, run: Run, type_: str, data: Json) -> None:
+        params = {"run_id": run.id, "tenant_id": run.tenant_id, "epoch": run.epoch, "type": type_}
+        self._run(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
+
+    def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
+        self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
+
+    def apply(self, effect: Effect) -> None:
+        self._connection.execute(sa.text(effect.statement.sql), dict(effect.params))
+
+    def request_cancel(self, run: Run) -> None:
+        self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
+
+    def cancel_lanes(self, run_id: UUID) -> list[Due]:
+        return self._dues(sql.CANCEL_LANES, {"run_id": run_id})
+
+    def pause_run(self, run: Run) -> None:
+        self._run(sql.PAUSE_RUN, {"run_id": run.id})
+
+    def resume_run(self, run: Run) -> float:
+        return float(self._connection.execute(sql.RESUME_RUN, {"run_id": run.id}).scalar_one())
+
+    def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
+        return self._dues(sql.RESUME_LANES, {"run_id": run_id, "paused_s": paused_s})
+
+    def reopen_run(self, run: Run) -> Run:
+        row = self._one(sql.REOPEN_RUN, {"run_id": run.id})
+        assert row is not None
+        return _run(row)
+
+    def reopen_lanes(self, run_id: UUID) -> list[Due]:
+        return self._dues(sql.REOPEN_LANES, {"run_id": run_id})
+
+    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> UUID | None:
+        row = self._one(sql.LANE_RUN, {"lane_id": lane_id, "tenant_id": tenant_id})
+        return None if row is None else row["run_id"]
+
+    def wake_lane(self, lane_id: UUID) -> Due | None:
+        row = self._one(sql.WAKE_LANE, {"lane_id": lane_id})
+        return None if row is None else _due(row)
+
+    def restart_lane(self, lane_id: UUID, cursor: Json | None) -> Due | None:
+        row = self._one(sql.RESTART_LANE, {"lane_id": lane_id, "cursor": None if cursor is None else db.jsonb(cursor)})
+        return None if row is None else _due(row)
+
+    def close_gate(self, tenant_id: UUID, closing: GateClosing) -> None:
+        self._run(
+            sql.CLOSE_GATE,
+            {
+                "tenant_id": None if closing.shared else tenant_id,
+                "key": closing.key,
+                "retry_after_s": closing.retry_after_s,
+                "reason": closing.reason,
+            },
+        )
+
+    def open_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID) -> None:
+        self._run(sql.OPEN_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token})
+
+    def reclose_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID, for_s: float) -> None:
+        self._run(sql.RECLOSE_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token, "for_s": for_s})
+
+    def lock_due_lanes(self, most: int) -> list[UUID]:
+        return list(self._connection.execute(sql.LOCK_DUE_LANES, {"most": most}).scalars())
+
+    def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
+        rows = self._connection.execute(sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]}).mappings()
+        return [LaneFacts(**row) for row in rows]
+
+    def apply_judgements(self, judgements: Sequence[Judgement]) -> None:
+        rows = [
+            {
+                "lane_id": str(judgement.lane.lane_id),
+                "resend_no": judgement.resend_no,
+                "resends": judgement.resends,
+                "send": judgement.send,
+                "check_at": "infinity" if judgement.check_at is None else judgement.check_at.isoformat(),
+                "why": judgement.verdict if judgement.verdict in REPAIRS else None,
+            }
+            for judgement in judgements
+        ]
+        self._run(sql.APPLY_JUDGEMENTS, {"judgements": db.jsonb(rows)})
+
+    def _run(self, statement: sa.TextClause, params: Row) -> int:
+        return self._connection.execute(statement, params).rowcount
+
+    def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
+        return self._connection.execute(statement, params).mappings().one_or_none()
+
+    def _dues(self, statement: sa.TextClause, params: Row) -> list[Due]:
+        dues = [_due(row) for row in self._connection.execute(statement, params).mappings()]
+        return sorted(dues, key=lambda due: due.baton.lane_id.int)
+
+
+def _commit_turn(connection: sa.Connection, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+    params: dict[str, Any] = {
+        **_held(turn),
+        "status": change.status,
+        "cursor": None if change.cursor is None else db.jsonb(change.cursor),
+        "progress": int(change.progress),
+        "attempts": change.attempts,
+        "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
+        "delay_s": change.delay_s,
+        "outcome": change.outcome,
+        "rows": change.rows,
+        "ms": ms,
+    }
+    for effect in change.effects:
+        if clash := params.keys() & effect.params.keys():
+            raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
+        params |= effect.params
+    statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
+    row = connection.execute(statement, params).mappings().one_or_none()
+    return None if row is None else _due(row)
+
+
+def _named(baton: Baton) -> dict[str, Any]:
+    return {"lane_id": baton.lane_id, "epoch": baton.epoch, "seq": baton.seq}
+
+
+def _held(turn: Turn) -> dict[str, Any]:
+    return {"lane_id": turn.lane_id, "epoch": turn.epoch, "seq": turn.seq, "token": turn.token}
+
+
+def _batons(batons: Sequence[Baton]) -> str:
+    return db.jsonb([{**_named(baton), "resend_no": baton.resend_no} for baton in batons])
+
+
+def _due(row: Row) -> Due:
+    baton = Baton(
+        kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"]
+    )
+    return Due(baton, row["tenant_id"], row["delay_s"])
+
+
+def _run(row: Row) -> Run:
+    return Run(**{**row, "status": RunStatus(row["status"])})
+
+
+def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
+    return Turn(
+        lane_id=baton.lane_id,
+        run_id=row["run_id"],
+        tenant_id=row["tenant_id"],
+        kind=baton.kind,
+        key=row["key"],
+        holds_run=row["holds_run"],
+        epoch=baton.epoch,
+        seq=baton.seq,
+        resend_no=row["resend_no"],
+        token=token,
+        cursor=row["cursor"],
+        params=row["params"],
+        claims=row["claims"],
+        attempts=row["attempts"],
+        steps=row["steps"],
+        max_steps=row["max_steps"],
+        deadline_at=row["deadline_at"],
+        cancel_at=row["cancel_at"],
+        run_status=RunStatus(row["run_status"]),
+        run_epoch=row["run_epoch"],
+        correlation_id=row["correlation_id"],
+        now=row["now"],
+    )
+
+
+def _refusal(row: Row, baton: Baton) -> Refusal:
+    """Why this message gives no turn, as the row stood when it was asked."""
+    if (baton.epoch, baton.seq) < (row["epoch"], row["seq"]):
+        return Refusal.STALE
+    if (baton.epoch, baton.seq) > (row["epoch"], row["seq"]):
+        return Refusal.AHEAD
+    if row["status"] != LaneStatus.ACTIVE:
+        return Refusal.ENDED
+    if row["paused"]:
+        return Refusal.PAUSED
+    return Refusal.EARLY if row["early"] else Refusal.TWIN

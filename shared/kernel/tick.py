@@ -1,0 +1,99 @@
+"""The minute-by-minute repair. It reads only the database, needs no leader and may run twice at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from shared.kernel.catalogue import Catalogue, Kind
+from shared.kernel.clock import stopwatch
+from shared.kernel.decide import expired, judge
+from shared.kernel.deliver import deliver
+from shared.kernel.log import logger
+from shared.kernel.metrics import Metric
+from shared.kernel.model import REPAIRS, Due, Ending, Problem, Run, RunStatus
+from shared.kernel.points import Point, point
+from shared.kernel.ports import Ports, Tx
+from shared.kernel.run import end, settle
+
+
+@dataclass(slots=True)
+class TickReport:
+    lanes: Counter[str] = field(default_factory=Counter)
+    runs_moved: int = 0
+    finished: bool = True
+
+
+def tick(ports: Ports, kinds: Catalogue) -> TickReport:
+    """Mend what is overdue, oldest first, until nothing is or the time is over; the next tick goes on."""
+    report, elapsed = TickReport(), stopwatch()
+    while True:
+        looked_at = _mend_lanes(ports, report)
+        if looked_at < ports.relay.tick_batch:
+            break
+        if elapsed() > ports.relay.tick_seconds:
+            report.finished = False
+            break
+    for run_id, tenant_id, kind in ports.store.due_runs(ports.relay.tick_batch):
+        if elapsed() > ports.relay.tick_seconds:
+            report.finished = False
+            break
+        if kind in kinds:
+            report.runs_moved += _move_run(ports, kinds[kind], run_id, tenant_id)
+    ports.meter.count(Metric.TICK)
+    return report
+
+
+def _mend_lanes(ports: Ports, report: TickReport) -> int:
+    """One batch: lock, then judge in a second statement, because a run must be read after its lane is locked."""
+    with ports.store.begin(None) as tx:
+        lane_ids = tx.lock_due_lanes(ports.relay.tick_batch)
+        if not lane_ids:
+            return 0
+        point(Point.TICK_LOCKED)
+        judgements = [judge(facts) for facts in tx.facts(lane_ids)]
+        tx.apply_judgements(judgements)
+        point(Point.TICK_JUDGED)
+    point(Point.TICK_COMMITTED)
+    for judgement in judgements:
+        report.lanes[judgement.verdict] += 1
+        if judgement.verdict in REPAIRS:
+            ports.meter.count(Metric.REPAIR, kind=judgement.lane.kind, why=judgement.verdict)
+    deliver(ports, [judgement.due for judgement in judgements if judgement.send])
+    point(Point.TICK_SENT)
+    return len(lane_ids)
+
+
+def _move_run(ports: Ports, kind: Kind, run_id: UUID, tenant_id: UUID) -> bool:
+    """One run in one transaction: a broken one must not stop the others."""
+    try:
+        with ports.store.begin(tenant_id) as tx:
+            run = tx.lock_run(run_id, tenant_id)
+            if run is None or run.status.ended:
+                return False
+            point(Point.TICK_RUN_LOCKED)
+            dues = _time_out(tx, run, kind, ports) if expired(run) else _settle_or_leave(tx, run, kind, ports)
+    except Exception:
+        logger.exception("a run could not be moved on", extra={"run": str(run_id)})
+        return False
+    point(Point.TICK_RUN_COMMITTED)
+    deliver(ports, dues or [])
+    return dues is not None
+
+
+def _time_out(tx: Tx, run: Run, kind: Kind, ports: Ports) -> list[Due]:
+    """The deadline closes the lanes that hold the run, so that a step still in flight commits nothing."""
+    deadline = run.deadline_at.isoformat() if run.deadline_at else ""
+    problem = Problem("timed_out", f"the run's deadline {deadline} has passed")
+    tx.fail_open_lanes(run.id, problem)
+    if run.cancel_requested_at is not None:
+        return end(tx, run, Ending(RunStatus.CANCELED, "canceled", problem), kind, ports)
+    return end(tx, run, Ending(RunStatus.FAILED, "timed_out", problem), kind, ports)
+
+
+def _settle_or_leave(tx: Tx, run: Run, kind: Kind, ports: Ports) -> list[Due] | None:
+    if tx.has_open_lanes(run.id):
+        tx.look_at_run_later(run)
+        return None
+    return settle(tx, run, kind, ports)

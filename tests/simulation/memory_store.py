@@ -1,0 +1,513 @@
+"""The relay's store in memory: a second writing of every statement, for simulations a hundred times faster.
+
+Traces of shared seeds are compared with Postgres, so that the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from shared.kernel.baton import Baton
+from shared.kernel.model import (
+    REPAIRS,
+    Due,
+    Effect,
+    Ending,
+    GateClosing,
+    GatePass,
+    Intent,
+    Json,
+    Judgement,
+    Lane,
+    LaneChange,
+    LaneFacts,
+    LaneState,
+    LaneStatus,
+    NewLane,
+    NewRun,
+    Problem,
+    Refusal,
+    RemoteCall,
+    Run,
+    RunStatus,
+    Turn,
+)
+
+ACTIVE = LaneStatus.ACTIVE
+NEVER = datetime.max.replace(tzinfo=None)
+HOUR = timedelta(hours=1)
+Row = SimpleNamespace
+ApplyEffect = Callable[["MemoryStore", Any, Mapping[str, Any]], None]
+
+
+def seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+class MemoryStore:
+    """Rows are namespaces; a journal undoes what a failed transaction wrote."""
+
+    def __init__(self, now: Callable[[], datetime], effects: Mapping[str, ApplyEffect]) -> None:
+        self.now = now
+        self.effects = effects
+        self.runs: dict[UUID, Any] = {}
+        self.lanes: dict[UUID, Any] = {}
+        self.run_lanes: dict[UUID, list[Any]] = {}
+        self.steps: dict[tuple[UUID, int, int], Any] = {}
+        self.history: dict[UUID, list[Any]] = {}
+        self.calls: dict[tuple[UUID, int, str], Any] = {}
+        self.gates: dict[tuple[str, UUID | None], Any] = {}
+        self.repairs: list[Any] = []
+        self.signals: list[Any] = []
+        self.tally: list[tuple[UUID, UUID, str, int]] = []
+        self.touched: set[UUID] = set()
+        self._undo: list[Callable[[], Any]] = []
+        self._depth = 0
+
+    # The journal.
+
+    def write(self, row: Any, **changes: Any) -> None:
+        before = {name: getattr(row, name) for name in changes}
+        self._undo.append(lambda: row.__dict__.update(before))
+        row.__dict__.update(changes)
+        self.touched.add(row.id)
+
+    def put(self, table: dict[Any, Any], key: Any, row: Any) -> None:
+        assert key not in table, "duplicate key value violates unique constraint"
+        table[key] = row
+        self._undo.append(lambda: table.pop(key))
+
+    def append(self, table: list[Any], row: Any) -> None:
+        table.append(row)
+        self._undo.append(table.pop)
+
+    @contextmanager
+    def begin(self, tenant_id: UUID | None) -> Iterator[MemoryTx]:
+        assert self._depth == 0, "one connection, one transaction"
+        self._undo.clear()
+        self._depth = 1
+        try:
+            yield MemoryTx(self, tenant_id)
+        except BaseException:
+            for undo in reversed(self._undo):
+                undo()
+            raise
+        finally:
+            self._depth = 0
+
+    # Statements of their own.
+
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+        lane = self.lanes.get(baton.lane_id)
+        if lane is None or lane.kind != baton.kind:
+            return Refusal.UNKNOWN
+        run, now = self.runs[lane.run_id], self.now()
+        asked, actual = (baton.epoch, baton.seq), (lane.epoch, lane.seq)
+        if asked != actual:
+            return Refusal.STALE if asked < actual else Refusal.AHEAD
+        if lane.status is not ACTIVE:
+            return Refusal.ENDED
+        if run.paused_at is not None and lane.cancel_at is None:
+            return Refusal.PAUSED
+        if lane.next_due_at > now + seconds(1):
+            return Refusal.EARLY
+        if lane.claim_token not in (None, token) and lane.lease_until >= now:
+            return Refusal.TWIN
+        claims = lane.claims + (lane.claim_token != token)
+        check_at = min(lane.check_at, now + seconds(lease_s + 60))
+        self.write(
+            lane, claim_token=token, lease_until=now + seconds(lease_s), resends=0, claims=claims, check_at=check_at
+        )
+        return Turn(
+            lane_id=lane.id, run_id=run.id, tenant_id=lane.tenant_id, kind=lane.kind, key=lane.key,
+            holds_run=lane.holds_run, epoch=lane.epoch, seq=lane.seq, resend_no=lane.resend_no, token=token,
+            cursor=lane.cursor, params=run.params, claims=claims, attempts=lane.attempts, steps=lane.steps,
+            max_steps=lane.max_steps, deadline_at=lane.deadline_at, cancel_at=lane.cancel_at, run_status=run.status,
+            run_epoch=run.epoch, correlation_id=run.correlation_id, now=now,
+        )  # fmt: skip
+
+    def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+        with self.begin(turn.tenant_id) as tx:
+            return tx.commit_turn(turn, change, ms)
+
+    def release(self, baton: Baton, token: UUID) -> None:
+        lane = self.lanes.get(baton.lane_id)
+        if lane is not None and (lane.epoch, lane.seq, lane.claim_token) == (baton.epoch, baton.seq, token):
+            self.write(lane, claim_token=None, lease_until=None)
+
+    def lane_state(self, lane_id: UUID) -> LaneState | None:
+        lane = self.lanes.get(lane_id)
+        return None if lane is None else LaneState(lane.epoch, lane.seq, lane.status, lane.claim_token, self.due(lane))
+
+    def mark_sent(self, batons: Sequence[Baton]) -> None:
+        for lane in self._named(batons):
+            if lane.sent_at is None:
+                self.write(lane, sent_at=self.now())
+
+    def mark_unsent(self, batons: Sequence[Baton]) -> None:
+        for lane in self._named(batons):
+            self.write(lane, sent_at=None, check_at=min(lane.check_at, lane.next_due_at - seconds(120)))
+
+    def _named(self, batons: Sequence[Baton]) -> Iterator[Any]:
+        for baton in batons:
+            lane = self.lanes.get(baton.lane_id)
+            if lane is not None and lane.status is ACTIVE and self.baton(lane) == baton:
+                yield lane
+
+    def pass_gates(self, turn: Turn, keys: Sequence[str], probe_s: float) -> GatePass:
+        now = self.now()
+        gates = [self.gates.get((key, tenant)) for key in keys for tenant in (turn.tenant_id, None)]
+        shut = [gate for gate in gates if gate is not None and gate.state != "open"]
+        blocking = [g.until for g in shut if g.until > now and not (g.state == "probing" and g.holder == turn.token)]
+        if blocking:
+            return GatePass((max(blocking) - now).total_seconds(), frozenset())
+        for gate in shut:
+            self.write(gate, state="probing", holder=turn.token, until=now + seconds(probe_s))
+        return GatePass(None, frozenset(gate.key for gate in shut))
+
+    def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
+        if not self.holds(turn):
+            return None
+        call = self.calls.get((turn.run_id, turn.epoch, key))
+        if call is not None:
+            return Intent(False, call.confirmed_at is not None, call.remote_id)
+        self.calls[turn.run_id, turn.epoch, key] = Row(
+            id=turn.run_id, run_id=turn.run_id, tenant_id=turn.tenant_id, run_kind=turn.kind, epoch=turn.epoch, key=key,
+            kind=kind, remote_id=None, leaves_asset=leaves_asset, intended_at=self.now(), confirmed_at=None,
+            cleaned_at=None,
+        )  # fmt: skip
+        return Intent(True, False, None)
+
+    def confirm(self, call: RemoteCall, remote_id: str) -> None:
+        row = self.calls[call.run_id, call.epoch, call.key]
+        if row.confirmed_at is None:
+            self.write(row, remote_id=remote_id, confirmed_at=self.now(), cleaned_at=None)
+
+    def note_cleaned(self, call: RemoteCall) -> None:
+        row = self.calls[call.run_id, call.epoch, call.key]
+        if row.cleaned_at is None:
+            self.write(row, cleaned_at=self.now())
+
+    def assets(self, lane_id: UUID) -> list[RemoteCall]:
+        lane = self.lanes[lane_id]
+        rows = [c for c in self._left_outside() if c.run_id == lane.run_id and c.intended_at <= lane.created_at]
+        return [self._call(row) for row in sorted(rows, key=lambda c: (c.epoch, c.key))]
+
+    def leaked_assets(self, most: int, grace_s: float) -> list[RemoteCall]:
+        def leaked(call: Any) -> bool:
+            run = self.runs[call.run_id]
+            ended = run.finished_at is not None and run.finished_at <= self.now() - seconds(grace_s)
+            return ended and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
+
+        rows = sorted(filter(leaked, self._left_outside()), key=lambda c: (c.intended_at, c.run_id.int, c.key))
+        return [self._call(row) for row in rows[:most]]
+
+    def _left_outside(self) -> list[Any]:
+        return [call for call in self.calls.values() if call.leaves_asset and call.cleaned_at is None]
+
+    def _call(self, row: Any) -> RemoteCall:
+        return RemoteCall(
+            run_id=row.run_id, tenant_id=row.tenant_id, run_kind=row.run_kind, epoch=row.epoch, key=row.key,
+            kind=row.kind, remote_id=row.remote_id,
+        )  # fmt: skip
+
+    def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
+        rows = [run for run in self.runs.values() if not run.status.ended and run.check_at <= self.now()]
+        rows.sort(key=lambda run: (run.check_at, run.id.int))
+        return [(run.id, run.tenant_id, run.kind) for run in rows[:most]]
+
+    def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
+        lane = self.lanes.get(baton.lane_id)
+        if lane is None or lane.status is not ACTIVE or (lane.epoch, lane.seq) != (baton.epoch, baton.seq):
+            return False
+        self.write(lane, last_error=problem.to_json())
+        self.repairs.append((lane.id, "dead_letter"))
+        return True
+
+    def prune(self, table: str, older_than_days: int, most: int) -> int:
+        return 0
+
+    # What several statements share.
+
+    def holds(self, turn: Turn) -> bool:
+        lane = self.lanes.get(turn.lane_id)
+        return (
+            lane is not None
+            and (lane.epoch, lane.seq, lane.claim_token) == (turn.epoch, turn.seq, turn.token)
+            and lane.status is ACTIVE
+        )
+
+    def baton(self, lane: Any) -> Baton:
+        return Baton.model_construct(
+            v=1, kind=lane.kind, lane_id=lane.id, epoch=lane.epoch, seq=lane.seq, resend_no=lane.resend_no
+        )
+
+    def due(self, lane: Any) -> Due:
+        return Due(self.baton(lane), lane.tenant_id, max(0.0, (lane.next_due_at - self.now()).total_seconds()))
+
+    def dues(self, lanes: Iterable[Any]) -> list[Due]:
+        return [self.due(lane) for lane in sorted(lanes, key=lambda lane: lane.id.int)]
+
+    def open_lanes(self, run_id: UUID) -> list[Any]:
+        return [lane for lane in self.run_lanes[run_id] if lane.status is ACTIVE and lane.holds_run]
+
+
+class MemoryTx:
+    def __init__(self, store: MemoryStore, tenant_id: UUID | None) -> None:
+        self.s = store
+        self.tenant_id = tenant_id
+
+    def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
+        now = self.s.now()
+        limit = None if new.time_limit_s is None else seconds(new.time_limit_s)
+        row = Row(
+            id=run_id, tenant_id=tenant_id, kind=kind, status=RunStatus.QUEUED, outcome=None, epoch=1,
+            params=new.params, correlation_id=new.correlation_id, cancel_requested_at=None, paused_at=None,
+            time_limit_s=new.time_limit_s, deadline_at=None if limit is None else now + limit,
+            check_at=now + (HOUR if limit is None else min(HOUR, limit)), error=None, finished_at=None,
+        )  # fmt: skip
+        self.s.put(self.s.runs, run_id, row)
+        self.s.put(self.s.run_lanes, run_id, [])
+        self.s.put(self.s.history, run_id, [])
+        self.s.touched.add(run_id)
+        return self._run(row)
+
+    def _run(self, row: Any) -> Run:
+        return Run(
+            id=row.id, tenant_id=row.tenant_id, kind=row.kind, status=row.status, outcome=row.outcome, epoch=row.epoch,
+            params=row.params, correlation_id=row.correlation_id, cancel_requested_at=row.cancel_requested_at,
+            paused_at=row.paused_at, time_limit_s=row.time_limit_s, deadline_at=row.deadline_at, now=self.s.now(),
+        )  # fmt: skip
+
+    def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
+        row = self.s.runs.get(run_id)
+        return None if row is None or row.tenant_id != tenant_id else self._run(row)
+
+    def insert_lanes(self, run: Run, lanes: Sequence[tuple[UUID, NewLane]], max_steps: int) -> list[Due]:
+        now, row = self.s.now(), self.s.runs[run.id]
+        made = []
+        for lane_id, new in lanes:
+            assert all(lane.key != new.key for lane in self.s.run_lanes[run.id]), "duplicate lane key"
+            cancel_at = row.cancel_requested_at if new.holds_run else None
+            delay = 0 if cancel_at is not None else new.delay_s
+            soon = delay <= 900
+            lane = Row(
+                id=lane_id, run_id=run.id, tenant_id=row.tenant_id, kind=row.kind, key=new.key, holds_run=new.holds_run,
+                status=ACTIVE, epoch=1, seq=0, resend_no=0, resends=0, cursor=dict(new.cursor),
+                next_due_at=now + seconds(delay), sent_at=now if soon else None,
+                check_at=now + seconds(delay + (90 if soon else -120)), cancel_at=cancel_at,
+                time_limit_s=new.time_limit_s,
+                deadline_at=None if new.time_limit_s is None else now + seconds(new.time_limit_s), steps=0,
+                max_steps=new.max_steps or max_steps, claims=0, claim_token=None, lease_until=None, attempts=0,
+                last_error=None, created_at=now,
+            )  # fmt: skip
+            self.s.put(self.s.lanes, lane_id, lane)
+            self.s.append(self.s.run_lanes[run.id], lane)
+            self.s.touched.add(lane_id)
+            made.append(lane)
+        return self.s.dues(made)
+
+    def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+        if not self.s.holds(turn):
+            return None
+        lane, now = self.s.lanes[turn.lane_id], self.s.now()
+        canceling = lane.cancel_at is not None
+        soon = canceling or change.delay_s <= 900
+        due = now if canceling else now + seconds(change.delay_s)
+        look = now + seconds(90) if canceling else due + seconds(90 if soon else -120)
+        self.s.write(
+            lane, seq=lane.seq + 1, status=change.status,
+            cursor=lane.cursor if change.cursor is None else dict(change.cursor), steps=lane.steps + change.progress,
+            attempts=change.attempts, claims=0, resends=0, claim_token=None, lease_until=None, next_due_at=due,
+            last_error=lane.last_error if change.problem is None else change.problem.to_json(),
+            sent_at=now if soon else None, check_at=min(lane.check_at, look),
+        )  # fmt: skip
+        key = (lane.id, turn.epoch, turn.seq)
+        self.s.put(self.s.steps, key, (change.outcome, change.rows))
+        for effect in change.effects:
+            self._effect(effect, lane)
+        return self.s.due(lane)
+
+    def _effect(self, effect: Effect, lane: Any) -> None:
+        assert self.tenant_id == lane.tenant_id, "row level security refuses the row"
+        self.s.effects[effect.statement.name](self.s, lane, effect.params)
+
+    def mark_running(self, run: Run) -> bool:
+        row = self.s.runs[run.id]
+        if row.status is not RunStatus.QUEUED:
+            return False
+        self.s.write(row, status=RunStatus.RUNNING)
+        return True
+
+    def has_open_lanes(self, run_id: UUID) -> bool:
+        return bool(self.s.open_lanes(run_id))
+
+    def lanes(self, run_id: UUID) -> list[Lane]:
+        rows = sorted(self.s.run_lanes[run_id], key=lambda lane: lane.key)
+        return [
+            Lane(
+                id=lane.id, key=lane.key, status=lane.status, holds_run=lane.holds_run, epoch=lane.epoch,
+                cursor=lane.cursor, last_error=lane.last_error,
+            )
+            for lane in rows
+        ]  # fmt: skip
+
+    def end_run(self, run: Run, ending: Ending) -> bool:
+        row = self.s.runs[run.id]
+        if row.status.ended:
+            return False
+        self.s.write(
+            row, status=RunStatus(ending.status), outcome=ending.outcome, finished_at=self.s.now(), paused_at=None
+        )
+        return True
+
+    def fail_open_lanes(self, run_id: UUID, problem: Problem) -> None:
+        for lane in self.s.open_lanes(run_id):
+            self.s.write(
+                lane, status=LaneStatus.FAILED, last_error=problem.to_json(), claim_token=None, lease_until=None
+            )
+
+    def look_at_run_later(self, run: Run) -> None:
+        row, later = self.s.runs[run.id], self.s.now() + HOUR
+        bounded = row.paused_at is None and row.deadline_at is not None
+        self.s.write(row, check_at=min(row.deadline_at, later) if bounded else later)
+
+    def add_history(self, run: Run, type_: str, data: Json) -> None:
+        lines = self.s.history[run.id]
+        if RunStatus.__members__.get(type_.upper(), RunStatus.QUEUED).ended:
+            assert not any(line == (run.epoch, type_) for line in lines), "one terminal line per epoch"
+        self.s.append(lines, (run.epoch, type_))
+        self.s.touched.add(run.id)
+
+    def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
+        self.s.append(self.s.signals, (tenant_id, name, payload))
+
+    def apply(self, effect: Effect) -> None:
+        raise NotImplementedError(effect.statement.name)
+
+    def request_cancel(self, run: Run) -> None:
+        self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now(), paused_at=None)
+
+    def cancel_lanes(self, run_id: UUID) -> list[Due]:
+        now, lanes = self.s.now(), self.s.open_lanes(run_id)
+        for lane in lanes:
+            self.s.write(
+                lane, cancel_at=now, next_due_at=now, resend_no=lane.resend_no + 1, resends=0, sent_at=None, check_at=now
+            )
+        return self.s.dues(lanes)
+
+    def pause_run(self, run: Run) -> None:
+        self.s.write(self.s.runs[run.id], paused_at=self.s.now())
+
+    def resume_run(self, run: Run) -> float:
+        row, now = self.s.runs[run.id], self.s.now()
+        paused = now - row.paused_at
+        deadline = None if row.deadline_at is None else row.deadline_at + paused
+        check_at = now + HOUR if deadline is None else min(deadline, now + HOUR)
+        self.s.write(row, paused_at=None, deadline_at=deadline, check_at=check_at)
+        return float(paused.total_seconds())
+
+    def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
+        now = self.s.now()
+        lanes = [lane for lane in self.s.run_lanes[run_id] if lane.status is ACTIVE]
+        for lane in lanes:
+            deadline = None if lane.deadline_at is None else lane.deadline_at + seconds(paused_s)
+            self.s.write(
+                lane, resend_no=lane.resend_no + 1, resends=0, sent_at=None, check_at=now, deadline_at=deadline
+            )
+        return self.s.dues(lanes)
+
+    def reopen_run(self, run: Run) -> Run:
+        row, now = self.s.runs[run.id], self.s.now()
+        limit = None if row.time_limit_s is None else seconds(row.time_limit_s)
+        self.s.write(
+            row, status=RunStatus.RUNNING, epoch=row.epoch + 1, outcome=None, finished_at=None,
+            cancel_requested_at=None, paused_at=None, deadline_at=None if limit is None else now + limit,
+            check_at=now + (HOUR if limit is None else min(HOUR, limit)),
+        )  # fmt: skip
+        return self._run(row)
+
+    def reopen_lanes(self, run_id: UUID) -> list[Due]:
+        ended = (LaneStatus.FAILED, LaneStatus.CANCELED)
+        lanes = [lane for lane in self.s.run_lanes[run_id] if lane.status in ended and lane.holds_run]
+        for lane in lanes:
+            self._new_epoch(lane)
+        return self.s.dues(lanes)
+
+    def _new_epoch(self, lane: Any, **more: Any) -> None:
+        now = self.s.now()
+        self.s.write(
+            lane, status=ACTIVE, epoch=lane.epoch + 1, resend_no=lane.resend_no + 1, resends=0, claims=0, attempts=0,
+            claim_token=None, lease_until=None, cancel_at=None, next_due_at=now, sent_at=None, check_at=now, steps=0,
+            deadline_at=None if lane.time_limit_s is None else now + seconds(lane.time_limit_s), **more,
+        )  # fmt: skip
+
+    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> UUID | None:
+        lane = self.s.lanes.get(lane_id)
+        return None if lane is None or lane.tenant_id != tenant_id else lane.run_id
+
+    def wake_lane(self, lane_id: UUID) -> Due | None:
+        lane, now = self.s.lanes[lane_id], self.s.now()
+        if lane.status is not ACTIVE:
+            return None
+        self.s.write(lane, next_due_at=now, resend_no=lane.resend_no + 1, resends=0, sent_at=None, check_at=now)
+        return self.s.due(lane)
+
+    def restart_lane(self, lane_id: UUID, cursor: Json | None) -> Due | None:
+        lane = self.s.lanes[lane_id]
+        self._new_epoch(lane, cursor=lane.cursor if cursor is None else dict(cursor))
+        return self.s.due(lane)
+
+    def close_gate(self, tenant_id: UUID, closing: GateClosing) -> None:
+        key, until = (closing.key, None if closing.shared else tenant_id), self.s.now() + seconds(closing.retry_after_s)
+        gate = self.s.gates.get(key)
+        if gate is None:
+            row = Row(id=UUID(int=0), key=closing.key, tenant_id=key[1], state="closed", until=until, holder=None)
+            self.s.put(self.s.gates, key, row)
+        else:
+            self.s.write(gate, state="closed", holder=None, until=max(gate.until, until))
+
+    def open_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID) -> None:
+        for gate in self._my_probes(tenant_id, keys, token):
+            self.s.write(gate, state="open", holder=None, until=self.s.now())
+
+    def reclose_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID, for_s: float) -> None:
+        for gate in self._my_probes(tenant_id, keys, token):
+            self.s.write(gate, state="closed", holder=None, until=self.s.now() + seconds(for_s))
+
+    def _my_probes(self, tenant_id: UUID, keys: Iterable[str], token: UUID) -> list[Any]:
+        gates = [self.s.gates.get((key, tenant)) for key in keys for tenant in (tenant_id, None)]
+        return [gate for gate in gates if gate is not None and (gate.state, gate.holder) == ("probing", token)]
+
+    def lock_due_lanes(self, most: int) -> list[UUID]:
+        due = [lane for lane in self.s.lanes.values() if lane.status is ACTIVE and lane.check_at <= self.s.now()]
+        due.sort(key=lambda lane: (lane.check_at, lane.id.int))
+        return [lane.id for lane in due[:most]]
+
+    def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
+        now = self.s.now()
+        return [
+            LaneFacts(
+                lane_id=lane.id, tenant_id=lane.tenant_id, kind=lane.kind, epoch=lane.epoch, seq=lane.seq,
+                resend_no=lane.resend_no, resends=lane.resends, next_due_at=lane.next_due_at, sent_at=lane.sent_at,
+                lease_until=lane.lease_until, cancel_at=lane.cancel_at,
+                run_paused=self.s.runs[lane.run_id].paused_at is not None, now=now,
+            )
+            for lane in map(self.s.lanes.__getitem__, lane_ids)
+        ]  # fmt: skip
+
+    def apply_judgements(self, judgements: Sequence[Judgement]) -> None:
+        now = self.s.now()
+        for judgement in judgements:
+            lane = self.s.lanes[judgement.lane.lane_id]
+            check_at = judgement.check_at or NEVER.replace(tzinfo=now.tzinfo)
+            self.s.write(lane, resend_no=judgement.resend_no, resends=judgement.resends, check_at=check_at)
+            if judgement.send:
+                self.s.write(lane, sent_at=now, claim_token=None, lease_until=None)
+            if judgement.verdict in REPAIRS:
+                self.s.append(self.s.repairs, (lane.id, judgement.verdict))

@@ -1,0 +1,527 @@
+"""One schedule: the product's own code, a virtual clock, a seeded scheduler and a hostile world.
+
+Every handler is a greenlet. At a port call the scheduler may switch to another one, and the adversary may
+crash it, fail it before or after the effect, freeze it past lease and visibility, or lose what it sends.
+A transaction is one port call to the scheduler: races inside transactions are raced on two real connections
+(tests/races). The seed decides everything, so a failing seed is a bug report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, TypeVar
+from uuid import UUID
+
+from greenlet import getcurrent, greenlet
+from pg8000.exceptions import DatabaseError
+
+from shared.kernel import run as runs
+from shared.kernel.catalogue import Catalogue
+from shared.kernel.clock import Chance
+from shared.kernel.dead_letter import note_dead_letter
+from shared.kernel.decide import Limits
+from shared.kernel.errors import NotFound, Refused, Throttled, Transient
+from shared.kernel.handle import handle_baton, handle_delayed
+from shared.kernel.metrics import Metric
+from shared.kernel.model import Refusal, Turn
+from shared.kernel.ports import Ports, Store, Tx
+from shared.kernel.queue import Outgoing, QueueError, QueueUnavailable, Received
+from shared.kernel.queue_memory import MemoryQueue, QueueSettings
+from shared.kernel.settings import Relay
+from shared.kernel.sweep import sweep
+from shared.kernel.tick import tick
+from tests.simulation.faults import ANYWHERE, AT_COMMIT, AT_SEND, IN_TRANSACTION, STALLS, Fault, Faults, RandomFaults
+from tests.simulation.invariants import Invariants, Violation
+from tests.simulation.scenario import Action, Scenario
+from tests.support.tally import tally_kind
+
+T = TypeVar("T")
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+TENANTS = tuple(UUID(int=0xA000 + n) for n in range(3))
+FIFO, DEAD, DELAY = "baton-tally.fifo", "baton-tally-dead.fifo", "baton-delay"
+RELAY = Relay(step_timeout_s=30, lease_s=40, asset_grace_s=0, tick_batch=50)
+LONGEST_S = 40 * 3600.0
+
+
+class Crash(BaseException):
+    """The process is gone. It is never caught by product code, which catches Exception at most."""
+
+
+class Actor:
+    """One running function."""
+
+    __slots__ = ("born", "dead", "glet", "name", "stalled", "ticks", "wake_at")
+
+    def __init__(self, name: str, body: Callable[[], None], parent: greenlet, born: float) -> None:
+        self.name, self.dead, self.stalled, self.wake_at, self.born = name, False, False, 0.0, born
+        self.ticks = name.startswith("tick")
+        self.glet = greenlet(body, parent)
+
+
+class World:
+    def __init__(self, scenario: Scenario, make_store: Callable[[World], Store], faults: Faults | None = None) -> None:
+        self.scenario = scenario
+        self.rng = Random(scenario.seed ^ 0x5EED)
+        self.now = 0.0
+        self.call_no = 0
+        self.seen: Counter[str] = Counter()
+        self.trace: list[tuple[Any, ...]] | None = None
+        self.last_fault_at = 0.0
+        self.actors: list[Actor] = []
+        self.current: Actor | None = None
+        self._hub = getcurrent()
+        self.faults: Faults = faults or RandomFaults(
+            Random(scenario.seed ^ 0xBAD), scenario.fault_rate, scenario.fault_budget, scenario.fault_until
+        )
+        self.queue = MemoryQueue(
+            {
+                FIFO: QueueSettings(fifo=True, visibility_s=180, max_receive_count=4, dead_letter=DEAD),
+                DEAD: QueueSettings(fifo=True, visibility_s=180),
+                DELAY: QueueSettings(fifo=False, visibility_s=60),
+            },
+            lambda: self.now,
+            Random(scenario.seed ^ 0x0E0E),
+        )
+        self.kind = tally_kind(self, Limits(max_attempts=6))
+        self.kinds = Catalogue(self.kind)
+        self.store = make_store(self)
+        self.invariants = Invariants(self)
+        self.ports = Ports(
+            store=FaultyStore(self, self.store),
+            queue=FaultyQueue(self),
+            chance=Chance(new_id=self._new_id, fraction=lambda: self.rng.randrange(64) / 64),
+            meter=self,
+            relay=RELAY,
+        )
+        self.run_ids: list[UUID] = []
+        self.things: dict[str, str] = {}
+        self.zombie_things: set[str] = set()
+        self.actions = sorted(scenario.actions, key=lambda action: action.at)
+        self.next_tick_at = self.rng.uniform(0, 60)
+
+    # What the product sees.
+
+    def clock(self) -> datetime:
+        return BEGINNING + timedelta(microseconds=round(self.now * 1_000_000))
+
+    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+        detail = dimensions.get("reason") or dimensions.get("why") or dimensions.get("outcome") or dimensions.get("status")
+        self.seen[f"{metric}.{detail}" if detail else metric] += 1
+
+    def _new_id(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128))
+
+    # Port calls.
+
+    def call(
+        self,
+        op: str,
+        effect: Callable[[], T],
+        choices: tuple[Fault, ...] = ANYWHERE,
+        error: Callable[[], Exception] = lambda: ConnectionResetError("simulated"),
+    ) -> T:
+        """One port call of the current actor, with whatever the adversary does to it."""
+        actor = self._alive()
+        if self.rng.random() < self.scenario.switch_rate:
+            self._switch()
+        fault = self._draw(op, choices)
+        if fault is not None:
+            self._before(fault, actor, error)
+        result = effect()
+        self._note(op, result)
+        if fault is not None:
+            self._after(fault, actor, error)
+        return result
+
+    def _draw(self, op: str, choices: tuple[Fault, ...]) -> Fault | None:
+        self.call_no += 1
+        fault = self.faults.draw(self.call_no, self.now, choices)
+        if fault is not None:
+            self.seen[f"{fault}@{op}"] += 1
+            self.last_fault_at = self.now
+            self._note(f"{fault}@{op}", None)
+        return fault
+
+    def _before(self, fault: Fault, actor: Actor, error: Callable[[], Exception]) -> None:
+        match fault:
+            case Fault.CRASH_BEFORE:
+                self._crash(actor)
+            case Fault.FAIL_BEFORE:
+                raise error()
+            case Fault.CONFLICT:
+                raise DatabaseError({"C": "40P01", "M": "deadlock detected"})
+            case Fault.STALL_BEFORE:
+                self._stall(actor)
+
+    def _after(self, fault: Fault, actor: Actor, error: Callable[[], Exception]) -> None:
+        match fault:
+            case Fault.CRASH_AFTER:
+                self._crash(actor)
+            case Fault.FAIL_AFTER:
+                raise error()
+            case Fault.STALL_AFTER:
+                self._stall(actor)
+
+    def _alive(self) -> Actor:
+        assert self.current is not None
+        if self.current.dead:
+            raise Crash
+        return self.current
+
+    def _crash(self, actor: Actor) -> None:
+        actor.dead = True
+        raise Crash
+
+    def _stall(self, actor: Actor) -> None:
+        actor.wake_at = self.now + self.scenario.stall_s
+        actor.stalled = True
+        self.last_fault_at = actor.wake_at
+        self._switch()
+
+    def _switch(self) -> None:
+        actor = self._alive()
+        self._hub.switch()
+        self.current = actor
+        if actor.dead:
+            raise Crash
+
+    def _note(self, op: str, result: object) -> None:
+        if self.trace is not None:
+            actor = self.current.name if self.current else "world"
+            self.trace.append((round(self.now, 6), actor, op, _brief(result)))
+
+    # The outside of the tally kind.
+
+    def visit(self, turn: Turn, n: int) -> None:
+        self.invariants.visited(turn)
+        if turn.key in turn.params.get("killers", ()):
+            self.seen["killed by its own work"] += 1
+            self._crash(self._alive())
+        self.call("upstream.visit", lambda: None, error=lambda: RuntimeError("unexpected answer"))
+        if self.rng.random() >= self.scenario.upstream_trouble:
+            return
+        self.last_fault_at = self.now
+        trouble = self.rng.choice(("transient", "throttled", "surprise"))
+        self.seen[f"upstream {trouble}"] += 1
+        if trouble == "throttled":
+            raise Throttled("upstream", self.rng.choice((1.0, 30.0, 120.0)))
+        raise Transient("no answer") if trouble == "transient" else KeyError("surprise")
+
+    def create(self, key: str) -> str:
+        def effect() -> str:
+            actor = self._alive()
+            if actor.stalled:
+                self.zombie_things.add(key)  # made by a process that outlived its lease, as Lambda's cannot
+            return self.things.setdefault(key, f"thing-{key}")
+
+        return self.call("upstream.create", effect, error=lambda: Transient("created, perhaps"))
+
+    def find(self, key: str) -> str | None:
+        return self.call("upstream.find", lambda: self.things.get(key), error=lambda: Transient("no answer"))
+
+    def remove(self, remote_id: str | None, key: str) -> None:
+        self.call("upstream.remove", lambda: self.things.pop(key, None), error=lambda: Transient("removed, perhaps"))
+
+    # The schedule.
+
+    def run(self) -> None:
+        for number, params in enumerate(self.scenario.runs):
+            self._spawn(f"start{number}", self._starter(params))
+        while not self._finished():
+            self._one_move()
+            if self.now > LONGEST_S:
+                raise Violation(f"not ended after {self.now:.0f} s: {self.invariants.open_work()}")
+        if self.scenario.tick:
+            self._settle_down()
+        self.invariants.at_the_end()
+
+    def _starter(self, params: dict[str, Any]) -> Callable[[], None]:
+        def start() -> None:
+            run_id = runs.start_run(self.ports, self.kind, TENANTS[params["tenant"]], params)
+            self.run_ids.append(run_id)
+
+        return start
+
+    def _one_move(self) -> None:
+        self._clockwork()
+        moves: list[Callable[[], None]] = [
+            self._resumer(actor) for actor in self.actors if not actor.stalled or actor.wake_at <= self.now
+        ]
+        if len(self.actors) < self.scenario.workers + 6:
+            moves += [self._deliverer(queue) for queue in (FIFO, DELAY, DEAD) if self.queue.has_visible(queue)]
+        if moves:
+            self.rng.choice(moves)()
+            self.now += self.rng.choice((0.0, 0.015625, 0.0625))
+            self.invariants.after_a_move()
+        else:
+            self._jump()
+
+    def _clockwork(self) -> None:
+        scenario = self.scenario
+        if scenario.tick and self.now >= self.next_tick_at:
+            self.next_tick_at = self.now + 60
+            for copy in range(2 if self.rng.random() < 0.1 else 1):  # the scheduler fires at least once
+                self._spawn(f"tick{copy}", lambda: void(tick(self.ports, self.kinds)))
+        while self.actions and self.actions[0].at <= self.now:
+            self._spawn_action(self.actions.pop(0))
+        while scenario.purges and scenario.purges[0] <= self.now:
+            scenario.purges.pop(0)
+            self._purge()
+
+    def _purge(self) -> None:
+        self.seen["purge"] += 1
+        self.last_fault_at = self.now
+        for queue in (FIFO, DELAY, DEAD):
+            self.queue.purge(queue)
+
+    def _spawn(self, name: str, body: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                body()
+            except Crash:
+                self.seen["crash"] += 1
+            except (ConnectionResetError, DatabaseError, QueueError):
+                self.seen["ended with an error"] += 1  # a tick, an operator's call: the next one comes
+
+        self.actors.append(Actor(name, guarded, self._hub, self.now))
+
+    def _resumer(self, actor: Actor) -> Callable[[], None]:
+        def resume() -> None:
+            if actor.stalled and actor.wake_at <= self.now and actor.wake_at:
+                actor.wake_at = 0.0
+                self.seen["zombie woke"] += 1
+            self.current = actor
+            actor.glet.switch()
+            self.current = None
+            if actor.glet.dead:
+                self.actors.remove(actor)
+
+        return resume
+
+    def _deliverer(self, queue: str) -> Callable[[], None]:
+        def deliver() -> None:
+            for message in self.queue.receive(queue):
+                self._note(f"deliver {queue}", message.body)
+                self.invariants.delivered(message.body)
+                copies = 2 if self.rng.random() < self.scenario.duplicate_rate else 1
+                for _ in range(copies):
+                    self._spawn(f"{queue}#{self.call_no}", self._handler(queue, message))
+
+        return deliver
+
+    def _handler(self, queue: str, message: Received) -> Callable[[], None]:
+        def handle() -> None:
+            if queue == FIFO:
+                done = handle_baton(self.ports, self.kind, message)
+            elif queue == DELAY:
+                done = handle_delayed(self.ports, message)
+            else:
+                note_dead_letter(self.ports, message.body, message.receive_count)
+                done = True
+            if done:
+                self.call("queue.delete", lambda: self._delete(queue, message), error=lambda: QueueUnavailable("delete"))
+
+        return handle
+
+    def _delete(self, queue: str, message: Received) -> None:
+        try:
+            self.queue.delete(queue, message.receipt)
+        except QueueError:
+            self.seen["stale receipt refused"] += 1
+
+    def _spawn_action(self, action: Action) -> None:
+        def act() -> None:
+            if action.name == "start":
+                self._starter(self.scenario.runs[action.run])()
+                return
+            if action.run >= len(self.run_ids):
+                return
+            try:
+                self._act(action.name, self.run_ids[action.run])
+                self.seen[f"action {action.name}"] += 1
+            except (Refused, NotFound):
+                self.seen[f"action {action.name} refused"] += 1
+
+        self._spawn(f"action {action.name}", act)
+        if action.name == "pause":  # nobody leaves a run paused for ever
+            later = self.now + self.rng.choice((1.0, 70.0, 700.0))
+            self.actions.append(Action(later, "resume", action.run))
+            self.actions.sort(key=lambda each: each.at)
+
+    def _act(self, name: str, run_id: UUID) -> None:
+        tenant, lanes = self.invariants.tenant_of(run_id), self.invariants.lane_ids(run_id)
+        match name:
+            case "cancel":
+                runs.cancel_run(self.ports, self.kind, tenant, run_id, "asked")
+            case "pause":
+                runs.pause_run(self.ports, tenant, run_id)
+            case "resume":
+                runs.resume_run(self.ports, tenant, run_id)
+            case "retry":
+                runs.retry_run(self.ports, self.kind, tenant, run_id)
+            case "wake":
+                runs.wake_lane(self.ports, tenant, self.rng.choice(lanes))
+            case "restart":
+                runs.restart_lane(self.ports, tenant, self.rng.choice(lanes))
+
+    def _jump(self) -> None:
+        """Nothing can happen now: go to the next moment when something can."""
+        times = [self.queue.next_change(queue) for queue in (FIFO, DELAY, DEAD)]
+        times += [actor.wake_at for actor in self.actors if actor.stalled]
+        times += [self.actions[0].at] if self.actions else []
+        times += self.scenario.purges[:1]
+        times += [self.next_tick_at] if self.scenario.tick else []
+        later = [time for time in times if time is not None and time > self.now]
+        if not later:
+            raise Violation(f"nothing will ever happen again: {self.invariants.open_work()}")
+        self.now = min(later)
+        self.invariants.after_a_jump()
+
+    def _finished(self) -> bool:
+        if self.actors or self.actions or self.scenario.purges:
+            return False
+        if not self.scenario.tick:
+            times = [self.queue.next_change(queue) for queue in (FIFO, DELAY, DEAD)]
+            visible = any(self.queue.has_visible(queue) for queue in (FIFO, DELAY, DEAD))
+            return not visible and all(time is None or time <= self.now for time in times)
+        if self._resume_forgotten():
+            return False
+        return not self.invariants.open_work()
+
+    def _resume_forgotten(self) -> bool:
+        """A resume that failed is asked for again, as a person would."""
+        for number, run_id in enumerate(self.run_ids):
+            if self.invariants.is_paused(run_id):
+                self.actions.append(Action(self.now + 60, "resume", number))
+        return bool(self.actions)
+
+    def _settle_down(self) -> None:
+        """Peace: what is left of messages and assets is worked off."""
+        self.faults = RandomFaults(self.rng, 0.0, 0, 0.0)
+        self.now += 1000
+        self._spawn("sweep", lambda: void(sweep(self.ports, self.kinds, {})))
+        while self.actors or any(self.queue.has_visible(queue) for queue in (FIFO, DELAY, DEAD)):
+            self._one_move()
+
+    def sends_are_lost(self) -> bool:
+        begin, end = self.scenario.blackout
+        if begin <= self.now < end:
+            self.last_fault_at = self.now
+            return True
+        assert self.current is not None
+        return not self.scenario.sends and not self.current.ticks
+
+
+class FaultyQueue:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def send(self, queue: str, messages: Sequence[Outgoing]) -> list[int]:
+        world = self._world
+        lost = Fault.DROP
+
+        def effect() -> list[int]:
+            if world.sends_are_lost():
+                world.seen["lost send"] += 1
+                return []
+            return world.queue.send(queue, messages)
+
+        actor = world._alive()
+        if world.rng.random() < world.scenario.switch_rate:
+            world._switch()
+        fault = world._draw("queue.send", AT_SEND)
+        if fault is lost:
+            return []
+        if fault is not None:
+            world._before(fault, actor, lambda: QueueUnavailable("send"))
+        result = effect()
+        world._note("queue.send", [message.dedup_id or message.delay_s for message in messages])
+        if fault is not None:
+            world._after(fault, actor, lambda: QueueUnavailable("send"))
+        return result
+
+    def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
+        world = self._world
+        world.call(
+            "queue.change_visibility",
+            lambda: world.queue.change_visibility(queue, receipt, seconds),
+            error=lambda: QueueUnavailable("change_visibility"),
+        )
+
+
+class FaultyStore:
+    """Every statement of its own is a port call; a transaction is one, with faults at each statement and at its commit."""
+
+    def __init__(self, world: World, store: Store) -> None:
+        self._world = world
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        world, method = self._world, getattr(self._store, name)
+
+        def statement(*args: Any) -> Any:
+            def effect() -> Any:
+                world.invariants.before(name, args)
+                result = method(*args)
+                world.invariants.after(name, args, result)
+                return result
+
+            return world.call(f"db.{name}", effect, (*ANYWHERE, Fault.CONFLICT))
+
+        return statement
+
+    @contextmanager
+    def begin(self, tenant_id: UUID | None) -> Iterator[Tx]:
+        world = self._world
+        world.call("db.begin", lambda: None)
+        actor = world._alive()
+        with self._store.begin(tenant_id) as tx:
+            yield FaultyTx(world, tx)  # type: ignore[misc]
+            fault = world._draw("db.commit", AT_COMMIT)
+            if fault is not None:
+                world._before(fault, actor, lambda: ConnectionResetError("commit"))
+        world._note("db.commit", None)
+        if fault is not None:
+            world._after(fault, actor, lambda: ConnectionResetError("commit"))
+
+
+class FaultyTx:
+    def __init__(self, world: World, tx: Tx) -> None:
+        self._world = world
+        self._tx = tx
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        world, method = self._world, getattr(self._tx, name)
+
+        def statement(*args: Any) -> Any:
+            actor = world._alive()
+            fault = world._draw(f"tx.{name}", IN_TRANSACTION)
+            if fault is not None:
+                world._before(fault, actor, lambda: ConnectionResetError("statement"))
+            world.invariants.before(name, args)
+            result = method(*args)
+            world.invariants.after(name, args, result)
+            world._note(f"tx.{name}", result)
+            return result
+
+        return statement
+
+
+def void(_: object) -> None:
+    """Drop a result."""
+
+
+def _brief(result: object) -> object:
+    """A result as both stores must give it."""
+    if isinstance(result, Turn):
+        return (result.lane_id, result.epoch, result.seq, result.claims, result.attempts, str(result.cursor))
+    if isinstance(result, Refusal | str | bool | int | float | None):
+        return result
+    return repr(result)
+
+
+__all__ = ["STALLS", "World"]
