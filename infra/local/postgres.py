@@ -140,7 +140,10 @@ class Postgres:
             **guard.account(self._uid),
         )
         if made.returncode != 0:
-            raise PostgresError(f"initdb failed in {self.directory}: is the disk full?\n{made.stdout}")
+            raise PostgresError(
+                f"initdb failed in {self.directory}. It needs room on the disk and an account that is in /etc/passwd; "
+                f"or set DATABASE_URL to a running server. Its words:\n{made.stdout}"
+            )
         unfinished.rename(self._data)
 
     def _launch(self) -> None:
