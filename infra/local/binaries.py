@@ -49,20 +49,16 @@ def bin_directory(uid: int) -> Path:
 
 def reachable_directory(wanted: Path, uid: int) -> Path:
     """`wanted` itself, made if need be, or its substitute in the common directory when `uid` cannot come that far."""
-    wanted = wanted.resolve()
-    if uid == OWN_ACCOUNT or _everybody_may_enter(wanted.parent):
-        directory = wanted
-    else:
-        directory = common_directory() / "data" / hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16]
-    if not directory.exists():
-        directory.mkdir(parents=True)
-        directory.chmod(0o755)
-    if uid != OWN_ACCOUNT and not _everybody_may_enter(directory):
+    wanted = _made(wanted.resolve())
+    if uid == OWN_ACCOUNT or _everybody_may_enter(wanted):
+        return wanted
+    substitute = _made(common_directory() / hashlib.sha256(os.fsencode(wanted)).hexdigest()[:16])
+    if not _everybody_may_enter(substitute):
         raise PostgresError(
-            f"The account {uid}, which runs Postgres for root, cannot enter {directory}. "
+            f"The account {uid}, which runs Postgres for root, can enter neither {wanted} nor {substitute}. "
             "Choose a folder that every account may enter, or set TMPDIR to one."
         )
-    return directory
+    return substitute
 
 
 def common_directory() -> Path:
@@ -70,15 +66,18 @@ def common_directory() -> Path:
     path = Path(tempfile.gettempdir()).resolve() / f"baton-{os.geteuid()}"
     try:
         path.mkdir()
-        path.chmod(0o755)
+        path.chmod(0o711)
     except FileExistsError:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise PostgresError(f"{path} is not a folder that only we can write to. Remove it and try again.") from None
-    data = path / "data"
-    if not data.exists():
-        data.mkdir(exist_ok=True)
-        data.chmod(0o755)
+    return path
+
+
+def _made(path: Path) -> Path:
+    if not path.exists():
+        path.mkdir(parents=True)
+        path.chmod(0o711)
     return path
 
 
@@ -129,4 +128,4 @@ def _copy_of_the_wheel() -> Path:
 
 
 def _everybody_may_enter(path: Path) -> bool:
-    return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents) if folder.exists())
+    return all(folder.stat().st_mode & 0o001 for folder in (path, *path.parents))

@@ -169,13 +169,13 @@ def test_a_stopped_server_can_start_again(server: Postgres, mode: Literal["fast"
 
 
 def test_two_servers_use_two_ports_and_a_taken_port_is_never_mistaken_for_ones_own(
-    server: Postgres, directory: Path
+    server: Postgres, used_directory: Path
 ) -> None:
-    with Postgres.start(directory / "postgres") as other:
+    with Postgres.start(used_directory / "postgres") as other:
         assert other.port != server.port
 
     with pytest.raises(PostgresError, match="Address already in use"):
-        Postgres.start(directory / "postgres", port=server.port)
+        Postgres.start(used_directory / "postgres", port=server.port)
 
     assert execute(server, "select 1") == [(1,)]
 
@@ -223,21 +223,30 @@ def test_root_starts_a_server_from_and_for_folders_that_only_root_may_enter(
     temporary.mkdir()
     temporary.chmod(0o755)
     for part in (Path(binaries.WHEEL), Path(f"{binaries.WHEEL}.libs")):
-        shutil.copytree(SITE / part, private / part, ignore=shutil.ignore_patterns("pginstall", "include"))
+        shutil.copytree(
+            SITE / part, private / part, ignore=shutil.ignore_patterns("pginstall", "include", "pg_*", "ecpg*", "psql")
+        )
     environment = os.environ | {"PYTHONPATH": f"{private}:{ROOT}", "TMPDIR": str(temporary)}
     environment.pop("PG_BIN", None)
 
     command = [sys.executable, "-c", START_AND_STOP, str(private / "data")]
-    homes, executables, uids = zip(
-        *(subprocess.check_output(command, env=environment, text=True).split() for _ in range(2)), strict=True
-    )
+    home, executable, uid = subprocess.check_output(command, env=environment, text=True).split()
 
-    assert homes[0] == homes[1]
-    assert homes[0].startswith(f"{temporary}/baton-0/data/")
-    assert executables[0] == executables[1]
-    assert executables[0].startswith(f"{temporary}/baton-0/")
-    assert uids == ("65534", "65534")
+    assert home.startswith(f"{temporary}/baton-0/")
+    assert executable.startswith(f"{temporary}/baton-0/")
+    assert uid == str(binaries.NOBODY)
     assert private.stat().st_mode & 0o777 == 0o700
+
+
+@root_only
+def test_data_that_was_put_elsewhere_is_found_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    private = directory / "private"
+    private.mkdir(mode=0o700)
+
+    places = [binaries.reachable_directory(private / name, binaries.NOBODY) for name in ("one", "two", "one")]
+
+    assert places[0] == places[2] != places[1]
 
 
 def test_a_common_folder_that_somebody_else_could_write_to_is_refused(

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ REVISION = """
 from alembic import op
 revision, down_revision, branch_labels, depends_on = {revision!r}, {down!r}, None, None
 def upgrade(): op.execute({sql!r})
+"""
+MIGRATING = """
+    select 1 from pg_locks join pg_database on pg_database.oid = pg_locks.database
+    where datname = current_database() and locktype = 'advisory' and granted
 """
 MIGRATE = (
     "import sys, pathlib; from infra.migrations.run import migrate; migrate(sys.argv[1], pathlib.Path(sys.argv[2]))"
@@ -52,6 +57,13 @@ def rows(url: str, sql: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(sql)]
 
 
+def wait_until_somebody_migrates(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while not rows(url, MIGRATING):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_each_revision_runs_once_and_in_order(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key)")
     migrate(empty, versions)
@@ -77,18 +89,16 @@ def test_a_failed_revision_leaves_the_database_as_it_was(empty: str, versions: P
 def test_two_migrations_at_once_from_any_folder_run_each_revision_once(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key); select pg_sleep(0.3)")
 
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", MIGRATE, empty, versions],
-            cwd=versions,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for _ in range(2)
-    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", MIGRATE, empty, str(versions)]
+    with subprocess.Popen(
+        command, cwd=versions, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as other:
+        wait_until_somebody_migrates(empty)
+        migrate(empty, versions)
+        printed, _ = other.communicate()
 
-    assert [(process.communicate()[0], process.returncode) for process in both] == [(b"", 0), (b"", 0)]
+    assert (printed, other.returncode) == (b"", 0)
     assert rows(empty, "select version_num from public.alembic_version") == [("0001",)]
 
 

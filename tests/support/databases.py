@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from infra.migrations.run import VERSIONS, migrate
 # Roles belong to the whole server, so two migrations at once on one server would race to create them.
 ONE_MIGRATION = sa.text("select pg_advisory_lock(hashtext('baton.template'))")
 MIGRATION_DONE = sa.text("select pg_advisory_unlock(hashtext('baton.template'))")
+
+SESSIONS = sa.text("select count(*) from pg_stat_activity where datname = :name")
 
 
 class ServerAdmin:
@@ -58,6 +61,7 @@ class ServerAdmin:
 
     def drop(self, name: str) -> None:
         with self._engine.connect() as connection:
+            _let_sessions_end(connection, name)
             connection.exec_driver_sql(f"drop database if exists {name} with (force)")
         self._made.remove(name)
 
@@ -105,6 +109,14 @@ def as_user(url: str, user: str) -> str:
     parts = sa.make_url(url)
     other = sa.URL.create(parts.drivername, user, None, parts.host, parts.port, parts.database, parts.query)
     return other.render_as_string()
+
+
+def _let_sessions_end(connection: sa.Connection, name: str) -> None:
+    # A closed session ends within milliseconds, but a drop that meets it sleeps for a tenth of a second.
+    for _ in range(20):
+        if not connection.scalar(SESSIONS, {"name": name}):
+            return
+        time.sleep(0.005)
 
 
 def _version(connection: sa.Connection) -> int:
