@@ -65,7 +65,7 @@ def common_directory() -> Path:
     """Our folder under the system's temporary one, refused when somebody else could have prepared it."""
     path = Path(tempfile.gettempdir()).resolve() / f"baton-{os.geteuid()}"
     try:
-        path.mkdir()
+        path.mkdir(mode=0o700)
         path.chmod(0o711)
     except FileExistsError:
         found = path.lstat()

@@ -223,9 +223,7 @@ def test_root_starts_a_server_from_and_for_folders_that_only_root_may_enter(
     temporary.mkdir()
     temporary.chmod(0o755)
     for part in (Path(binaries.WHEEL), Path(f"{binaries.WHEEL}.libs")):
-        shutil.copytree(
-            SITE / part, private / part, ignore=shutil.ignore_patterns("pginstall", "include", "pg_*", "ecpg*", "psql")
-        )
+        shutil.copytree(SITE / part, private / part, ignore=shutil.ignore_patterns("pginstall", "include"))
     environment = os.environ | {"PYTHONPATH": f"{private}:{ROOT}", "TMPDIR": str(temporary)}
     environment.pop("PG_BIN", None)
 
