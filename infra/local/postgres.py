@@ -1,0 +1,224 @@
+"""Guards that a real Postgres is one call away: on a free loopback port, with honest commits, gone when its starter is gone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Literal, Self
+from urllib.parse import quote
+
+import pg8000.dbapi
+
+from infra.local import guard
+from infra.local.binaries import PostgresError, bin_directory, reachable_directory, server_account
+
+HOST = "127.0.0.1"
+START_SECONDS = 30
+STOP_SECONDS = 30
+PORT_ATTEMPTS = 10
+
+# Without fsync a killed server still keeps every commit, because the operating system has it; without
+# synchronous_commit it would lose some, and a crash test would report losses that production does not have.
+SETTINGS = MappingProxyType(
+    {
+        "fsync": "off",
+        "full_page_writes": "off",
+        "synchronous_commit": "on",
+        "max_connections": "200",
+        "shared_buffers": "128MB",
+        "jit": "off",
+        "autovacuum": "on",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "log_checkpoints": "off",
+    }
+)
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+class Postgres:
+    """One running server. `directory` holds its data and its log; it is the wanted one wherever its account can reach it."""
+
+    def __init__(self, binaries: Path, directory: Path, uid: int, settings: Mapping[str, str]) -> None:
+        self.directory = directory
+        self.port = 0
+        self._binaries = binaries
+        self._uid = uid
+        self._settings = {**SETTINGS, **settings}
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @classmethod
+    def start(cls, data_dir: Path, *, port: int | None = None, settings: Mapping[str, str] = NO_SETTINGS) -> Self:
+        """Start a server on `data_dir`, which is filled on the first start; `settings` are laid over SETTINGS."""
+        uid = server_account()
+        server = cls(bin_directory(uid), reachable_directory(data_dir, uid), uid, settings)
+        server._initialise()
+        for attempts_left in reversed(range(PORT_ATTEMPTS)):
+            server.port = port or _free_port()
+            try:
+                server._launch()
+            except PostgresError:
+                if port is None and attempts_left and "Address already in use" in server.log_tail():
+                    continue
+                raise
+            break
+        return server
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        return f"postgresql+pg8000://{quote(user)}@{HOST}:{self.port}/{quote(database)}"
+
+    @property
+    def running(self) -> bool:
+        return self._guard is not None and self._guard.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The pid of the postmaster."""
+        return int(self._data.joinpath("postmaster.pid").read_text().split()[0])
+
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """End the server: `fast` writes everything down first, `immediate` leaves a recovery to the next start."""
+        self._order(b"f" if mode == "fast" else b"i")
+
+    def kill(self) -> None:
+        """SIGKILL the server and all its children, as a crash of the machine's memory would."""
+        self._order(b"k")
+
+    def restart(self) -> None:
+        """Start again on the same port and data, after an end of whatever kind."""
+        self.stop()
+        self._launch()
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The end of what the server wrote since its last start."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "pgdata"
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "server.log"
+
+    def _initialise(self) -> None:
+        if self._data.exists():
+            return
+        unfinished = self.directory / "pgdata.unfinished"  # renamed at the end: a killed initdb leaves no half server
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700)
+        if self._uid != guard.OWN_ACCOUNT:
+            os.chown(unfinished, self._uid, self._uid)
+        command = [str(self._binaries / "initdb"), "-D", str(unfinished), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        made = subprocess.run(
+            [*command, "--locale=C.UTF-8", "--no-sync"],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            **guard.account(self._uid),
+        )
+        if made.returncode != 0:
+            raise PostgresError(
+                f"initdb failed in {self.directory}. It needs room on the disk and an account that is in /etc/passwd; "
+                f"or set DATABASE_URL to a running server. Its words:\n{made.stdout}"
+            )
+        unfinished.rename(self._data)
+
+    def _launch(self) -> None:
+        with self._log.open("ab") as log:
+            self._log_start = log.tell()
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self._uid), *self._command()],
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the starter, which then ends the server in its own time
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop("immediate")
+            raise
+
+    def _command(self) -> list[str]:
+        where = {"listen_addresses": HOST, "port": str(self.port), "unix_socket_directories": ""}
+        options = [part for name, value in {**self._settings, **where}.items() for part in ("-c", f"{name}={value}")]
+        return [str(self._binaries / "postgres"), "-D", str(self._data), *options]
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if not self.running:
+                raise self._failure("Postgres ended while it was starting")
+            if time.monotonic() > deadline:
+                raise self._failure(f"Postgres did not answer within {START_SECONDS} seconds")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            connection = pg8000.dbapi.connect(user="postgres", host=HOST, port=self.port, timeout=START_SECONDS)
+        except (pg8000.dbapi.Error, OSError):
+            return False
+        try:
+            cursor = connection.cursor()
+            cursor.execute("show data_directory")
+            # Somebody else's server may sit on the port that ours is about to fail to take.
+            return bool(cursor.fetchone() == [str(self._data)])
+        except (pg8000.dbapi.Error, OSError):
+            return False
+        finally:
+            connection.close()
+
+    def _failure(self, what: str) -> PostgresError:
+        return PostgresError(
+            f"{what} on {HOST}:{self.port} in {self.directory}. If the folder is from another version or is damaged, "
+            f"remove it; or set DATABASE_URL to a running server. The server's last words:\n{self.log_tail()}"
+        )
+
+    def _order(self, order: bytes) -> None:
+        if self._guard is None:
+            return
+        assert self._guard.stdin is not None
+        try:
+            with self._guard.stdin as leash:
+                leash.write(order)
+        except BrokenPipeError:
+            pass  # it has already ended
+        self._guard.wait(STOP_SECONDS)
+        self._guard = None
+
+
+def _free_port() -> int:
+    """A port below those that the system gives to clients: a restart finds it free again."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,187 @@
+"""Guards the way to Postgres: verified TLS, no idle flights, no tenant left behind, and errors that say what they are."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+import uuid
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import orjson
+import sqlalchemy as sa
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from shared.kernel import flights as driver
+
+DRIVER = "postgresql+pg8000"
+SPELLINGS = frozenset({"postgres", "postgresql", DRIVER})
+URL_OPTIONS = frozenset({"sslmode", "sslrootcert", "unix_sock"})
+TLS_MODES = frozenset({"require", "verify-ca", "verify-full"})
+
+# 57P01-57P03: the server stops, crashed, or is still starting. 40001, 40P01: the loser of a race may try again.
+SHUTDOWNS = frozenset({"57P01", "57P02", "57P03"})
+CONFLICTS = frozenset({"40001", "40P01"})
+LOST = ("network error", "connection is closed", "communication error", "Can't create a connection")
+
+
+def connect_engine(
+    url: str,
+    *,
+    pool: Literal["one", "none"] = "one",
+    pool_size: int = 1,
+    application_name: str = "baton",
+    password: Callable[[], str] | None = None,
+    connect_seconds: float = 10.0,
+) -> sa.Engine:
+    """Make an engine whose connections need one flight per statement.
+
+    `pool="one"` keeps `pool_size` connections for at most 300 s each, and never pings: a lost one shows at its first
+    statement and is replaced at the next checkout. `pool="none"` connects anew each time (behind RDS Proxy).
+    `password` is asked for every new connection, so that tokens and rotated secrets stay fresh.
+
+    TLS: a loopback host or a `unix_sock=` connects in the clear unless the url asks (`sslmode=require` or
+    `sslrootcert=`); any other host always gets TLS with a verified certificate and host name, whatever the mode is
+    called. `sslrootcert=` names the bundle to trust instead of the system's; `sslmode=disable` alone turns TLS off.
+
+    Values come as pg8000 decodes them, json and jsonb by orjson; a timestamp that Python cannot hold ('infinity')
+    comes as its text. Errors of the server are `sa.exc.DatabaseError`: ask `sqlstate`, not the class.
+    """
+    where = _location(url)
+    tls = tls_for(where)
+
+    def connect() -> driver.Connection:
+        return driver.Connection(
+            user=where.username,
+            password=password() if password else where.password,
+            host=where.host or "localhost",
+            port=where.port or 5432,
+            database=where.database,
+            unix_sock=where.query.get("unix_sock"),
+            ssl_context=tls,
+            timeout=connect_seconds,
+            application_name=application_name,
+        )
+
+    kept: dict[str, Any] = {"poolclass": sa.QueuePool, "pool_size": pool_size, "max_overflow": 0, "pool_recycle": 300}
+    engine = sa.create_engine(
+        where.set(query={}),
+        creator=connect,
+        json_serializer=jsonb,
+        json_deserializer=orjson.loads,
+        hide_parameters=True,  # an error's text goes to the log; a customer's rows do not
+        **(kept if pool == "one" else {"poolclass": sa.NullPool}),
+    )
+    sa.event.listen(engine, "handle_error", _notice_loss)
+    sa.event.listen(engine, "reset", _leave_autocommit)
+    return engine
+
+
+def autocommit(engine: sa.Engine) -> sa.Engine:
+    """Share `engine`'s pool, but let each statement be its own transaction.
+
+    SQLAlchemy's AUTOCOMMIT level would send SET SESSION CHARACTERISTICS when the connection goes back: two flights,
+    and a pinned RDS Proxy.
+    """
+    each = engine.execution_options()
+    sa.event.listen(each, "begin", _enter_autocommit)
+    return each
+
+
+def set_tenant(conn: sa.Connection, tenant: uuid.UUID) -> None:
+    """Let the next statement run as `tenant`, and the rest of its transaction too.
+
+    It costs no flight and, like any statement, opens SQLAlchemy's transaction, whose end drops it. In autocommit it holds for that one statement. Once a transaction that set it has ended,
+    Postgres shows the setting as '' (not NULL): policies read `nullif(current_setting('app.tenant', true), '')`.
+    """
+    if not conn.in_transaction():
+        conn.begin()
+    _driver(conn).before_next("select set_config('app.tenant', $1, true)", str(tenant))
+
+
+def flights(conn: sa.Connection) -> int:
+    """Count the network round trips of this connection since it was opened."""
+    return _driver(conn).flights
+
+
+def jsonb(value: Any) -> str:
+    """Encode a parameter for `cast(:x as jsonb)`."""
+    return orjson.dumps(value).decode()
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The server's five-letter reason; for a cut connection, the one it gave before it hung up."""
+    origin = _origin(error)
+    for candidate in (origin, origin.__cause__):
+        if isinstance(candidate, DatabaseError) and candidate.args and isinstance(candidate.args[0], dict):
+            return cast("str | None", candidate.args[0].get("C"))
+    return None
+
+
+def is_disconnect(error: BaseException) -> bool:
+    """Whether the connection is gone (or could not be made): nothing is known of the statement's fate."""
+    origin = _origin(error)
+    if isinstance(origin, OSError):
+        return True
+    if isinstance(origin, InterfaceError) and str(origin).startswith(LOST):
+        return True
+    state = sqlstate(error) or ""
+    return state in SHUTDOWNS or state.startswith("08")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the server broke off this transaction in favour of another one; a new attempt may succeed."""
+    return sqlstate(error) in CONFLICTS
+
+
+def tls_for(url: sa.URL) -> ssl.SSLContext | Literal[False]:
+    """Choose the TLS of a url: `False` (pg8000's word for none) or a context that verifies the server."""
+    mode, bundle = url.query.get("sslmode"), url.query.get("sslrootcert")
+    if mode == "disable":
+        return False
+    if mode is not None and mode not in TLS_MODES:
+        raise ValueError(f"sslmode={mode} is neither off nor verified; use disable or verify-full")
+    if mode is None and bundle is None and _stays_on_this_machine(url):
+        return False
+    return ssl.create_default_context(cafile=cast("str | None", bundle))
+
+
+def _location(url: str) -> sa.URL:
+    where = sa.make_url(url)
+    if where.drivername not in SPELLINGS:
+        raise ValueError(f"not a Postgres url for pg8000: {where.drivername}://")
+    if unknown := where.query.keys() - URL_OPTIONS:
+        raise ValueError(f"unknown options in the database url: {', '.join(sorted(unknown))}")
+    return where.set(drivername=DRIVER)
+
+
+def _stays_on_this_machine(url: sa.URL) -> bool:
+    if "unix_sock" in url.query or url.host in {None, "", "localhost"}:
+        return True
+    try:
+        return ipaddress.ip_address(url.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _driver(conn: sa.Connection) -> driver.Connection:
+    return cast("driver.Connection", conn.connection.dbapi_connection)
+
+
+def _origin(error: BaseException) -> BaseException:
+    return error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
+
+
+def _notice_loss(context: sa.ExceptionContext) -> None:
+    """Mark every kind of loss, also those the dialect does not know, so that the pool replaces the connection."""
+    conn = context.connection
+    given_up = conn is not None and not conn.closed and not conn.invalidated and _driver(conn).closed
+    context.is_disconnect = context.is_disconnect or given_up or is_disconnect(context.original_exception)
+
+
+def _enter_autocommit(conn: sa.Connection) -> None:
+    _driver(conn).autocommit = True
+
+
+def _leave_autocommit(connection: Any, *_: Any) -> None:
+    connection.autocommit = False

@@ -1,0 +1,191 @@
+"""Guards the number of network flights: one per statement, with BEGIN and the tenant on board.
+
+pg8000 sends Parse, Describe and Bind apart and waits after each. This connection sends them together, always as the
+unnamed statement (a named one would pin RDS Proxy), and leaves every answer to pg8000's own handlers, so that values
+decode exactly as they always did.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from pg8000 import dbapi
+from pg8000.converters import make_params
+from pg8000.core import (
+    BIND,
+    COMMAND_COMPLETE,
+    DESCRIBE,
+    EMPTY_QUERY_RESPONSE,
+    EXECUTE_MSG,
+    NULL_BYTE,
+    PARSE,
+    PORTAL,
+    QUERY,
+    READY_FOR_QUERY,
+    SYNC_MSG,
+    Context,
+    H_pack,
+    ci_unpack,
+    i_pack,
+)
+from pg8000.exceptions import InterfaceError
+
+
+def _message(code: bytes, body: bytes) -> bytes:
+    return bytes(code + i_pack(len(body) + 4) + body)
+
+
+DESCRIBE_MSG = _message(DESCRIBE, PORTAL + NULL_BYTE)
+STATEMENT_ENDS = frozenset({COMMAND_COMPLETE, EMPTY_QUERY_RESPONSE})
+
+
+@lru_cache(maxsize=256)
+def _numbered(sql: str) -> str:
+    """Turn `%s` into `$1`; kept, because pg8000 scans the text character by character."""
+    return str(dbapi.convert_paramstyle("format", sql, ())[0])
+
+
+class Cursor(dbapi.Cursor):  # type: ignore[misc]
+    _input_oids: Sequence[int]
+
+    def execute(self, operation: str, args: Sequence[Any] = (), stream: Any = None) -> None:
+        if self._c is None:
+            raise InterfaceError("Cursor closed")
+        if args or stream is not None:
+            self._context = self._c.execute_unnamed(_numbered(operation), args, self._input_oids, stream)
+        else:
+            self._context = self._c.execute_bare(operation)
+        rows = self._context.rows
+        self._row_iter = None if rows is None else iter(rows)
+        self._input_oids = ()
+
+
+class Connection(dbapi.Connection):  # type: ignore[misc]
+    """A pg8000 connection that counts its round trips in `flights` (the handshake is not one of them).
+
+    `timeout` bounds the handshake only: how long a statement may take is for the server's `statement_timeout` to say.
+    """
+
+    _sock: Any
+    _usock: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.flights = 0
+        self._ahead: list[tuple[bytes, Context]] = []
+        super().__init__(*args, **kwargs)
+        self._usock.settimeout(None)
+        if self._usock.family in (socket.AF_INET, socket.AF_INET6):
+            # Else the tail of a parameter of some kB waits 40 ms for the acknowledgement of its head.
+            self._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def closed(self) -> bool:
+        return self._usock is None
+
+    def cursor(self) -> Cursor:
+        return Cursor(self)
+
+    def before_next(self, sql: str, *args: Any) -> None:
+        """Send `sql` (its parameters are `$1`, `$2`, …) just ahead of the next statement; nobody reads its result."""
+        self._ahead.append((self._bound(sql, args) + EXECUTE_MSG, Context(sql, columns=[])))
+
+    def execute_unnamed(
+        self, statement: str, vals: Sequence[Any] = (), oids: Sequence[int] = (), stream: Any = None
+    ) -> Context:
+        ahead, self._ahead = self._ahead, []
+        if self._must_begin:
+            ahead.insert(0, (self._bound("begin") + EXECUTE_MSG, Context("begin")))
+        context = Context(statement, stream=stream)
+        messages = [sent for sent, _ in ahead] + [self._bound(statement, vals, oids), DESCRIBE_MSG, EXECUTE_MSG]
+        self._fly(b"".join([*messages, SYNC_MSG]), [*(unread for _, unread in ahead), context])
+        return context
+
+    def execute_bare(self, sql: str) -> Context:
+        """Without parameters the text may hold several commands, which only a simple query takes."""
+        if self._ahead or (self._must_begin and ";" not in sql.rstrip("; \t\n")):
+            return self.execute_unnamed(sql)
+        if self._must_begin:
+            self.execute_simple("begin")
+        return self.execute_simple(sql)
+
+    def execute_simple(self, statement: str) -> Context:
+        context = Context(statement)
+        self._fly(_message(QUERY, statement.encode(self._client_encoding) + NULL_BYTE), [context])
+        return context
+
+    def commit(self) -> None:
+        self._end("commit")
+
+    def rollback(self) -> None:
+        self._end("rollback")
+
+    def close(self) -> None:
+        """Close quietly, also what is already lost."""
+        self._ahead.clear()
+        if not self.closed:
+            with suppress(InterfaceError):
+                super().close()
+
+    @property
+    def _must_begin(self) -> bool:
+        return not self.autocommit and not self._in_transaction
+
+    def _end(self, verb: str) -> None:
+        self._ahead.clear()  # a tenant that was never sent must not meet the next user of this connection
+        if self.closed:
+            raise InterfaceError("connection is closed")
+        if self._in_transaction:
+            self.execute_simple(verb)
+
+    def _bound(self, sql: str, vals: Sequence[Any] = (), oids: Sequence[int] = ()) -> bytes:
+        """Parse and Bind of the unnamed statement; a parameter travels as text, NULL as the length -1."""
+        types = b"".join(i_pack(0 if oid == -1 else oid) for oid in oids)
+        texts = [None if v is None else v.encode(self._client_encoding) for v in make_params(self.py_types, vals)]
+        values = b"".join(i_pack(-1) if text is None else i_pack(len(text)) + text for text in texts)
+        parse = NULL_BYTE + sql.encode(self._client_encoding) + NULL_BYTE + H_pack(len(oids)) + types
+        bind = NULL_BYTE + NULL_BYTE + H_pack(0) + H_pack(len(texts)) + values + H_pack(0)
+        return _message(PARSE, parse) + _message(BIND, bind)
+
+    def _fly(self, messages: bytes, contexts: Sequence[Context]) -> None:
+        if self.closed:
+            raise InterfaceError("connection is closed")
+        self.flights += 1
+        try:
+            self._usock.sendall(messages)
+            self._read_answers(contexts)
+        except BaseException as cut:
+            self._abandon()
+            told = next((c.error for c in contexts if c.error), None)  # a server that hangs up says why
+            if isinstance(cut, OSError):
+                raise InterfaceError("network error") from told or cut
+            raise cut from told or cut.__cause__
+        for context in contexts:
+            if context.error is not None:
+                raise context.error
+
+    def _read_answers(self, contexts: Sequence[Context]) -> None:
+        """Hand each answer to its statement; after an error the server skips the others up to ReadyForQuery."""
+        waiting = iter(contexts)
+        context, code = next(waiting), None
+        while code != READY_FOR_QUERY:
+            code, length = ci_unpack(self._read(5))
+            self.message_types[code](self._read(length - 4), context)
+            if code in STATEMENT_ENDS:
+                context = next(waiting, context)
+
+    def _read(self, size: int) -> bytes:
+        data: bytes = self._sock.read(size)
+        if len(data) < size:
+            raise InterfaceError("network error")
+        return data
+
+    def _abandon(self) -> None:
+        """Give the socket up: after half an answer, the rest would be read as the answer to someone else's question."""
+        for end in (self._sock, self._usock):
+            with suppress(OSError):
+                end.close()
+        self._sock = self._usock = None

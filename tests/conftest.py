@@ -1,0 +1,33 @@
+"""Guards that tests meet a real Postgres: one server per session, one migrated template, one copy of it per test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.databases import ServerAdmin, as_user, server_admin
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[ServerAdmin]:
+    with server_admin() as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def template(postgres_server: ServerAdmin) -> str:
+    return postgres_server.create_template()
+
+
+@pytest.fixture
+def database_url(postgres_server: ServerAdmin, template: str) -> Iterator[str]:
+    name = postgres_server.create_from_template(template)
+    yield postgres_server.url(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def url_as(database_url: str) -> Callable[[str], str]:
+    """`url_as("baton_worker")` is the same database, entered as that role."""
+    return lambda role: as_user(database_url, role)
