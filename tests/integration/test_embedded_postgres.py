@@ -101,7 +101,7 @@ def wait_until_dead(pid: int, seconds: float = 5) -> None:
 @contextlib.contextmanager
 def started_by_another_process(directory: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
     command = [sys.executable, "-c", START, str(directory / "postgres"), *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as starter:
         assert starter.stdout is not None
         pids = json.loads(starter.stdout.readline())
@@ -224,7 +224,10 @@ def test_root_starts_a_server_from_and_for_folders_that_only_root_may_enter(
     temporary.chmod(0o755)
     for part in (Path(binaries.WHEEL), Path(f"{binaries.WHEEL}.libs")):
         shutil.copytree(SITE / part, private / part, ignore=shutil.ignore_patterns("pginstall", "include"))
-    environment = os.environ | {"PYTHONPATH": f"{private}:{ROOT}", "TMPDIR": str(temporary)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(private), str(ROOT), *sys.path]),
+        "TMPDIR": str(temporary),
+    }
     environment.pop("PG_BIN", None)
 
     command = [sys.executable, "-c", START_AND_STOP, str(private / "data")]
