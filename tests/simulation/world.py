@@ -30,7 +30,7 @@ from shared.kernel.metrics import Metric
 from shared.kernel.model import Refusal, Turn
 from shared.kernel.ports import Ports, Store, Tx
 from shared.kernel.queue import Outgoing, QueueError, QueueUnavailable, Received
-from shared.kernel.queue_memory import MemoryQueue, QueueSettings
+from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
 from shared.kernel.settings import Relay
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import tick
@@ -45,6 +45,7 @@ TENANTS = tuple(UUID(int=0xA000 + n) for n in range(3))
 FIFO, DEAD, DELAY = "baton-tally.fifo", "baton-tally-dead.fifo", "baton-delay"
 RELAY = Relay(step_timeout_s=30, lease_s=40, asset_grace_s=0, tick_batch=50)
 LONGEST_S = 40 * 3600.0
+EMPTY = Contents(visible=(), in_flight=(), delayed=())
 
 
 class Crash(BaseException):
@@ -248,17 +249,25 @@ class World:
 
     def _one_move(self) -> None:
         self._clockwork()
-        moves: list[Callable[[], None]] = [
-            self._resumer(actor) for actor in self.actors if not actor.stalled or actor.wake_at <= self.now
-        ]
-        if len(self.actors) < self.scenario.workers + 6:
-            moves += [self._deliverer(queue) for queue in (FIFO, DELAY, DEAD) if self.queue.has_visible(queue)]
-        if moves:
-            self.rng.choice(moves)()
+        if self._move_something():
             self.now += self.rng.choice((0.0, 0.015625, 0.0625))
             self.invariants.after_a_move()
         else:
             self._jump()
+
+    def _move_something(self) -> bool:
+        """Let one running function go on, or deliver one message; False if neither is possible now."""
+        moves: list[Actor | str] = [actor for actor in self.actors if actor.wake_at <= self.now]
+        if len(moves) < self.scenario.workers:
+            moves += (FIFO, DELAY, DEAD)
+        while moves:
+            move = moves.pop(self.rng.randrange(len(moves)))
+            if isinstance(move, Actor):
+                self._resume(move)
+                return True
+            if self._deliver(move):
+                return True
+        return False
 
     def _clockwork(self) -> None:
         scenario = self.scenario
@@ -289,29 +298,25 @@ class World:
 
         self.actors.append(Actor(name, guarded, self._hub, self.now))
 
-    def _resumer(self, actor: Actor) -> Callable[[], None]:
-        def resume() -> None:
-            if actor.stalled and actor.wake_at <= self.now and actor.wake_at:
-                actor.wake_at = 0.0
-                self.seen["zombie woke"] += 1
-            self.current = actor
-            actor.glet.switch()
-            self.current = None
-            if actor.glet.dead:
-                self.actors.remove(actor)
+    def _resume(self, actor: Actor) -> None:
+        if actor.wake_at:
+            actor.wake_at = 0.0
+            self.seen["zombie woke"] += 1
+        self.current = actor
+        actor.glet.switch()
+        self.current = None
+        if actor.glet.dead:
+            self.actors.remove(actor)
 
-        return resume
-
-    def _deliverer(self, queue: str) -> Callable[[], None]:
-        def deliver() -> None:
-            for message in self.queue.receive(queue):
-                self._note(f"deliver {queue}", message.body)
-                self.invariants.delivered(message.body)
-                copies = 2 if self.rng.random() < self.scenario.duplicate_rate else 1
-                for _ in range(copies):
-                    self._spawn(f"{queue}#{self.call_no}", self._handler(queue, message))
-
-        return deliver
+    def _deliver(self, queue: str) -> bool:
+        received = self.queue.receive(queue)
+        for message in received:
+            self._note(f"deliver {queue}", message.body)
+            self.invariants.delivered(message.body)
+            copies = 2 if self.rng.random() < self.scenario.duplicate_rate else 1
+            for _ in range(copies):
+                self._spawn(f"{queue}#{self.call_no}", self._handler(queue, message))
+        return bool(received)
 
     def _handler(self, queue: str, message: Received) -> Callable[[], None]:
         def handle() -> None:
@@ -371,7 +376,7 @@ class World:
     def _jump(self) -> None:
         """Nothing can happen now: go to the next moment when something can."""
         times = [self.queue.next_change(queue) for queue in (FIFO, DELAY, DEAD)]
-        times += [actor.wake_at for actor in self.actors if actor.stalled]
+        times += [actor.wake_at for actor in self.actors]
         times += [self.actions[0].at] if self.actions else []
         times += self.scenario.purges[:1]
         times += [self.next_tick_at] if self.scenario.tick else []
@@ -385,9 +390,7 @@ class World:
         if self.actors or self.actions or self.scenario.purges:
             return False
         if not self.scenario.tick:
-            times = [self.queue.next_change(queue) for queue in (FIFO, DELAY, DEAD)]
-            visible = any(self.queue.has_visible(queue) for queue in (FIFO, DELAY, DEAD))
-            return not visible and all(time is None or time <= self.now for time in times)
+            return all(self.queue.messages(queue) == EMPTY for queue in (FIFO, DELAY, DEAD))
         if self._resume_forgotten():
             return False
         return not self.invariants.open_work()
@@ -404,8 +407,8 @@ class World:
         self.faults = RandomFaults(self.rng, 0.0, 0, 0.0)
         self.now += 1000
         self._spawn("sweep", lambda: void(sweep(self.ports, self.kinds, {})))
-        while self.actors or any(self.queue.has_visible(queue) for queue in (FIFO, DELAY, DEAD)):
-            self._one_move()
+        while self._move_something():
+            self.invariants.after_a_move()
 
     def sends_are_lost(self) -> bool:
         begin, end = self.scenario.blackout
@@ -467,6 +470,7 @@ class FaultyStore:
             def effect() -> Any:
                 world.invariants.before(name, args)
                 result = method(*args)
+                world.store.dirty = True  # type: ignore[attr-defined]
                 world.invariants.after(name, args, result)
                 return result
 
@@ -484,6 +488,7 @@ class FaultyStore:
             fault = world._draw("db.commit", AT_COMMIT)
             if fault is not None:
                 world._before(fault, actor, lambda: ConnectionResetError("commit"))
+        world.store.dirty = True  # type: ignore[attr-defined]
         world._note("db.commit", None)
         if fault is not None:
             world._after(fault, actor, lambda: ConnectionResetError("commit"))

@@ -1,0 +1,181 @@
+"""Run schedules: `python -m tests.simulation.simulate --store memory --schedules 20000`.
+
+A violation prints its seed and how to replay it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from shared.kernel import db
+from shared.kernel.ports import Store
+from tests.simulation.backends import MemoryBackend, PgBackend, prepare_database
+from tests.simulation.faults import Fault, OneFault
+from tests.simulation.invariants import Violation
+from tests.simulation.scenario import draw_scenario, plain_scenario
+from tests.simulation.world import World
+from tests.support.databases import as_user, server_admin
+
+MakeStore = Callable[[World], Store]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One schedule, named so that it can be replayed: `random:17`, `single:5:33:drop`, `tickless:17`, `sendless:17`."""
+
+    name: str
+
+    def world(self, make_store: MakeStore) -> World:
+        mode, seed, *rest = self.name.split(":")
+        if mode == "single":
+            at, fault = int(rest[0]), Fault(rest[1])
+            return World(plain_scenario(int(seed)), make_store, OneFault(at, fault))
+        scenario = plain_scenario(int(seed)) if mode == "plain" else draw_scenario(int(seed))
+        scenario.tick = mode != "tickless"
+        scenario.sends = mode != "sendless"
+        return World(scenario, make_store)
+
+
+def run_schedule(name: str, make_store: MakeStore, *, trace: bool = False) -> World:
+    world = Schedule(name).world(make_store)
+    if trace:
+        world.trace = []
+    try:
+        world.run()
+    except Violation as violation:
+        raise Violation(
+            f"{violation}\n  replay: make simulate SCHEDULE={name} STORE={'memory' if isinstance(world.store, MemoryBackend) else 'postgres'}"
+        ) from None
+    finally:
+        forget = getattr(world.store, "forget", None)
+        if forget is not None:
+            forget()
+    return world
+
+
+def single_fault_schedules(seed: int, make_store: MakeStore) -> Iterator[str]:
+    """Every fault at every port call of one plain schedule."""
+    world = run_schedule(f"plain:{seed}", make_store)
+    for at in range(1, world.call_no + 1):
+        for fault in Fault:
+            yield f"single:{seed}:{at}:{fault}"
+
+
+def random_schedules(first: int) -> Iterator[str]:
+    """Random ones for ever, with some that have no tick or no sends."""
+    seed = first
+    while True:
+        yield f"random:{seed}"
+        if seed % 20 == 0:
+            yield f"tickless:{seed}"
+            yield f"sendless:{seed}"
+        seed += 1
+
+
+def schedules(count: int, base: int, make_store: MakeStore) -> Iterator[str]:
+    """Half of them random, half exhaustive single faults on one plain schedule after the other."""
+    random, made, plain = random_schedules(base), 0, base
+    while made < count:
+        for name in single_fault_schedules(plain, make_store):
+            yield name
+            yield next(random)
+            made += 2
+            if made >= count:
+                return
+        plain += 1
+
+
+@contextmanager
+def memory() -> Iterator[MakeStore]:
+    yield MemoryBackend
+
+
+@contextmanager
+def postgres() -> Iterator[MakeStore]:
+    with server_admin() as admin:
+        url = admin.url(admin.create_from_template(admin.create_template()))
+        prepare_database(url)
+        with postgres_at(url) as make_store:
+            yield make_store
+
+
+@contextmanager
+def postgres_at(url: str) -> Iterator[MakeStore]:
+    """On a prepared database."""
+    worker, owner = db.connect_engine(as_user(url, "baton_worker")), db.connect_engine(url)
+    try:
+        yield lambda world: PgBackend(world, worker, owner)
+    finally:
+        worker.dispose()
+        owner.dispose()
+
+
+def simulate(store: str, count: int, base: int) -> Counter[str]:
+    """Run `count` schedules from `base` on; answers how often each situation occurred."""
+    logging.disable(logging.CRITICAL)
+    seen: Counter[str] = Counter()
+    with (memory if store == "memory" else postgres)() as make_store:
+        for name in schedules(count, base, make_store):
+            seen.update(run_schedule(name, make_store).seen)
+            seen["schedules"] += 1
+    return seen
+
+
+def _share(job: tuple[str, int, int]) -> Counter[str]:
+    return simulate(*job)
+
+
+def simulate_on_all_cores(store: str, count: int, base: int, jobs: int) -> Counter[str]:
+    """The same number of schedules, shared out with seeds far apart."""
+    share = -(-count // jobs)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        parts = pool.imap_unordered(_share, [(store, share, base + job * 1_000_000) for job in range(jobs)])
+        return sum(parts, Counter())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", choices=("memory", "postgres"), default="memory")
+    parser.add_argument("--schedules", type=int, default=2000)
+    parser.add_argument("--base", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--replay", help="one schedule by its name; prints its trace")
+    args = parser.parse_args()
+    began = time.monotonic()
+    try:
+        if args.replay:
+            with (memory if args.store == "memory" else postgres)() as make_store:
+                return replay(args.replay, make_store)
+        seen = simulate_on_all_cores(args.store, args.schedules, args.base, args.jobs)
+    except Violation as violation:
+        print(f"VIOLATION {violation}", file=sys.stderr)
+        return 1
+    took = time.monotonic() - began
+    print(f"{seen.pop('schedules')} schedules on {args.store} in {took:.1f} s, 0 violations. It happened that:")
+    for situation, times in sorted(seen.items()):
+        print(f"  {times:9d}  {situation}")
+    return 0
+
+
+def replay(name: str, make_store: MakeStore) -> int:
+    world = Schedule(name).world(make_store)
+    world.trace = []
+    try:
+        world.run()
+    finally:
+        for entry in world.trace:
+            print(*entry)
+    print("no violation")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
