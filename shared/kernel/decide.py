@@ -149,9 +149,7 @@ def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float) -> Lan
 
 
 def failed(turn: Turn, problem: Problem) -> LaneChange:
-    return LaneChange(
-        status=LaneStatus.FAILED, outcome=StepOutcome.FAILED, attempts=turn.attempts, problem=problem
-    )
+    return LaneChange(status=LaneStatus.FAILED, outcome=StepOutcome.FAILED, attempts=turn.attempts, problem=problem)
 
 
 def judge(lane: LaneFacts) -> Judgement:
@@ -188,9 +186,7 @@ def _leave(lane: LaneFacts, verdict: Verdict, check_at: datetime | None) -> Judg
 
 def _send(lane: LaneFacts, verdict: Verdict, *, resend_no: int, resends: int) -> Judgement:
     check_at = max(lane.next_due_at, lane.now) + resend_interval(resends)
-    return Judgement(
-        verdict=verdict, lane=lane, resend_no=resend_no, resends=resends, send=True, check_at=check_at
-    )
+    return Judgement(verdict=verdict, lane=lane, resend_no=resend_no, resends=resends, send=True, check_at=check_at)
 
 
 def settlement(run: Run, lanes: Sequence[Lane], verdict: Settlement) -> Settlement:

@@ -47,9 +47,7 @@ def _send(ports: Ports, dues: Sequence[Due]) -> list[Baton]:
             by_queue.setdefault(queue, []).append((due.baton, _for_fifo(due.baton)))
         elif due.delay_s <= LONGEST_QUEUE_DELAY_S:
             # A standard queue: FIFO queues refuse a delay per message. Its group lets SQS be fair between tenants.
-            delayed = Outgoing(
-                body=due.baton.to_json(), group=str(due.tenant_id), delay_s=math.ceil(due.delay_s)
-            )
+            delayed = Outgoing(body=due.baton.to_json(), group=str(due.tenant_id), delay_s=math.ceil(due.delay_s))
             by_queue.setdefault(ports.relay.delay_queue, []).append((due.baton, delayed))
     missed: list[Baton] = []
     for queue, entries in by_queue.items():

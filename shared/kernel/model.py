@@ -351,9 +351,7 @@ class Judgement:
     @property
     def due(self) -> Due:
         lane = self.lane
-        baton = Baton(
-            kind=lane.kind, lane_id=lane.lane_id, epoch=lane.epoch, seq=lane.seq, resend_no=self.resend_no
-        )
+        baton = Baton(kind=lane.kind, lane_id=lane.lane_id, epoch=lane.epoch, seq=lane.seq, resend_no=self.resend_no)
         return Due(baton, lane.tenant_id, max(0.0, (lane.next_due_at - lane.now).total_seconds()))
 
 

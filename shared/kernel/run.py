@@ -151,9 +151,7 @@ def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | No
     _lane_action(ports, tenant_id, lane_id, "lane_restarted", lambda tx: tx.restart_lane(lane_id, cursor))
 
 
-def _lane_action(
-    ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, act: Callable[[Tx], Due | None]
-) -> None:
+def _lane_action(ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, act: Callable[[Tx], Due | None]) -> None:
     with ports.store.begin(tenant_id) as tx:
         run_id = tx.lane_run(lane_id, tenant_id)
     if run_id is None:

@@ -339,9 +339,7 @@ def _batons(batons: Sequence[Baton]) -> str:
 
 
 def _due(row: Row) -> Due:
-    baton = Baton(
-        kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"]
-    )
+    baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
     return Due(baton, row["tenant_id"], row["delay_s"])
 
 

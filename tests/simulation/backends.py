@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from shared.kernel import db
 from shared.kernel.store import PgStore
-from tests.simulation.memory_store import MemoryStore
+from tests.simulation.memory_store import NEVER, MemoryStore
 from tests.support.tally import ADD, SCHEMA
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ grant usage on schema sim to public
 SNAPSHOT = sa.text("""
 select json_build_object(
     'lanes', (select coalesce(json_agg(json_build_array(id, run_id, tenant_id, key, holds_run, status, epoch, seq, resend_no,
-        cursor, next_due_at, cancel_at, steps, claims, claim_token, lease_until, attempts) order by id), '[]') from lane),
+        cursor, next_due_at, cancel_at, steps, claims, claim_token, lease_until, attempts, nullif(check_at, 'infinity')) order by id), '[]') from lane),
     'runs', (select coalesce(json_agg(json_build_array(id, tenant_id, status, outcome, epoch, params, cancel_requested_at,
-        paused_at, deadline_at) order by id), '[]') from run),
+        paused_at, deadline_at, check_at) order by id), '[]') from run),
     'gates', (select coalesce(json_agg(json_build_array(key, tenant_id, state, until, holder)), '[]') from gate),
     'lines', (select coalesce(json_agg(json_build_array(run_id, epoch, type) order by run_id, n), '[]') from history),
     'steps', (select coalesce(json_agg(json_build_array(lane_id, epoch, seq, outcome)), '[]') from step),
@@ -81,14 +81,20 @@ select json_build_object(
     'calls', (select coalesce(json_agg(json_build_array(run_id, epoch, key)), '[]') from remote_call
               where leaves_asset and cleaned_at is null))::text
 """)
-LANE = (
-    "id run_id tenant_id key holds_run status epoch seq resend_no cursor next_due_at cancel_at steps claims claim_token "
-    "lease_until attempts"
-).split()
-RUN = "id tenant_id status outcome epoch params cancel_requested_at paused_at deadline_at".split()
-GATE = "key tenant_id state until holder".split()
+LANE = ["id", "run_id", "tenant_id", "key", "holds_run", "status", "epoch", "seq", "resend_no", "cursor", "next_due_at", "cancel_at", "steps", "claims", "claim_token", "lease_until", "attempts", "check_at"]
+RUN = ["id", "tenant_id", "status", "outcome", "epoch", "params", "cancel_requested_at", "paused_at", "deadline_at", "check_at"]
+GATE = ["key", "tenant_id", "state", "until", "holder"]
 IDS = {"id", "run_id", "tenant_id", "claim_token", "holder"}
-TIMES = {"next_due_at", "cancel_at", "lease_until", "cancel_requested_at", "paused_at", "deadline_at", "until"}
+TIMES = {
+    "check_at",
+    "next_due_at",
+    "cancel_at",
+    "lease_until",
+    "cancel_requested_at",
+    "paused_at",
+    "deadline_at",
+    "until",
+}
 
 
 class PgBackend(PgStore):
@@ -154,6 +160,8 @@ def _row(names: list[str], values: list[Any]) -> SimpleNamespace:
         row[name] = None if row[name] is None else UUID(row[name])
     for name in TIMES & row.keys():
         row[name] = None if row[name] is None else datetime.fromisoformat(row[name])
+    if "check_at" in row and row["check_at"] is None:
+        row["check_at"] = NEVER
     return SimpleNamespace(**row)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -39,7 +39,7 @@ from shared.kernel.model import (
 )
 
 ACTIVE = LaneStatus.ACTIVE
-NEVER = datetime.max.replace(tzinfo=None)
+NEVER = datetime.max.replace(tzinfo=UTC)
 HOUR = timedelta(hours=1)
 Row = SimpleNamespace
 ApplyEffect = Callable[["MemoryStore", Any, Mapping[str, Any]], None]
@@ -397,7 +397,13 @@ class MemoryTx:
         now, lanes = self.s.now(), self.s.open_lanes(run_id)
         for lane in lanes:
             self.s.write(
-                lane, cancel_at=now, next_due_at=now, resend_no=lane.resend_no + 1, resends=0, sent_at=None, check_at=now
+                lane,
+                cancel_at=now,
+                next_due_at=now,
+                resend_no=lane.resend_no + 1,
+                resends=0,
+                sent_at=None,
+                check_at=now,
             )
         return self.s.dues(lanes)
 
@@ -505,7 +511,7 @@ class MemoryTx:
         now = self.s.now()
         for judgement in judgements:
             lane = self.s.lanes[judgement.lane.lane_id]
-            check_at = judgement.check_at or NEVER.replace(tzinfo=now.tzinfo)
+            check_at = judgement.check_at or NEVER
             self.s.write(lane, resend_no=judgement.resend_no, resends=judgement.resends, check_at=check_at)
             if judgement.send:
                 self.s.write(lane, sent_at=now, claim_token=None, lease_until=None)

@@ -72,6 +72,7 @@ class World:
         self.seen: Counter[str] = Counter()
         self.trace: list[tuple[Any, ...]] | None = None
         self.last_fault_at = 0.0
+        self.fault_count = 0
         self.actors: list[Actor] = []
         self.current: Actor | None = None
         self._hub = getcurrent()
@@ -110,7 +111,9 @@ class World:
         return BEGINNING + timedelta(microseconds=round(self.now * 1_000_000))
 
     def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
-        detail = dimensions.get("reason") or dimensions.get("why") or dimensions.get("outcome") or dimensions.get("status")
+        detail = (
+            dimensions.get("reason") or dimensions.get("why") or dimensions.get("outcome") or dimensions.get("status")
+        )
         self.seen[f"{metric}.{detail}" if detail else metric] += 1
 
     def _new_id(self) -> UUID:
@@ -144,6 +147,7 @@ class World:
         if fault is not None:
             self.seen[f"{fault}@{op}"] += 1
             self.last_fault_at = self.now
+            self.fault_count += 1
             self._note(f"{fault}@{op}", None)
         return fault
 
@@ -271,15 +275,17 @@ class World:
 
     def _clockwork(self) -> None:
         scenario = self.scenario
-        if scenario.tick and self.now >= self.next_tick_at:
-            self.next_tick_at = self.now + 60
-            for copy in range(2 if self.rng.random() < 0.1 else 1):  # the scheduler fires at least once
-                self._spawn(f"tick{copy}", lambda: void(tick(self.ports, self.kinds)))
         while self.actions and self.actions[0].at <= self.now:
             self._spawn_action(self.actions.pop(0))
         while scenario.purges and scenario.purges[0] <= self.now:
             scenario.purges.pop(0)
             self._purge()
+        if scenario.tick and self.now >= self.next_tick_at:
+            self.next_tick_at = self.now + 60
+            if not self.invariants.something_to_look_at():  # a tick that finds nothing only costs the simulation time
+                return
+            for copy in range(2 if self.rng.random() < 0.1 else 1):  # the scheduler fires at least once
+                self._spawn(f"tick{copy}", lambda: void(tick(self.ports, self.kinds)))
 
     def _purge(self) -> None:
         self.seen["purge"] += 1
@@ -328,7 +334,9 @@ class World:
                 note_dead_letter(self.ports, message.body, message.receive_count)
                 done = True
             if done:
-                self.call("queue.delete", lambda: self._delete(queue, message), error=lambda: QueueUnavailable("delete"))
+                self.call(
+                    "queue.delete", lambda: self._delete(queue, message), error=lambda: QueueUnavailable("delete")
+                )
 
         return handle
 
@@ -381,6 +389,8 @@ class World:
         times += self.scenario.purges[:1]
         times += [self.next_tick_at] if self.scenario.tick else []
         later = [time for time in times if time is not None and time > self.now]
+        if not later and (self._finished() or self._deliver(DEAD)):
+            return
         if not later:
             raise Violation(f"nothing will ever happen again: {self.invariants.open_work()}")
         self.now = min(later)

@@ -69,7 +69,9 @@ class Tally:
     world: World
 
     def start(self, tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
-        lanes = [NewLane(key=f"l{n}", cursor={"n": 0}, max_steps=params.get("max_steps")) for n in range(params["lanes"])]
+        lanes = [
+            NewLane(key=f"l{n}", cursor={"n": 0}, max_steps=params.get("max_steps")) for n in range(params["lanes"])
+        ]
         return NewRun(params=params, lanes=lanes, time_limit_s=params.get("time_limit_s"))
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
@@ -83,7 +85,9 @@ class Tally:
                 f"asset-{turn.key}", kind="thing", call=self.world.create, look=self.world.find, leaves_asset=True
             )
         self.world.visit(turn, n)
-        lanes = [NewLane(key=f"{turn.key}/s", cursor={"n": 0})] if n == 0 and turn.key in params.get("splits", ()) else []
+        lanes = (
+            [NewLane(key=f"{turn.key}/s", cursor={"n": 0})] if n == 0 and turn.key in params.get("splits", ()) else []
+        )
         effects = [Effect(ADD, {"n": n})]
         if n + 1 >= params["target"]:
             return Finish(effects=effects, rows=1, lanes=lanes, cursor={"n": n + 1})
@@ -102,7 +106,12 @@ class Tally:
     def settle(self, run: Run, lanes: Sequence[Lane]) -> Settlement:
         verdict = all_or_nothing(run, lanes)
         has_final = any(lane.key == "final" for lane in lanes)
-        if isinstance(verdict, Ending) and verdict.status is RunStatus.SUCCEEDED and run.params.get("final") and not has_final:
+        if (
+            isinstance(verdict, Ending)
+            and verdict.status is RunStatus.SUCCEEDED
+            and run.params.get("final")
+            and not has_final
+        ):
             return NextPhase([NewLane(key="final", cursor={"n": 0})])
         return verdict
 
