@@ -35,7 +35,7 @@ class Baton(BaseModel):
         return f"{self.lane_id}:{self.epoch}:{self.seq}:{self.resend_no}"
 
 
-class UnreadableBaton(ValueError):  # noqa: N818 - it names the message, not the code
+class UnreadableBaton(ValueError):
     """A message that is no baton of a version this code knows."""
 
 

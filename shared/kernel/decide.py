@@ -175,7 +175,8 @@ def judge(lane: LaneFacts) -> Judgement:
 
 def resend_interval(resends: int) -> timedelta:
     """How long a sent baton may stay unclaimed: a long backlog must not be multiplied."""
-    return min(LONGEST_RESEND, FIRST_RESEND * 2 ** max(0, min(resends, 20) - PATIENT_RESENDS))
+    doublings = max(0, min(resends, 20) - PATIENT_RESENDS)
+    return min(LONGEST_RESEND, FIRST_RESEND * (1 << doublings))
 
 
 def _leave(lane: LaneFacts, verdict: Verdict, check_at: datetime | None) -> Judgement:
@@ -199,7 +200,7 @@ def settlement(run: Run, lanes: Sequence[Lane], verdict: Settlement) -> Settleme
     return verdict
 
 
-def all_or_nothing(run: Run, lanes: Sequence[Lane]) -> Settlement:
+def all_or_nothing(run: Run, lanes: Sequence[Lane]) -> Settlement:  # noqa: ARG001 - the shape of a settlement
     """The settlement of a kind with one phase in which every lane counts."""
     broken = sorted(lane.key for lane in lanes if lane.holds_run and lane.status is LaneStatus.FAILED)
     if broken:

@@ -48,17 +48,17 @@ class Permanent(StepError):
     data: dict[str, object] = field(default_factory=dict)
 
 
-class Overtaken(Exception):  # noqa: N818 - it names what happened, and it is not an error
+class Overtaken(Exception):
     """Another turn moved this lane first."""
 
 
 @dataclass(eq=False)
-class Refused(Exception):  # noqa: N818 - as above
+class Refused(Exception):
     """The run's state does not allow this action."""
 
     code: str
     message: str
 
 
-class NotFound(Exception):  # noqa: N818 - as above
+class NotFound(Exception):
     """There is no such run or lane for this tenant."""

@@ -18,10 +18,10 @@ def handle_baton(ports: Ports, kind: Kind, message: Received) -> bool:
     """Take the turn that a message names. What cannot be read goes back and ends in the dead-letter queue."""
     try:
         baton = read_baton(message.body)
-        if baton.kind != kind.name:
-            raise UnreadableBaton(f"a baton of {baton.kind} came to {kind.name}")
     except UnreadableBaton as error:
         return _refuse_unreadable(ports, message, error)
+    if baton.kind != kind.name:
+        return _refuse_unreadable(ports, message, UnreadableBaton(f"a baton of {baton.kind} came to {kind.name}"))
     outcome = take_turn(baton, kind, ports)
     logger.info("turn", extra={"lane": str(baton.lane_id), "kind": kind.name, "seq": baton.seq, "outcome": outcome})
     if outcome is not Lost.GIVEN_BACK:

@@ -101,10 +101,9 @@ def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: 
             return
         tx.request_cancel(run)
         tx.add_history(run, "cancel_requested", {"reason": reason})
-        dues += tx.cancel_lanes(run.id)
+        dues.extend(tx.cancel_lanes(run.id))
         if not dues:
-            settled = settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports)
-            dues += settled
+            dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports))
 
 
 def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
@@ -126,7 +125,7 @@ def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID) -> None:
             raise Refused("not_paused", "the run is not paused")
         paused_s = tx.resume_run(run)
         tx.add_history(run, "resumed", {"paused_s": round(paused_s)})
-        dues += tx.resume_lanes(run.id, paused_s)
+        dues.extend(tx.resume_lanes(run.id, paused_s))
 
 
 def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
@@ -136,9 +135,9 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: s
             raise Refused("not_ended", "only a run that has ended can be tried again")
         reopened = tx.reopen_run(run)
         tx.add_history(reopened, "retried", {"reason": reason})
-        dues += tx.reopen_lanes(run.id)
+        dues.extend(tx.reopen_lanes(run.id))
         if not dues:
-            dues += settle(tx, reopened, kind, ports)
+            dues.extend(settle(tx, reopened, kind, ports))
 
 
 def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID) -> None:

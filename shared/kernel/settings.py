@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
-class BadSettings(ValueError):  # noqa: N818 - it names what is bad
+class BadSettings(ValueError):
     """The environment does not make sense; the message says which variable and why."""
 
 

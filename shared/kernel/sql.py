@@ -46,7 +46,7 @@ from lane l
 join run r on r.id = l.run_id
 left join claimed c on true
 where l.id = :lane_id and l.kind = :kind
-""")  # noqa: S608 - the only interpolation is our own SQL
+""")
 
 
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
@@ -66,7 +66,7 @@ with turn as (
     returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, next_due_at),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
-    select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""  # noqa: S608 - as above
+    select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""
 
 
 @lru_cache(maxsize=256)
@@ -75,7 +75,7 @@ def commit_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
     return sa.text(f"""{_COMMIT_TURN}{writes}
 select id, tenant_id, kind, epoch, seq + 1 as seq, resend_no, {_DELAY} from turn
-""")  # noqa: S608 - a kind's statements are constants of its store
+""")
 
 
 # Give a lane back whose step could not be committed; its claim stays counted.
@@ -86,7 +86,7 @@ where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token
 
 LANE_STATE = sa.text(f"""
 select status, claim_token, {_BATON} from lane where id = :lane_id
-""")  # noqa: S608 - as above
+""")
 
 _NAMED_BATONS = """
 from jsonb_to_recordset(cast(:batons as jsonb)) as b (lane_id uuid, epoch integer, seq bigint, resend_no integer)
@@ -114,7 +114,7 @@ returning {_RUN}
 # Run before lane: whoever needs both takes this lock first.
 LOCK_RUN = sa.text(f"""
 select {_RUN} from run where id = :run_id and tenant_id = :tenant_id for no key update
-""")  # noqa: S608 - as above
+""")
 
 INSERT_LANES = sa.text(f"""
 insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, cancel_at,
@@ -131,7 +131,7 @@ cross join lateral (select case when new.holds_run then r.cancel_requested_at en
          else make_interval(secs => new.delay_s) end as delay) d
 where r.id = :run_id
 returning {_BATON}
-""")  # noqa: S608 - as above
+""")
 
 MARK_RUNNING = sa.text("""
 update run set status = 'running', started_at = coalesce(started_at, now()) where id = :run_id and status = 'queued'
@@ -248,7 +248,7 @@ probed as (
 select (select extract(epoch from max(until) - now())::double precision from wanted where blocks) as blocked_s,
        (select count(*) from wanted where not blocks) as free,
        coalesce((select array_agg(key) from probed), array[]::text[]) as probes
-""")  # noqa: S608 - as above
+""")
 
 # A 429 seen by anyone: never sooner than what is known already, and no prober may open it after that.
 CLOSE_GATE = sa.text(f"""
@@ -352,7 +352,7 @@ where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_sec
   and not exists (select from lane l where l.run_id = c.run_id and l.status = 'active')
 order by c.intended_at, c.run_id, c.key
 limit :most
-""")  # noqa: S608 - as above
+""")
 
 NOTE_DEAD_LETTER = sa.text("""
 with noted as (
@@ -367,7 +367,7 @@ def _prune_by_age(table: str, also: str = "true") -> sa.TextClause:
     return sa.text(f"""
 delete from {table} where ctid = any(array(
     select ctid from {table} where at < now() - make_interval(days => :days) and {also} limit :most))
-""")  # noqa: S608 - table names are ours
+""")
 
 
 PRUNE = {

@@ -91,7 +91,7 @@ class _Step:
             return change_for(self._decide(), self.turn)
         except Overtaken:
             raise
-        except Exception as error:  # noqa: BLE001 - a surprise is a decision too
+        except Exception as error:
             return self._after(error)
 
     def _decide(self) -> Decision:

@@ -36,7 +36,7 @@ from shared.kernel.model import (
     Turn,
 )
 
-Row = Mapping[str, Any]
+Params = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -121,15 +121,15 @@ class PgStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
 
-    def _run(self, statement: sa.TextClause, params: Row) -> int:
+    def _run(self, statement: sa.TextClause, params: Params) -> int:
         with self._autocommit.connect() as connection:
             return connection.execute(statement, params).rowcount
 
-    def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
+    def _all(self, statement: sa.TextClause, params: Params) -> Sequence[sa.RowMapping]:
         with self._autocommit.connect() as connection:
             return connection.execute(statement, params).mappings().all()
 
-    def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
+    def _one(self, statement: sa.TextClause, params: Params) -> sa.RowMapping | None:
         rows = self._all(statement, params)
         return rows[0] if rows else None
 
@@ -293,13 +293,13 @@ class PgTx:
         ]
         self._run(sql.APPLY_JUDGEMENTS, {"judgements": db.jsonb(rows)})
 
-    def _run(self, statement: sa.TextClause, params: Row) -> int:
+    def _run(self, statement: sa.TextClause, params: Params) -> int:
         return self._connection.execute(statement, params).rowcount
 
-    def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
+    def _one(self, statement: sa.TextClause, params: Params) -> sa.RowMapping | None:
         return self._connection.execute(statement, params).mappings().one_or_none()
 
-    def _dues(self, statement: sa.TextClause, params: Row) -> list[Due]:
+    def _dues(self, statement: sa.TextClause, params: Params) -> list[Due]:
         dues = [_due(row) for row in self._connection.execute(statement, params).mappings()]
         return sorted(dues, key=lambda due: due.baton.lane_id.int)
 
@@ -338,16 +338,16 @@ def _batons(batons: Sequence[Baton]) -> str:
     return db.jsonb([{**_named(baton), "resend_no": baton.resend_no} for baton in batons])
 
 
-def _due(row: Row) -> Due:
+def _due(row: sa.RowMapping) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
     return Due(baton, row["tenant_id"], row["delay_s"])
 
 
-def _run(row: Row) -> Run:
+def _run(row: sa.RowMapping) -> Run:
     return Run(**{**row, "status": RunStatus(row["status"])})
 
 
-def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
+def _turn(row: sa.RowMapping, baton: Baton, token: UUID) -> Turn:
     return Turn(
         lane_id=baton.lane_id,
         run_id=row["run_id"],
@@ -374,7 +374,7 @@ def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
     )
 
 
-def _refusal(row: Row, baton: Baton) -> Refusal:
+def _refusal(row: sa.RowMapping, baton: Baton) -> Refusal:
     """Why this message gives no turn, as the row stood when it was asked."""
     if (baton.epoch, baton.seq) < (row["epoch"], row["seq"]):
         return Refusal.STALE

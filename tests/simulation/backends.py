@@ -71,7 +71,8 @@ grant usage on schema sim to public
 SNAPSHOT = sa.text("""
 select json_build_object(
     'lanes', (select coalesce(json_agg(json_build_array(id, run_id, tenant_id, key, holds_run, status, epoch, seq, resend_no,
-        cursor, next_due_at, cancel_at, steps, claims, claim_token, lease_until, attempts, nullif(check_at, 'infinity')) order by id), '[]') from lane),
+        cursor, next_due_at, cancel_at, steps, claims, claim_token, lease_until, attempts, nullif(check_at, 'infinity'),
+        last_error) order by id), '[]') from lane),
     'runs', (select coalesce(json_agg(json_build_array(id, tenant_id, status, outcome, epoch, params, cancel_requested_at,
         paused_at, deadline_at, check_at) order by id), '[]') from run),
     'gates', (select coalesce(json_agg(json_build_array(key, tenant_id, state, until, holder)), '[]') from gate),
@@ -81,8 +82,39 @@ select json_build_object(
     'calls', (select coalesce(json_agg(json_build_array(run_id, epoch, key)), '[]') from remote_call
               where leaves_asset and cleaned_at is null))::text
 """)
-LANE = ["id", "run_id", "tenant_id", "key", "holds_run", "status", "epoch", "seq", "resend_no", "cursor", "next_due_at", "cancel_at", "steps", "claims", "claim_token", "lease_until", "attempts", "check_at"]
-RUN = ["id", "tenant_id", "status", "outcome", "epoch", "params", "cancel_requested_at", "paused_at", "deadline_at", "check_at"]
+LANE = [
+    "id",
+    "run_id",
+    "tenant_id",
+    "key",
+    "holds_run",
+    "status",
+    "epoch",
+    "seq",
+    "resend_no",
+    "cursor",
+    "next_due_at",
+    "cancel_at",
+    "steps",
+    "claims",
+    "claim_token",
+    "lease_until",
+    "attempts",
+    "check_at",
+    "last_error",
+]
+RUN = [
+    "id",
+    "tenant_id",
+    "status",
+    "outcome",
+    "epoch",
+    "params",
+    "cancel_requested_at",
+    "paused_at",
+    "deadline_at",
+    "check_at",
+]
 GATE = ["key", "tenant_id", "state", "until", "holder"]
 IDS = {"id", "run_id", "tenant_id", "claim_token", "holder"}
 TIMES = {

@@ -38,6 +38,8 @@ class Invariants:
         self.unclaimed: Counter[UUID] = Counter()
         self.owner: dict[UUID, UUID | None] = {}
         self.openers: set[UUID] = set()
+        self.tick_sent: dict[str, float] = {}
+        self.repaired_at: dict[UUID, float] = {}
         self.run_lane_ids: dict[UUID, list[UUID]] = defaultdict(list)
 
     # Around the statements.
@@ -65,7 +67,8 @@ class Invariants:
         if lane is None:
             return
         run = self.runs[turn.run_id]
-        if (lane.epoch, lane.seq) == (turn.epoch, turn.seq):
+        require(turn.epoch == lane.epoch, "a message of an old epoch gives no turn", turn.key, turn.epoch, lane.epoch)
+        if lane.seq == turn.seq:
             ahead = (lane.next_due_at - world.clock()).total_seconds()
             require(ahead <= 1.0 or lane.cancel_at is not None, "a turn is taken when it is due", turn.key, ahead)
         require(run.paused_at is None or turn.cancel_at is not None, "a paused run takes no turn", turn.key)
@@ -114,7 +117,8 @@ class Invariants:
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)
 
-    def delivered(self, body: str) -> None:
+    def delivered(self, body: str, dedup_id: str | None) -> None:
+        self.tick_sent.pop(dedup_id or "", None)
         require(CANARY not in body, "I11 no secret in a message", body)
 
     # After a move.
@@ -132,6 +136,8 @@ class Invariants:
             if lane.status != "active" or (run.paused_at is not None and lane.cancel_at is None):
                 continue
             due = (lane.next_due_at - world.clock()).total_seconds() + world.now
+            if lane.cancel_at is not None:  # a cancel waits for nothing
+                due = min(due, world.now)
             quiet_since = max(due, self.moved_at[lane.id], world.last_fault_at)
             patience = max(REPAIRED_WITHIN_S, resend_interval(self.unclaimed[lane.id]).total_seconds() + 120)
             if not world.scenario.sends:
@@ -140,6 +146,12 @@ class Invariants:
                 world.now - quiet_since <= patience, "I14 repaired in time", lane.key, world.now - quiet_since, patience
             )
 
+        for dedup_id, sent_at in list(self.tick_sent.items()):
+            if world.last_fault_at >= sent_at:
+                del self.tick_sent[dedup_id]
+            else:
+                require(world.now - sent_at <= 100, "a repair waits behind nobody", dedup_id, world.now - sent_at)
+
     def _look(self) -> None:
         world = self.world
         for kind, row in world.store.changed():  # type: ignore[attr-defined]
@@ -147,7 +159,7 @@ class Invariants:
                 self._check_lane(row)
             elif kind == "gate":
                 self._check_gate(row)
-        for kind, row in world.store.changed_runs():  # type: ignore[attr-defined]
+        for _, row in world.store.changed_runs():  # type: ignore[attr-defined]
             self._check_run(row)
 
     def _check_lane(self, lane: SimpleNamespace) -> None:
@@ -156,6 +168,7 @@ class Invariants:
         if before is None:
             self.run_lane_ids[lane.run_id].append(lane.id)
             self.moved_at[lane.id] = world.now
+            require(lane.key != "final" or lane.cancel_at is None, "a run being canceled opens no next phase")
             return
         self._check_absorbed(before, lane)
         require(lane.resend_no >= before.resend_no, "resend_no never goes back", lane.key)
@@ -167,6 +180,7 @@ class Invariants:
             self.unclaimed[lane.id] = 0
         if lane.seq != before.seq:
             self.owner[lane.id] = None
+            require(lane.claims <= 1 or lane.claim_token is not None, "every commit clears the claims", lane.key)
             self._check_ledger(before, lane)
         if lane.epoch != before.epoch:
             self.owner[lane.id] = None
@@ -280,7 +294,7 @@ class Invariants:
         return tenant
 
     def lane_ids(self, run_id: UUID) -> list[UUID]:
-        return list(self.run_lane_ids[run_id])
+        return sorted(self.run_lane_ids[run_id])
 
     def at_the_end(self) -> None:
         world = self.world
@@ -289,6 +303,13 @@ class Invariants:
             if run.status == "succeeded":
                 complete = all(lane.status == "done" and lane.cursor["n"] == run.params["target"] for lane in lanes)
                 require(complete, "a run that succeeded has done all its work", [lane.cursor for lane in lanes])
+            begin, end = world.scenario.burst
+            if end > begin:
+                poisoned = [lane.key for lane in lanes if (lane.last_error or {}).get("code") == "unexpected"]
+                failed = [key for key in poisoned if run.status == "failed"]
+                require(not failed, "a bad minute fails no lane", failed)
+        if world.scenario.redelivery:
+            require(not self.open_work(), "redelivery alone is enough", self.open_work())
         if world.scenario.tick:
             self._nothing_left_outside()
 
@@ -299,6 +320,8 @@ class Invariants:
             idempotency_key(call.run_id, call.epoch, call.key)
             for call in world.store.left_outside()  # type: ignore[attr-defined]
         }
+        twice = {key for key, times in world.made.items() if times > 1} - world.zombie_things
+        require(not twice, "I7 nothing is made twice", twice)
         forgotten = set(world.things) - listed - world.zombie_things
         require(not forgotten, "I7 nothing is left outside unlisted", forgotten)
 

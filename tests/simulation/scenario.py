@@ -29,10 +29,12 @@ class Scenario:
     duplicate_rate: float = 0.0
     purges: list[float] = field(default_factory=list)
     blackout: tuple[float, float] = (0.0, 0.0)
+    burst: tuple[float, float] = (0.0, 0.0)
     upstream_trouble: float = 0.0
     switch_rate: float = 0.5
     tick: bool = True
     sends: bool = True
+    redelivery: bool = False
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -57,11 +59,49 @@ def draw_scenario(seed: int) -> Scenario:
     if rng.random() < 0.1:
         scenario.purges = [rng.uniform(0, 60) for _ in range(rng.choice((1, 2)))]
     if rng.random() < 0.06:
-        begin = rng.uniform(0, 20)
-        scenario.blackout = (begin, begin + rng.choice((400.0, 1500.0, 4000.0)))
-        if rng.random() < 0.7:  # something is asked for while nothing gets through
-            at = scenario.blackout[1] - rng.uniform(1, 100)
-            scenario.actions.append(Action(at, rng.choice(("cancel", "pause", "wake")), 0))
+        _black_out(scenario, rng)
+    if rng.random() < 0.06:
+        _burst(scenario, rng)
+    return scenario
+
+
+def _black_out(scenario: Scenario, rng: Random) -> None:
+    """No message gets through for a while, and something is asked for meanwhile."""
+    begin = rng.uniform(0, 20)
+    scenario.blackout = (begin, begin + rng.choice((400.0, 1500.0, 4000.0)))
+    if rng.random() < 0.7:
+        at = scenario.blackout[1] - rng.uniform(1, 100)
+        scenario.actions.append(Action(at, rng.choice(("cancel", "pause", "wake")), 0))
+
+
+def _burst(scenario: Scenario, rng: Random) -> None:
+    """A bad deploy: for a minute every visit of the outside ends in a surprise, and nothing else goes wrong."""
+    begin = rng.uniform(0, 5)
+    scenario.burst = (begin, begin + 60)
+    scenario.upstream_trouble = scenario.fault_rate = 0.0
+
+
+def blackout_scenario(seed: int) -> Scenario:
+    """A long blackout with little else: how repairs are spaced and what resets their patience."""
+    rng = Random(seed)
+    scenario = Scenario(seed=seed, runs=[_draw_run(rng)], actions=[], workers=2, stall_s=80.0)
+    begin = rng.uniform(0, 3)
+    scenario.blackout = (begin, begin + 9000.0)
+    scenario.actions = [Action(begin + rng.uniform(6000, 8990), rng.choice(("cancel", "pause", "wake", "restart")), 0)]
+    return scenario
+
+
+def redelivery_scenario(seed: int) -> Scenario:
+    """No tick, and only faults after which the message itself comes again: that alone must be enough."""
+    scenario = draw_scenario(seed)
+    scenario.tick, scenario.redelivery = False, True
+    scenario.actions, scenario.purges, scenario.blackout = [], [], (0.0, 0.0)
+    scenario.upstream_trouble, scenario.duplicate_rate, scenario.burst = 0.0, 0.0, (0.0, 0.0)
+    scenario.fault_budget = min(scenario.fault_budget, 3)
+    for run in scenario.runs:
+        run["delays"] = [delay for delay in run["delays"] if delay <= 900] or [0]
+        run.pop("time_limit_s", None)
+        run["killers"] = []
     return scenario
 
 

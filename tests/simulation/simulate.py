@@ -20,16 +20,30 @@ from shared.kernel.ports import Store
 from tests.simulation.backends import MemoryBackend, PgBackend, prepare_database
 from tests.simulation.faults import Fault, OneFault
 from tests.simulation.invariants import Violation
-from tests.simulation.scenario import draw_scenario, plain_scenario
+from tests.simulation.scenario import (
+    Scenario,
+    blackout_scenario,
+    draw_scenario,
+    plain_scenario,
+    redelivery_scenario,
+)
 from tests.simulation.world import World
 from tests.support.databases import as_user, server_admin
 
 MakeStore = Callable[[World], Store]
+DRAW: dict[str, Callable[[int], Scenario]] = {
+    "random": draw_scenario,
+    "plain": plain_scenario,
+    "tickless": draw_scenario,
+    "sendless": draw_scenario,
+    "blackout": blackout_scenario,
+    "redelivery": redelivery_scenario,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One schedule, named so that it can be replayed: `random:17`, `single:5:33:drop`, `tickless:17`, `sendless:17`."""
+    """One schedule, named so that it can be replayed: `random:17`, `single:5:33:drop`, `tickless:17`, …"""
 
     name: str
 
@@ -38,8 +52,9 @@ class Schedule:
         if mode == "single":
             at, fault = int(rest[0]), Fault(rest[1])
             return World(plain_scenario(int(seed)), make_store, OneFault(at, fault))
-        scenario = plain_scenario(int(seed)) if mode == "plain" else draw_scenario(int(seed))
-        scenario.tick = mode != "tickless"
+        scenario = DRAW[mode](int(seed))
+        if mode == "tickless":
+            scenario.tick = False
         scenario.sends = mode != "sendless"
         return World(scenario, make_store)
 
@@ -70,13 +85,15 @@ def single_fault_schedules(seed: int, make_store: MakeStore) -> Iterator[str]:
 
 
 def random_schedules(first: int) -> Iterator[str]:
-    """Random ones for ever, with some that have no tick or no sends."""
+    """Random ones for ever, with some that have no tick, no sends, a long blackout, or only redelivery."""
     seed = first
     while True:
         yield f"random:{seed}"
-        if seed % 20 == 0:
+        if seed % 10 == 0:
             yield f"tickless:{seed}"
             yield f"sendless:{seed}"
+            yield f"blackout:{seed}"
+            yield f"redelivery:{seed}"
         seed += 1
 
 

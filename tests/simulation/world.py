@@ -24,10 +24,10 @@ from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import Chance
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
-from shared.kernel.errors import NotFound, Refused, Throttled, Transient
+from shared.kernel.errors import NotFound, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.metrics import Metric
-from shared.kernel.model import Refusal, Turn
+from shared.kernel.model import Lane, Run, Turn
 from shared.kernel.ports import Ports, Store, Tx
 from shared.kernel.queue import Outgoing, QueueError, QueueUnavailable, Received
 from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
@@ -45,6 +45,7 @@ TENANTS = tuple(UUID(int=0xA000 + n) for n in range(3))
 FIFO, DEAD, DELAY = "baton-tally.fifo", "baton-tally-dead.fifo", "baton-delay"
 RELAY = Relay(step_timeout_s=30, lease_s=40, asset_grace_s=0, tick_batch=50)
 LONGEST_S = 40 * 3600.0
+MOST_MOVES = 100_000
 EMPTY = Contents(visible=(), in_flight=(), delayed=())
 
 
@@ -73,6 +74,7 @@ class World:
         self.trace: list[tuple[Any, ...]] | None = None
         self.last_fault_at = 0.0
         self.fault_count = 0
+        self.moves = 0
         self.actors: list[Actor] = []
         self.current: Actor | None = None
         self._hub = getcurrent()
@@ -101,6 +103,7 @@ class World:
         )
         self.run_ids: list[UUID] = []
         self.things: dict[str, str] = {}
+        self.made: Counter[str] = Counter()
         self.zombie_things: set[str] = set()
         self.actions = sorted(scenario.actions, key=lambda action: action.at)
         self.next_tick_at = self.rng.uniform(0, 60)
@@ -144,12 +147,21 @@ class World:
     def _draw(self, op: str, choices: tuple[Fault, ...]) -> Fault | None:
         self.call_no += 1
         fault = self.faults.draw(self.call_no, self.now, choices)
+        if fault is not None and self.scenario.redelivery and not self._redelivery_mends(op, fault):
+            fault = None
         if fault is not None:
             self.seen[f"{fault}@{op}"] += 1
             self.last_fault_at = self.now
             self.fault_count += 1
             self._note(f"{fault}@{op}", None)
         return fault
+
+    def _redelivery_mends(self, op: str, fault: Fault) -> bool:
+        """Whether a message that comes again is enough after this fault, without any tick."""
+        assert self.current is not None
+        if fault not in (Fault.CRASH_BEFORE, Fault.FAIL_BEFORE) or self.current.name.startswith("start"):
+            return False
+        return op != "queue.send" or self.current.name.startswith(DELAY)
 
     def _before(self, fault: Fault, actor: Actor, error: Callable[[], Exception]) -> None:
         match fault:
@@ -207,21 +219,28 @@ class World:
             self.seen["killed by its own work"] += 1
             self._crash(self._alive())
         self.call("upstream.visit", lambda: None, error=lambda: RuntimeError("unexpected answer"))
+        begin, end = self.scenario.burst
+        if begin <= self.now < end:
+            self.last_fault_at = self.now
+            raise KeyError("a bad minute")
         if self.rng.random() >= self.scenario.upstream_trouble:
             return
         self.last_fault_at = self.now
-        trouble = self.rng.choice(("transient", "throttled", "surprise"))
+        trouble = self.rng.choice(("transient", "throttled", "surprise", "transient", "throttled", "permanent"))
         self.seen[f"upstream {trouble}"] += 1
         if trouble == "throttled":
             raise Throttled("upstream", self.rng.choice((1.0, 30.0, 120.0)))
+        if trouble == "permanent":
+            raise Permanent("no such thing")
         raise Transient("no answer") if trouble == "transient" else KeyError("surprise")
 
     def create(self, key: str) -> str:
         def effect() -> str:
-            actor = self._alive()
-            if actor.stalled:
+            self.made[key] += 1
+            if self._alive().stalled:
                 self.zombie_things.add(key)  # made by a process that outlived its lease, as Lambda's cannot
-            return self.things.setdefault(key, f"thing-{key}")
+            self.things[key] = f"thing-{key}"
+            return self.things[key]
 
         return self.call("upstream.create", effect, error=lambda: Transient("created, perhaps"))
 
@@ -238,7 +257,8 @@ class World:
             self._spawn(f"start{number}", self._starter(params))
         while not self._finished():
             self._one_move()
-            if self.now > LONGEST_S:
+            self.moves += 1
+            if self.now > LONGEST_S or self.moves > MOST_MOVES:
                 raise Violation(f"not ended after {self.now:.0f} s: {self.invariants.open_work()}")
         if self.scenario.tick:
             self._settle_down()
@@ -292,6 +312,7 @@ class World:
         self.last_fault_at = self.now
         for queue in (FIFO, DELAY, DEAD):
             self.queue.purge(queue)
+        self.invariants.tick_sent.clear()
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -318,7 +339,7 @@ class World:
         received = self.queue.receive(queue)
         for message in received:
             self._note(f"deliver {queue}", message.body)
-            self.invariants.delivered(message.body)
+            self.invariants.delivered(message.body, message.dedup_id)
             copies = 2 if self.rng.random() < self.scenario.duplicate_rate else 1
             for _ in range(copies):
                 self._spawn(f"{queue}#{self.call_no}", self._handler(queue, message))
@@ -420,6 +441,17 @@ class World:
         while self._move_something():
             self.invariants.after_a_move()
 
+    def sent(self, queue: str, messages: Sequence[Outgoing]) -> None:
+        """What the queue really took. Now and then somebody enqueues a copy by hand, too early."""
+        assert self.current is not None
+        if queue == FIFO and self.current.ticks:
+            for message in messages:
+                self.invariants.tick_sent[message.dedup_id or ""] = self.now
+        if queue == DELAY and self.rng.random() < self.scenario.duplicate_rate:
+            for message in messages:
+                copy = f"by-hand-{self.call_no}"
+                self.queue.send(FIFO, [Outgoing(body=message.body, group=copy, dedup_id=copy)])
+
     def sends_are_lost(self) -> bool:
         begin, end = self.scenario.blackout
         if begin <= self.now < end:
@@ -441,6 +473,7 @@ class FaultyQueue:
             if world.sends_are_lost():
                 world.seen["lost send"] += 1
                 return []
+            world.sent(queue, messages)
             return world.queue.send(queue, messages)
 
         actor = world._alive()
@@ -494,7 +527,7 @@ class FaultyStore:
         world.call("db.begin", lambda: None)
         actor = world._alive()
         with self._store.begin(tenant_id) as tx:
-            yield FaultyTx(world, tx)  # type: ignore[misc]
+            yield FaultyTx(world, tx)
             fault = world._draw("db.commit", AT_COMMIT)
             if fault is not None:
                 world._before(fault, actor, lambda: ConnectionResetError("commit"))
@@ -531,12 +564,20 @@ def void(_: object) -> None:
 
 
 def _brief(result: object) -> object:
-    """A result as both stores must give it."""
-    if isinstance(result, Turn):
-        return (result.lane_id, result.epoch, result.seq, result.claims, result.attempts, str(result.cursor))
-    if isinstance(result, Refusal | str | bool | int | float | None):
-        return result
-    return repr(result)
+    """A result as both stores must give it; JSON only by what it says, as jsonb keeps no order."""
+    match result:
+        case list():
+            return [_brief(each) for each in result]
+        case Run():
+            times = (result.cancel_requested_at, result.paused_at, result.deadline_at, result.now)
+            return (result.id, result.tenant_id, result.status, result.outcome, result.epoch, *times)
+        case Lane():
+            return (result.id, result.key, result.status, result.epoch, sorted(result.cursor.items()))
+        case Turn():
+            spent = (result.claims, result.attempts, result.steps, result.run_status, result.cancel_at, result.now)
+            return (result.lane_id, result.epoch, result.seq, sorted(result.cursor.items()), *spent)
+        case _:
+            return repr(result)
 
 
 __all__ = ["STALLS", "World"]

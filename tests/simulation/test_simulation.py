@@ -1,0 +1,71 @@
+"""The relay under a hostile world: thousands of schedules, each decided by its seed alone."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.backends import MemoryBackend, prepare_database
+from tests.simulation.simulate import MakeStore, postgres_at, run_schedule, schedules
+from tests.support.databases import ServerAdmin
+
+IN_MEMORY = 20_000
+ON_POSTGRES = 1_000
+SHARES = 20
+SHARED_SEEDS = 200
+
+# Each of these must occur in a share of the schedules, or the simulation proves less than it says.
+SITUATIONS = ["crash_before@db.claim", "crash_after@db.claim", "fail_after@db.claim", "stall_after@db.claim", "crash_before@db.commit", "crash_after@db.commit", "fail_before@db.commit", "fail_after@db.commit", "crash_after@queue.send", "fail_after@queue.send", "drop@queue.send", "crash_before@queue.delete", "fail_after@queue.delete", "crash_after@upstream.create", "fail_after@upstream.create", "conflict@tx.commit_turn", "conflict@tx.lock_run", "stall_before@db.begin", "stall_after@upstream.visit", "fail_before@tx.has_open_lanes", "Refused.stale", "Refused.early", "Refused.twin", "Refused.paused", "Refused.ended", "Overtaken", "GivenBack", "SendFailed", "Repair.unclaimed", "Repair.unsent", "Repair.lease_ran_out", "DeadLetter", "RunEnded.succeeded", "RunEnded.failed", "RunEnded.canceled"]
+SENTENCES = (
+    "tick parked", "tick busy", "tick promoted", "tick later", "tick waiting", "gate probed", "gate opened",
+    "step waited", "step throttled", "step retried", "step canceled", "step failed", "step moved", "step done",
+    "zombie woke", "purge", "lost send", "killed by its own work", "stale receipt refused",
+    "action cancel", "action pause", "action resume", "action retry", "action wake", "action restart",
+    "upstream surprise", "upstream throttled", "upstream transient",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def on_postgres(postgres_server: ServerAdmin, template: str) -> Iterator[MakeStore]:
+    name = postgres_server.create_from_template(template)
+    prepare_database(postgres_server.url(name))
+    with postgres_at(postgres_server.url(name)) as make_store:
+        yield make_store
+    postgres_server.drop(name)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_schedule_in_memory_breaks_a_promise(share: int) -> None:
+    for name in schedules(IN_MEMORY // SHARES, 100_000 * share, MemoryBackend):
+        run_schedule(name, MemoryBackend)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_schedule_on_postgres_breaks_a_promise(share: int, on_postgres: MakeStore) -> None:
+    for name in schedules(ON_POSTGRES // SHARES, 50_000_000 + 100_000 * share, on_postgres):
+        run_schedule(name, on_postgres)
+
+
+def test_both_stores_tell_the_same_story(on_postgres: MakeStore) -> None:
+    for seed in range(SHARED_SEEDS):
+        name = f"random:{seed}"
+        in_memory = run_schedule(name, MemoryBackend, trace=True).trace
+        assert in_memory == run_schedule(name, on_postgres, trace=True).trace, name
+
+
+def test_every_situation_occurs() -> None:
+    seen: Counter[str] = Counter()
+    for name in schedules(4_000, 7_000_000, MemoryBackend):
+        seen.update(run_schedule(name, MemoryBackend).seen)
+    missing = [situation for situation in (*SITUATIONS, *SENTENCES) if not seen[situation]]
+    assert not missing
