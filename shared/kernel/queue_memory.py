@@ -198,6 +198,7 @@ class _Bag(Generic[T]):
         return len(self._items)
 
     def add(self, item: T) -> None:
+        assert item not in self._places, "a thing lies in one place"
         self._places[item] = len(self._items)
         self._items.append(item)
 

@@ -144,6 +144,17 @@ def test_the_limit_of_a_dead_letter_queue_counts_from_zero() -> None:
     assert [m.body for m in world.queue.messages("grave.fifo").visible] == ["poison"]
 
 
+def test_a_dead_letter_queues_up_behind_what_was_there_before_it_moved() -> None:
+    world = World()
+    world.queue.send(STEPS, [step("poison", "lane")])
+    world.queue.receive(STEPS)
+    world.queue.send(DEAD, [step("earlier", "lane")])
+    world.now = 180
+    world.queue.receive(STEPS)
+
+    assert [received.body for received in world.queue.receive(DEAD, 2)] == ["earlier", "poison"]
+
+
 def test_a_timer_of_the_old_queue_does_not_touch_a_message_that_moved() -> None:
     world = World()
     world.queue.send(STEPS, [step("poison")])
