@@ -198,6 +198,7 @@ class _Bag(Generic[T]):
         return len(self._items)
 
     def add(self, item: T) -> None:
+        assert item not in self._places, "a thing lies in one place"
         self._places[item] = len(self._items)
         self._items.append(item)
 
@@ -289,7 +290,7 @@ class _FifoShelf:
 
     def _landed(self, group: _Group) -> None:
         group.in_flight -= 1
-        if group.waiting:
+        if group.waiting and not group.in_flight:
             self._free.add(group)
         self._forget_if_empty(group)
 

@@ -21,7 +21,7 @@ from shared.kernel.queue import (
     check_visibility,
 )
 
-logger = logging.getLogger(__name__)
+
 
 _NETWORK = (NoConnectionError, HTTPClientError, IncompleteReadError)
 _THROTTLED = frozenset(

@@ -1,0 +1,45 @@
+"""The one place that makes AWS clients: it guards every caller against long waits and against the wrong cloud."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+CONNECT_TIMEOUT_S = 3
+READ_TIMEOUT_S = 10
+ATTEMPTS = 3
+DEFAULT_REGION = "us-east-1"
+
+
+@functools.cache
+def client(service: str) -> Any:
+    """Build the client of a service once per process; AWS_ENDPOINT_URL points it at a local cloud."""
+    if os.environ.get("AWS_ENDPOINT_URL", "").strip():
+        return _local_client(service)
+    import boto3  # noqa: PLC0415 - 100 ms that a function without AWS calls need not pay
+
+    return boto3.client(service, config=_config())
+
+
+def _local_client(service: str) -> Any:
+    from localstack_client.session import Session  # noqa: PLC0415 - never imported in AWS
+
+    session = Session(
+        aws_access_key_id=os.environ.get("AWS_ACCESS_KEY_ID", "test"),
+        aws_secret_access_key=os.environ.get("AWS_SECRET_ACCESS_KEY", "test"),
+        region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION,
+    )
+    # The session keeps its token to itself, so temporary credentials must be handed over here.
+    return session.client(service, config=_config(), aws_session_token=os.environ.get("AWS_SESSION_TOKEN"))
+
+
+def _config() -> Any:
+    from botocore.config import Config  # noqa: PLC0415 - as boto3
+
+    return Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        tcp_keepalive=True,
+    )
