@@ -27,11 +27,11 @@ class QueueError(Exception):
     """Something between us and a queue went wrong."""
 
 
-class QueueUnavailable(QueueError):  # noqa: N818 - it says what is the case, as its sibling does
+class QueueUnavailable(QueueError):
     """The queue did not answer, or answered that it cannot right now."""
 
 
-class QueueRefused(QueueError):  # noqa: N818 - it says what happened
+class QueueRefused(QueueError):
     """The queue understood and said no."""
 
     def __init__(self, code: str, message: str) -> None:

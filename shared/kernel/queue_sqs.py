@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 from botocore.exceptions import ConnectionError as NoConnectionError
 
+from shared.kernel.log import logger
 from shared.kernel.queue import (
     Outgoing,
     QueueRefused,
@@ -20,8 +20,6 @@ from shared.kernel.queue import (
     check_count,
     check_visibility,
 )
-
-
 
 _NETWORK = (NoConnectionError, HTTPClientError, IncompleteReadError)
 _THROTTLED = frozenset(

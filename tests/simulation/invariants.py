@@ -305,8 +305,8 @@ class Invariants:
                 require(complete, "a run that succeeded has done all its work", [lane.cursor for lane in lanes])
             begin, end = world.scenario.burst
             if end > begin:
-                poisoned = [lane.key for lane in lanes if (lane.last_error or {}).get("code") == "unexpected"]
-                failed = [key for key in poisoned if run.status == "failed"]
+                surprised = [lane for lane in lanes if (lane.last_error or {}).get("code") == "unexpected"]
+                failed = [lane.key for lane in surprised if lane.status == "failed"]
                 require(not failed, "a bad minute fails no lane", failed)
         if world.scenario.redelivery:
             require(not self.open_work(), "redelivery alone is enough", self.open_work())

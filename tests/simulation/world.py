@@ -83,7 +83,9 @@ class World:
         )
         self.queue = MemoryQueue(
             {
-                FIFO: QueueSettings(fifo=True, visibility_s=180, max_receive_count=4, dead_letter=DEAD),
+                FIFO: QueueSettings(
+                    fifo=True, visibility_s=180, max_receive_count=4, dead_letter=DEAD, dedup_scope="messageGroup"
+                ),
                 DEAD: QueueSettings(fifo=True, visibility_s=180),
                 DELAY: QueueSettings(fifo=False, visibility_s=60),
             },
