@@ -91,6 +91,19 @@ def blackout_scenario(seed: int) -> Scenario:
     return scenario
 
 
+def operator_scenario(seed: int) -> Scenario:
+    """Nothing fails, but people are busy: every action meets lanes that wait, work and end."""
+    rng = Random(seed)
+    scenario = Scenario(seed=seed, runs=[_draw_run(rng) for _ in range(2)], actions=[], workers=3, stall_s=80.0)
+    for run in scenario.runs:
+        run["delays"] = rng.choice(((2,), (5, 45), (45,), (1000,)))
+        run["target"] = 3
+    names = ("cancel", "pause", "pause", "resume", "retry", "retry", "wake", "restart")
+    scenario.actions = [Action(rng.uniform(0, 120), rng.choice(names), rng.randrange(2)) for _ in range(6)]
+    scenario.duplicate_rate = rng.choice((0.0, 0.3))
+    return scenario
+
+
 def redelivery_scenario(seed: int) -> Scenario:
     """No tick, and only faults after which the message itself comes again: that alone must be enough."""
     scenario = draw_scenario(seed)

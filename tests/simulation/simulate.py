@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from tests.simulation.scenario import (
     Scenario,
     blackout_scenario,
     draw_scenario,
+    operator_scenario,
     plain_scenario,
     redelivery_scenario,
 )
@@ -37,6 +39,7 @@ DRAW: dict[str, Callable[[int], Scenario]] = {
     "tickless": draw_scenario,
     "sendless": draw_scenario,
     "blackout": blackout_scenario,
+    "operators": operator_scenario,
     "redelivery": redelivery_scenario,
 }
 
@@ -65,7 +68,9 @@ def run_schedule(name: str, make_store: MakeStore, *, trace: bool = False) -> Wo
         world.trace = []
     try:
         world.run()
-    except Violation as violation:
+    except Exception as violation:
+        if not isinstance(violation, Violation):
+            traceback.print_exc()
         raise Violation(
             f"{violation}\n  replay: make simulate SCHEDULE={name} STORE={'memory' if isinstance(world.store, MemoryBackend) else 'postgres'}"
         ) from None
@@ -93,6 +98,7 @@ def random_schedules(first: int) -> Iterator[str]:
             yield f"tickless:{seed}"
             yield f"sendless:{seed}"
             yield f"blackout:{seed}"
+            yield f"operators:{seed}"
             yield f"redelivery:{seed}"
         seed += 1
 
@@ -135,26 +141,29 @@ def postgres_at(url: str) -> Iterator[MakeStore]:
         owner.dispose()
 
 
-def simulate(store: str, count: int, base: int) -> Counter[str]:
-    """Run `count` schedules from `base` on; answers how often each situation occurred."""
+def simulate(store: str, count: int, base: int, mode: str = "") -> Counter[str]:
+    """Run `count` schedules from `base` on, perhaps of one mode only; answers how often each situation occurred."""
     logging.disable(logging.CRITICAL)
     seen: Counter[str] = Counter()
     with (memory if store == "memory" else postgres)() as make_store:
-        for name in schedules(count, base, make_store):
+        names = (f"{mode}:{base + n}" for n in range(count)) if mode else schedules(count, base, make_store)
+        for name in names:
             seen.update(run_schedule(name, make_store).seen)
             seen["schedules"] += 1
     return seen
 
 
-def _share(job: tuple[str, int, int]) -> Counter[str]:
+def _share(job: tuple[str, int, int, str]) -> Counter[str]:
     return simulate(*job)
 
 
-def simulate_on_all_cores(store: str, count: int, base: int, jobs: int) -> Counter[str]:
+def simulate_on_all_cores(store: str, count: int, base: int, jobs: int, mode: str = "") -> Counter[str]:
     """The same number of schedules, shared out with seeds far apart."""
     share = -(-count // jobs)
+    if jobs == 1:
+        return simulate(store, count, base, mode)
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        parts = pool.imap_unordered(_share, [(store, share, base + job * 1_000_000) for job in range(jobs)])
+        parts = pool.imap_unordered(_share, [(store, share, base + job * 1_000_000, mode) for job in range(jobs)])
         return sum(parts, Counter())
 
 
@@ -164,6 +173,7 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=2000)
     parser.add_argument("--base", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--mode", default="", choices=("", *DRAW), help="only schedules of this mode")
     parser.add_argument("--replay", help="one schedule by its name; prints its trace")
     args = parser.parse_args()
     began = time.monotonic()
@@ -171,7 +181,7 @@ def main() -> int:
         if args.replay:
             with (memory if args.store == "memory" else postgres)() as make_store:
                 return replay(args.replay, make_store)
-        seen = simulate_on_all_cores(args.store, args.schedules, args.base, args.jobs)
+        seen = simulate_on_all_cores(args.store, args.schedules, args.base, args.jobs, args.mode)
     except Violation as violation:
         print(f"VIOLATION {violation}", file=sys.stderr)
         return 1
