@@ -8,7 +8,12 @@ READY := $(VENV)/.ready
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check lint types imports format verify simulate chaos mutants bench lock clean
+.PHONY: help setup demo test check lint types imports format verify simulate chaos mutants bench lock clean
+
+SEEDS ?= 20000
+SEED_BASE ?= 0
+STORE ?= memory
+RUNS ?= 500
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,10 +27,28 @@ $(READY): requirements-dev.lock
 	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
 	@touch $@
 
+demo: $(READY) ## real work on a real Postgres while workers are killed and the database is stopped
+	$(RUN) -m tests.chaos.chaos --runs 60
+
 test: $(READY) ## the tests; ARGS="-k gate -x" goes to pytest
 	$(RUN) -m pytest -n 2 $(ARGS)
 
 check: lint types imports test ## lint, types, import contracts, tests: what CI runs
+
+verify: check ## the long versions: simulation, kill matrix, chaos, mutants; no time limit
+	$(RUN) -m tests.simulation.simulate --store memory --schedules 200000
+	$(RUN) -m tests.simulation.simulate --store postgres --schedules 10000
+	$(RUN) -m pytest -m long $(ARGS)
+	$(RUN) -m tests.mutants.run
+
+simulate: $(READY) ## SEEDS=20000 SEED_BASE=0 STORE=memory|postgres, or one schedule: SCHEDULE=random:17
+	$(RUN) -m tests.simulation.simulate --store $(STORE) --schedules $(SEEDS) --base $(SEED_BASE) $(if $(SCHEDULE),--replay $(SCHEDULE))
+
+chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged queues, wrong clocks
+	$(RUN) -m tests.chaos.chaos --runs $(RUNS)
+
+mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
+	$(RUN) -m tests.mutants.run $(MUTANTS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

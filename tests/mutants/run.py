@@ -24,7 +24,7 @@ from tests.support.databases import scratch_server
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PARTS = ("shared", "tests", "infra", "functions", "pyproject.toml")
-SCHEDULES = {"memory": 6_000, "postgres": 1_500}
+SCHEDULES = {"memory": 6_000, "postgres": 2_000}
 RACES_TIMEOUT_S = 600
 
 
