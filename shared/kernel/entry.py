@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from shared.kernel.catalogue import Catalogue, Kind
@@ -62,7 +62,13 @@ def dead_letter_handler(ports: Ports) -> Handler:
 
 def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
     """Mends what is overdue. Whatever fired it, and however often, the rows say what there is to do."""
-    return _schedule_handler("tick", ports, lambda now: asdict(tick(now, kinds)))
+
+    def mend(now: Ports) -> Answer:
+        report = tick(now, kinds)
+        lanes = {str(verdict): count for verdict, count in report.lanes.items()}
+        return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
+
+    return _schedule_handler("tick", ports, mend)
 
 
 def sweep_handler(ports: Ports, kinds: Catalogue) -> Handler:
