@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import orjson
 from aws_lambda_powertools import Logger
 
 from shared.kernel.log import logger
@@ -19,7 +19,7 @@ def json_log() -> Logger:
 
 def to_line(record: dict[str, Any]) -> str:
     clean = {key: redact(_end(value)) if isinstance(value, str) else value for key, value in record.items()}
-    return orjson.dumps(clean, default=lambda value: redact(str(value)), option=orjson.OPT_NON_STR_KEYS).decode()
+    return json.dumps(clean, default=lambda value: redact(str(value)), skipkeys=True, separators=(",", ":"))
 
 
 def _end(text: str) -> str:

@@ -182,13 +182,15 @@ def test_p3_a_tick_that_is_fired_twice_mends_once(rig: Rig, event: dict[str, Any
 
 def test_p3_a_lane_that_was_never_sent_is_sent_by_one_of_two_ticks(rig: Rig) -> None:
     working, rig.ports = rig.ports, replace(rig.ports, queue=Unreachable())
-    rig.start()
+    run_id = rig.start()
     rig.ports = working
+    assert rig.lane(run_id)["sent_at"] is None
 
     rig.tick()
     rig.tick()
 
     assert len(rig.waiting()) == 1
+    assert rig.lane(run_id)["sent_at"] is not None
 
 
 class Unreachable:
