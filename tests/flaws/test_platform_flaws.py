@@ -573,6 +573,17 @@ def test_p11_the_tick_judges_after_the_lock(rig: Rig) -> None:
     assert _in_order(run, ["lock_run", "has_open_lanes", "look_at_run_later"])
 
 
+def test_p11_what_is_locked_is_out_of_reach_for_everyone_else(rig: Rig) -> None:
+    run_id = rig.start()
+    rig.now = 3700
+    with rig.ports.store.begin(TENANT) as tx:
+        assert tx.lock_run(run_id, TENANT) is not None
+        assert rig.rows("select id from run for no key update skip locked") == []
+    with rig.ports.store.begin(None) as tx:
+        assert len(tx.lock_due_lanes(10)) == 1
+        assert rig.rows("select id from lane for update skip locked") == []
+
+
 @pytest.mark.parametrize("action", ["cancel", "pause", "resume", "retry", "restart"])
 def test_p11_every_action_on_a_run_locks_it_first(rig: Rig, action: str) -> None:
     run_id = rig.start(target=1)
