@@ -1,0 +1,157 @@
+"""The one place that knows Lambda's events: it unpacks them, calls the kernel, and answers in Lambda's form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from shared.kernel.catalogue import Catalogue, Kind
+from shared.kernel.dead_letter import note_dead_letter
+from shared.kernel.handle import handle_baton, handle_delayed
+from shared.kernel.log import logger
+from shared.kernel.log_json import json_log
+from shared.kernel.ports import Ports
+from shared.kernel.queue import Received, is_fifo
+from shared.kernel.sweep import sweep
+from shared.kernel.tick import tick
+
+Event = Mapping[str, Any]
+Record = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+class Context(Protocol):
+    """What is used of Lambda's context."""
+
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int: ...
+
+
+Handler = Callable[[Event, Context], Answer]
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """A meter that keeps its counts until it is told to write them."""
+
+    def flush(self) -> None: ...
+
+
+def step_handler(kind: Kind, ports: Ports) -> Handler:
+    """Takes one turn per message of the kind's FIFO queue."""
+    return _queue_handler(ports, lambda now, message: handle_baton(now, kind, message))
+
+
+def forward_handler(ports: Ports) -> Handler:
+    """Moves batons whose delay is over into their FIFO queues."""
+    return _queue_handler(ports, handle_delayed)
+
+
+def dead_letter_handler(ports: Ports) -> Handler:
+    """Notes on its lane that a message was given up; the message has then served."""
+
+    def note(now: Ports, message: Received) -> bool:
+        note_dead_letter(now, message.body, message.receive_count)
+        return True
+
+    return _queue_handler(ports, note)
+
+
+def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
+    """Mends what is overdue. Whatever fired it, and however often, the rows say what there is to do."""
+
+    def mend(now: Ports) -> Answer:
+        report = tick(now, kinds)
+        lanes = {str(verdict): count for verdict, count in report.lanes.items()}
+        return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
+
+    return _schedule_handler("tick", ports, mend)
+
+
+def sweep_handler(ports: Ports, kinds: Catalogue) -> Handler:
+    """Cleans up and prunes; answers how much of each."""
+    return _schedule_handler("sweep", ports, lambda now: dict(sweep(now, kinds)))
+
+
+def _queue_handler(ports: Ports, handle: Callable[[Ports, Received], bool]) -> Handler:
+    log = json_log()
+
+    def handler(event: Event, context: Context) -> Answer:
+        with _invocation(ports, context) as now:
+            failed = _failures(event["Records"], lambda record: _is_done(record, now, handle))
+        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+    return log.inject_lambda_context(handler, clear_state=True)
+
+
+def _schedule_handler(name: str, ports: Ports, work: Callable[[Ports], Answer]) -> Handler:
+    """Unlike a message, a scheduled call may raise: nothing is lost, the alarm sees it, and the next one comes."""
+    log = json_log()
+
+    def handler(event: Event, context: Context) -> Answer:  # noqa: ARG001 - the event decides nothing
+        with _invocation(ports, context) as now:
+            report = work(now)
+        logger.info(name, extra={"report": report})
+        return report
+
+    return log.inject_lambda_context(handler, clear_state=True)
+
+
+@contextmanager
+def _invocation(ports: Ports, context: Context) -> Iterator[Ports]:
+    """The ports of one invocation, which know how much time it has left; its metrics are written at its end."""
+    try:
+        yield replace(ports, time_left_s=lambda: context.get_remaining_time_in_millis() / 1000)
+    finally:
+        if isinstance(ports.meter, Keeps):
+            _write_metrics(ports.meter)
+
+
+def _write_metrics(meter: Keeps) -> None:
+    try:
+        meter.flush()
+    except Exception:  # noqa: BLE001 - nothing depends on a metric
+        logger.exception("metrics were not written")
+
+
+# Powertools' SqsFifoPartialProcessor does the same for 59 more modules, which cost a cold start more than the logger
+# and the metrics together, and it raises when a batch fails as a whole: at a batch size of one, that is always.
+def _failures(records: list[Record], is_done: Callable[[Record], bool]) -> list[str]:
+    """The ids of the messages that must come again. In a FIFO queue nothing may overtake a failure of its group."""
+    failed: list[str] = []
+    stopped: set[str] = set()
+    for record in records:
+        group = _group(record) if is_fifo(record["eventSourceARN"]) else None
+        if group not in stopped and is_done(record):
+            continue
+        failed.append(record["messageId"])
+        if group is not None:
+            stopped.add(group)
+    return failed
+
+
+def _is_done(record: Record, ports: Ports, handle: Callable[[Ports, Received], bool]) -> bool:
+    try:
+        return handle(ports, _received(record))
+    except Exception:  # noqa: BLE001 - one message must not decide over the rest of its batch
+        logger.exception("a message could not be handled", extra={"message_id": record["messageId"]})
+        return False
+
+
+def _received(record: Record) -> Received:
+    attributes = record["attributes"]
+    return Received(
+        message_id=record["messageId"],
+        body=record["body"],
+        receipt=record["receiptHandle"],
+        receive_count=int(attributes["ApproximateReceiveCount"]),
+        group=_group(record),
+        dedup_id=attributes.get("MessageDeduplicationId"),
+    )
+
+
+def _group(record: Record) -> str:
+    return str(record.get("attributes", {}).get("MessageGroupId", ""))

@@ -1,0 +1,121 @@
+"""The real ports, built from the environment. What is missing or makes no sense is named by its variable."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import sqlalchemy as sa
+from pydantic import Field
+
+from shared.kernel import db
+from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
+from shared.kernel.ports import Ports
+from shared.kernel.queue import Queue
+from shared.kernel.settings import BadSettings, Relay, Settings
+from shared.kernel.store import PgStore
+
+PREFIX = "BATON_DB_"
+
+
+class Database(Settings):
+    """Where Postgres is, unless DATABASE_URL says it all: BATON_DB_SECRET_ARN or BATON_DB_IAM, and the rest."""
+
+    secret_arn: str | None = None
+    iam: bool = False
+    host: str | None = None
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    user: str | None = None
+    name: str | None = None
+    ca_file: str | None = None
+    pool: Literal["one", "none"] = "one"
+
+
+def live_ports(env: Mapping[str, str] = os.environ) -> Ports:
+    """What a deployed function works with. The queue and the database are called only when they are first needed."""
+    return Ports(
+        store=PgStore(live_engine(env)),
+        queue=live_queue(),
+        meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
+        relay=Relay.from_env(env),
+    )
+
+
+def live_engine(env: Mapping[str, str]) -> sa.Engine:
+    settings = Database.from_env(env, PREFIX)
+    name = env.get("AWS_LAMBDA_FUNCTION_NAME", "baton")[:63]
+    if url := env.get("DATABASE_URL"):
+        return db.connect_engine(url, pool=settings.pool, application_name=name)
+    if settings.secret_arn is not None:
+        url, password = _by_secret(settings, settings.secret_arn)
+    elif settings.iam:
+        url, password = _by_iam(settings)
+    else:
+        raise BadSettings(f"DATABASE_URL, {PREFIX}SECRET_ARN or {PREFIX}IAM must say how to reach Postgres")
+    return db.connect_engine(url, pool=settings.pool, application_name=name, password=password)
+
+
+def live_queue() -> Queue:
+    # boto3 is most of what a cold start imports: nothing but a deployed function should wait for it.
+    from botocore.config import Config  # noqa: PLC0415
+
+    from shared.kernel.queue_sqs import SqsQueue  # noqa: PLC0415
+
+    # A send that does not answer soon is the tick's to repeat; a step's own time is too short to wait for it.
+    patience = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
+    return SqsQueue(_client("sqs", config=patience))
+
+
+def _by_secret(settings: Database, arn: str) -> tuple[str, Callable[[], str]]:
+    """The secret is read again for every new connection, because it may have been rotated."""
+    client = _client("secretsmanager")
+
+    def read() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
+        return found
+
+    if settings.host is None or settings.name is None or settings.user is None:
+        secret = read()
+        settings = settings.model_copy(
+            update={
+                "host": settings.host or secret.get("host"),
+                "port": settings.port or secret.get("port"),
+                "user": settings.user or secret.get("username"),
+                "name": settings.name or secret.get("dbname"),
+            }
+        )
+    return _url(settings, "the secret does not name it"), lambda: str(read()["password"])
+
+
+def _by_iam(settings: Database) -> tuple[str, Callable[[], str]]:
+    """A token lives for 15 minutes and opens one connection: each gets its own."""
+    url = _url(settings, f"{PREFIX}IAM needs it")
+    client = _client("rds")
+
+    def token() -> str:
+        return str(
+            client.generate_db_auth_token(
+                DBHostname=settings.host, Port=settings.port or 5432, DBUsername=settings.user
+            )
+        )
+
+    return url, token
+
+
+def _url(settings: Database, why: str) -> str:
+    missing = [PREFIX + field.upper() for field in ("host", "user", "name") if not getattr(settings, field)]
+    if missing:
+        raise BadSettings(f"{', '.join(missing)} must be set: {why}")
+    trusted = {"sslrootcert": settings.ca_file} if settings.ca_file else {}
+    where = sa.URL.create(
+        "postgresql", settings.user, None, settings.host, settings.port or 5432, settings.name, trusted
+    )
+    return where.render_as_string(hide_password=False)
+
+
+def _client(service: str, **options: Any) -> Any:
+    import boto3  # noqa: PLC0415 - as above
+
+    return boto3.client(service, **options)

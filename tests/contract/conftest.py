@@ -1,0 +1,6 @@
+from __future__ import annotations
+
+from tests.support.lambda_calls import plain_logger
+from tests.support.rig import make_rig, rig, rig_database
+
+__all__ = ["make_rig", "plain_logger", "rig", "rig_database"]

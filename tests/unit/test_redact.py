@@ -1,0 +1,127 @@
+"""Guards what is stored and logged: canaries of every shape go in, none comes out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shared.kernel.redact import LONGEST, redact
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJjYW5hcnkifQ.canarycanarycanary"
+CANARIES = {
+    "a bearer token": "Authorization: Bearer canary-7f3a.0001",
+    "a bearer token in lower case": "sent bearer canary7f3a0001 to the upstream",
+    "basic credentials": "Authorization: Basic canary7f3aOmNhbmFyeQ==",
+    "a JWT": f"the token was {JWT}, refused",
+    "a JWT in a query": f"GET /x?jwt={JWT}&y=1",
+    "an AWS key": "AKIACANARY7CANARY7CA",
+    "a temporary AWS key": "key ASIACANARY7CANARY7CA denied",
+    "an AWS secret": "aws_secret_access_key = canary/7f3a+0001",
+    "an AWS session": "x-amz-security-token: canary7f3a",
+    "a presigned url": "https://b.s3.amazonaws.com/k?X-Amz-Credential=canary&X-Amz-Signature=canary",
+    "a password in a url": "postgresql://baton:canary7f3a@db.example:5432/baton",
+    "key=value": "host=db password=canary7f3a port=5432",
+    "key = 'value'": "password = 'canary 7f3a'",
+    "key: value": "client_secret: canary7f3a",
+    "a form": "grant_type=password&client_secret=canary7f3a&x=1",
+    "JSON": '{"apiKey": "canary 7f3a", "n": 1}',
+    "JSON with blanks": '{ "db_password" : "canary 7f3a" }',
+    "Python's repr": "{'api_key': 'canary 7f3a'}",
+    "a header pair": "('X-Api-Key', 'x'), X-Api-Key: canary7f3a",
+}
+LEAKS = {
+    "a quote within JSON": r'{"password": "x\"canary"}',
+    "JSON within JSON": r'{"body": "{\"password\": \"canary7f3a\"}"}',
+    "an at sign in a url's password": "postgresql://baton:x@canary@db.example/baton",
+    "a slash in a url's password": "postgresql://baton:canary/x@db.example/baton",
+    "an element of XML": "<password>canary7f3a</password>",
+    "a list in JSON": '{"tokens": ["canary1", "canary2"]}',
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(text, id=name) for name, text in CANARIES.items()]
+    + [
+        pytest.param(text, id=name, marks=pytest.mark.xfail(reason="redact lets it pass", strict=True))
+        for name, text in LEAKS.items()
+    ],
+)
+def test_no_canary_comes_through(text: str) -> None:
+    assert "canary" not in redact(text).lower()
+
+
+@pytest.mark.parametrize("text", CANARIES.values(), ids=CANARIES)
+def test_a_canary_is_found_within_other_text(text: str) -> None:
+    assert "canary" not in redact(f"before {text} after\nand more\n").lower()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the upstream answered 503 after 30.2 s",
+        "https://api.example/v1/items?page=3",
+        'column "price" does not exist: select price from stone',
+        "lane 019b75b0-8c00-7c3e-9a55-0d4c8a4f5b21 took its 100 steps",
+    ],
+)
+def test_what_is_no_secret_is_kept(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_what_surrounds_a_secret_is_kept() -> None:
+    assert (
+        redact("postgresql://baton:x@db.example/baton timed out") == "postgresql://baton:***@db.example/baton timed out"
+    )
+
+
+@given(st.text())
+@example("\x00\ud800")
+@example("password='")
+@example("://:@")
+def test_redacting_never_fails_and_twice_is_as_good_as_once(text: str) -> None:
+    once = redact(text)
+
+    assert redact(once) == once
+    assert "\x00" not in once
+    assert len(once) <= LONGEST
+    once.encode()
+
+
+@given(st.text(alphabet="aeyJ.-_ =:'\"@/password", max_size=200))
+def test_twice_is_as_good_as_once_for_texts_that_look_like_secrets(text: str) -> None:
+    once = redact(text)
+
+    assert redact(once) == once
+
+
+@pytest.mark.parametrize("length", [LONGEST - 1, LONGEST, LONGEST + 1, 10 * LONGEST])
+def test_a_text_is_kept_short_and_says_that_it_was_cut(length: int) -> None:
+    clean = redact("x" * length)
+
+    assert len(clean) == min(length, LONGEST)
+    assert clean.endswith("\N{HORIZONTAL ELLIPSIS}") == (length > LONGEST)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("x" * 100_000, id="a long word"),
+        pytest.param('"' * 20_000, id="quotes"),
+        pytest.param("eyJaaaaaa." * 5_000, id="almost a token"),
+        pytest.param("://a" * 5_000, id="almost a url"),
+        pytest.param(
+            "a-" * 1_500,
+            id="a word of many parts",
+            marks=pytest.mark.xfail(reason="the pattern for keys is quadratic: 20 kB take half a minute", strict=True),
+        ),
+    ],
+)
+def test_redacting_takes_no_time_to_speak_of(text: str) -> None:
+    began = time.process_time()
+    redact(text)
+
+    assert time.process_time() - began < 0.15
