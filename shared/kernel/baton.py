@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,8 +18,8 @@ class Baton(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    v: Literal[1] = 1
-    kind: Annotated[str, Field(min_length=1, max_length=60)]
+    v: Annotated[int, Field(ge=1, le=1)] = 1
+    kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
     lane_id: UUID
     epoch: Int4
     seq: Int8
@@ -42,7 +43,10 @@ class UnreadableBaton(ValueError):
 def read_baton(body: str) -> Baton:
     """Parse strictly. Every released version stays readable: tests/contract/messages holds one of each."""
     try:
-        return Baton.model_validate_json(body)
+        baton = Baton.model_validate_json(body)
     except ValidationError as error:
         problem = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:3])
         raise UnreadableBaton(problem) from None
+    if len(json.loads(body, object_pairs_hook=list)) != len(Baton.model_fields):
+        raise UnreadableBaton("every field must be there exactly once")
+    return baton

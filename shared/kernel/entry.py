@@ -113,7 +113,7 @@ def _invocation(ports: Ports, context: Context) -> Iterator[Ports]:
 def _write_metrics(meter: Keeps) -> None:
     try:
         meter.flush()
-    except Exception:  # noqa: BLE001 - nothing depends on a metric
+    except Exception:
         logger.exception("metrics were not written")
 
 
@@ -136,7 +136,7 @@ def _failures(records: list[Record], is_done: Callable[[Record], bool]) -> list[
 def _is_done(record: Record, ports: Ports, handle: Callable[[Ports, Received], bool]) -> bool:
     try:
         return handle(ports, _received(record))
-    except Exception:  # noqa: BLE001 - one message must not decide over the rest of its batch
+    except Exception:
         logger.exception("a message could not be handled", extra={"message_id": record["messageId"]})
         return False
 

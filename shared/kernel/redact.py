@@ -5,25 +5,27 @@ from __future__ import annotations
 import re
 
 LONGEST = 2_000
+# Patterns never see more than this: what they cost is bounded, and the answer is cut far shorter anyway.
+_LOOKED_AT = 4 * LONGEST
+
+_NAMES = r"[\w-]{0,60}?(?:passw|pwd|passphrase|secret|token|api[_-]?key|authorization|signature|credential|cookie|\bsig\b)[\w-]{0,60}"
+_VALUE = r"\[[^\]]*\]?|\\+\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s,;&}<\"']+"
 
 _SECRETS = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w\-.~+/]{8,}=*"), r"\1 ***"),
-    (re.compile(r"\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*"), "***"),
+    (re.compile(r"\beyJ[\w-]{5,2000}\.[\w-]{5,2000}\.[\w-]*"), "***"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), "***"),
-    (re.compile(r"(?i)(://[^/\s:@]*):[^/\s@]+@"), r"\1:***@"),
-    (
-        re.compile(
-            r"(?i)([\"']?\b[\w-]*(?:password|passwd|secret|token|api[_-]?key|authorization|signature|credential)[\w-]*[\"']?\s*[=:]\s*)"
-            r"(\"[^\"]*\"|'[^']*'|[^\s,;&}\"']+)"
-        ),
-        r"\1***",
-    ),
+    (re.compile(r"(://[^/\s:@]{0,100}):\S{1,200}@"), r"\1:***@"),
+    (re.compile(rf"(?i)(<{_NAMES}(?:\s[^<>]{{0,200}})?>)[^<]+"), r"\1***"),
+    (re.compile(rf"(?i)(?<![\w-])([\"']?{_NAMES}[\"'\\]{{0,4}}\s{{0,4}}[=:]\s{{0,4}})(?:{_VALUE})"), r"\1***"),
 )
 
 
 def redact(text: str) -> str:
     """Mask what looks like a secret, drop what Postgres cannot store, and keep it short."""
-    clean = text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+    clean = text[:_LOOKED_AT].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
     for pattern, masked in _SECRETS:
         clean = pattern.sub(masked, clean)
-    return clean if len(clean) <= LONGEST else clean[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return (
+        clean if len(clean) <= LONGEST and len(text) <= _LOOKED_AT else clean[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    )

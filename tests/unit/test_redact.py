@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -31,25 +29,19 @@ CANARIES = {
     "JSON with blanks": '{ "db_password" : "canary 7f3a" }',
     "Python's repr": "{'api_key': 'canary 7f3a'}",
     "a header pair": "('X-Api-Key', 'x'), X-Api-Key: canary7f3a",
-}
-LEAKS = {
     "a quote within JSON": r'{"password": "x\"canary"}',
     "JSON within JSON": r'{"body": "{\"password\": \"canary7f3a\"}"}',
     "an at sign in a url's password": "postgresql://baton:x@canary@db.example/baton",
     "a slash in a url's password": "postgresql://baton:canary/x@db.example/baton",
     "an element of XML": "<password>canary7f3a</password>",
     "a list in JSON": '{"tokens": ["canary1", "canary2"]}',
+    "a short name": "pwd=canary7f3a",
+    "a cookie": "Cookie: session=canary7f3a",
+    "a shared access signature": "https://x.example/b?sv=1&sig=canary7f3a",
 }
 
 
-@pytest.mark.parametrize(
-    "text",
-    [pytest.param(text, id=name) for name, text in CANARIES.items()]
-    + [
-        pytest.param(text, id=name, marks=pytest.mark.xfail(reason="redact lets it pass", strict=True))
-        for name, text in LEAKS.items()
-    ],
-)
+@pytest.mark.parametrize("text", CANARIES.values(), ids=CANARIES)
 def test_no_canary_comes_through(text: str) -> None:
     assert "canary" not in redact(text).lower()
 
@@ -113,15 +105,10 @@ def test_a_text_is_kept_short_and_says_that_it_was_cut(length: int) -> None:
         pytest.param('"' * 20_000, id="quotes"),
         pytest.param("eyJaaaaaa." * 5_000, id="almost a token"),
         pytest.param("://a" * 5_000, id="almost a url"),
-        pytest.param(
-            "a-" * 1_500,
-            id="a word of many parts",
-            marks=pytest.mark.xfail(reason="the pattern for keys is quadratic: 20 kB take half a minute", strict=True),
-        ),
+        pytest.param("a-" * 10_000, id="a word of many parts"),
     ],
 )
-def test_redacting_takes_no_time_to_speak_of(text: str) -> None:
-    began = time.process_time()
-    redact(text)
+def test_the_cost_of_redacting_is_bounded_by_what_is_looked_at(text: str) -> None:
+    beginning = (text * 50)[: 5 * LONGEST]
 
-    assert time.process_time() - began < 0.15
+    assert redact(text * 50) == redact(beginning)
