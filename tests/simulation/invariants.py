@@ -19,8 +19,8 @@ MOST_CLAIMS = 6
 REPAIRED_WITHIN_S = 300.0
 
 
-class Violation(AssertionError):
-    """A promise was broken."""
+class Violation(BaseException):
+    """A promise was broken. No product code may catch it on its way out."""
 
 
 def require(holds: object, rule: str, *details: object) -> None:

@@ -44,6 +44,10 @@ DRAW: dict[str, Callable[[int], Scenario]] = {
 }
 
 
+class BrokenPromise(AssertionError):
+    """A schedule in which an invariant did not hold, and how to see it again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """One schedule, named so that it can be replayed: `random:17`, `single:5:33:drop`, `tickless:17`, …"""
@@ -68,10 +72,10 @@ def run_schedule(name: str, make_store: MakeStore, *, trace: bool = False) -> Wo
         world.trace = []
     try:
         world.run()
-    except Exception as violation:
+    except (Violation, Exception) as violation:
         if not isinstance(violation, Violation):
             traceback.print_exc()
-        raise Violation(
+        raise BrokenPromise(
             f"{violation}\n  replay: make simulate SCHEDULE={name} STORE={'memory' if isinstance(world.store, MemoryBackend) else 'postgres'}"
         ) from None
     finally:
@@ -182,7 +186,7 @@ def main() -> int:
             with (memory if args.store == "memory" else postgres)() as make_store:
                 return replay(args.replay, make_store)
         seen = simulate_on_all_cores(args.store, args.schedules, args.base, args.jobs, args.mode)
-    except Violation as violation:
+    except BrokenPromise as violation:
         print(f"VIOLATION {violation}", file=sys.stderr)
         return 1
     took = time.monotonic() - began
