@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import statistics
+import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from shared.kernel.flights import Connection
 from tests.bench.figures import Figure
 
 Act = Callable[[], int]
@@ -19,12 +22,14 @@ class Side:
 
     name: str
     prepare: Callable[[], Act]
+    connection: Callable[[], Connection] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     rate: float
-    cpu_us: float
+    client_us: float
+    server_us: float | None
 
 
 Rounds = dict[str, list[Sample]]
@@ -47,22 +52,48 @@ def race(sides: Sequence[Side], rounds: int) -> Rounds:
 def _sample(side: Side) -> Sample:
     act = side.prepare()
     gc.collect()
-    began, cpu_began = time.perf_counter(), time.process_time()
+    began, client_began, server_began = time.perf_counter(), time.process_time(), _server_s(side)
     done = act()
-    took, cpu_took = time.perf_counter() - began, time.process_time() - cpu_began
-    return Sample(done / took, cpu_took / done * 1e6)
+    took, client, server_ended = time.perf_counter() - began, time.process_time() - client_began, _server_s(side)
+    server = None if server_began is None or server_ended is None else (server_ended - server_began) / done * 1e6
+    return Sample(done / took, client / done * 1e6, server)
+
+
+def _server_s(side: Side) -> float | None:
+    """The processor time that this side's server process has used, where the system tells it."""
+    if side.connection is None:
+        return None
+    pid, _ = struct.unpack("!ii", side.connection()._backend_key_data)
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return None
 
 
 def versus(name: str, unit: str, found: Rounds, ours: str, theirs: str, goal: str = "") -> Figure:
     """Our rate against theirs."""
-    ratios = [a.rate / b.rate for a, b in zip(found[ours], found[theirs], strict=True)]
+    ratios = [a.rate / b.rate for a, b in _paired(found, ours, theirs)]
     return _figure(name, unit, [s.rate for s in found[ours]], [s.rate for s in found[theirs]], ratios, goal)
 
 
-def client_cpu(name: str, found: Rounds, ours: str, theirs: str) -> Figure:
-    """The processor time of this process per operation: it does not see the server, nor other people's load."""
-    ratios = [a.cpu_us / b.cpu_us for a, b in zip(found[ours], found[theirs], strict=True)]
-    return _figure(name, "us", [s.cpu_us for s in found[ours]], [s.cpu_us for s in found[theirs]], ratios, "")
+def cpu(name: str, found: Rounds, ours: str, theirs: str) -> list[Figure]:
+    """Processor time per operation, here and at the server: other people's load hardly shows in it."""
+    here = _processor(f"{name}: CPU here", [(a.client_us, b.client_us) for a, b in _paired(found, ours, theirs)])
+    both = [
+        (a.client_us + a.server_us, b.client_us + b.server_us)
+        for a, b in _paired(found, ours, theirs)
+        if a.server_us is not None and b.server_us is not None
+    ]
+    return [here, _processor(f"{name}: CPU here and at the server", both)] if both else [here]
+
+
+def _processor(name: str, pairs: Sequence[tuple[float, float]]) -> Figure:
+    ours, theirs = zip(*pairs, strict=True)
+    return _figure(name, "us", ours, theirs, [a / b for a, b in pairs], "")
+
+
+def _paired(found: Rounds, ours: str, theirs: str) -> Iterator[tuple[Sample, Sample]]:
+    return zip(found[ours], found[theirs], strict=True)
 
 
 def _figure(

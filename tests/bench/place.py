@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -57,15 +57,17 @@ class Place:
             for statement in statements:
                 connection.exec_driver_sql(statement)
 
-    def product_trips(self, act: Callable[[], int]) -> tuple[float, float]:
-        """Network flights and statements per operation of `act` through the product's engine."""
+    def product_connection(self) -> Connection:
+        """The one connection in the product's pool."""
         with self.engine.connect() as connection:
-            driver: Any = connection.connection.dbapi_connection
-        return trips(driver, act)
+            return cast("Connection", connection.connection.dbapi_connection)
+
+    def bare_connection(self) -> Connection:
+        return self.limit
 
 
 def trips(driver: Connection, act: Callable[[], int]) -> tuple[float, float]:
-    """Every statement is parsed once or sent as a simple query; those that ride ahead of another count too."""
+    """Network flights and statements per operation. Every statement is parsed once or sent as a simple query; those that ride ahead of another count too."""
     statements = 0
     bound, simple = driver._bound, driver.execute_simple
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from tests.bench import rows
 from tests.bench.figures import Figure
-from tests.bench.measure import Act, Side, client_cpu, race, versus
+from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.paths.step import product_side
 from tests.bench.place import Place
 
@@ -41,7 +41,7 @@ def measure(place: Place, *, steps: int, rounds: int) -> list[Figure]:
     return [
         versus("one step with a page, against a DBOS step that does nothing", "steps/s", found, "product", "nothing"),
         versus("one step with a page, against a DBOS step with the page", "steps/s", found, "product", "upsert"),
-        client_cpu("client CPU of one step, against a DBOS step that does nothing", found, "product", "nothing"),
+        *cpu("one step, against DBOS doing nothing", found, "product", "nothing"),
     ]
 
 

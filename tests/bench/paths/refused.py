@@ -7,7 +7,7 @@ from shared.kernel.run import start_run
 from shared.kernel.step import take_turn
 from tests.bench.figures import Figure
 from tests.bench.limits.refused import look
-from tests.bench.measure import Act, Side, client_cpu, race, versus
+from tests.bench.measure import Side, cpu, race, versus
 from tests.bench.pages import PAGES, params
 from tests.bench.place import TENANT, Place
 
@@ -28,12 +28,14 @@ def measure(place: Place, *, messages: int, rounds: int) -> list[Figure]:
             assert look(place.limit, stale.lane_id) > stale.seq
         return messages
 
-    found = race([_side("product", product), _side("limit", limit)], rounds)
+    found = race(
+        [
+            Side("product", lambda: product, place.product_connection),
+            Side("limit", lambda: limit, place.bare_connection),
+        ],
+        rounds,
+    )
     return [
         versus("a stale message, against a bare select", "messages/s", found, "product", "limit"),
-        client_cpu("client CPU of a stale message, against a bare select", found, "product", "limit"),
+        *cpu("a stale message", found, "product", "limit"),
     ]
-
-
-def _side(name: str, act: Act) -> Side:
-    return Side(name, lambda: act)

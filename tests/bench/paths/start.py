@@ -5,7 +5,7 @@ from __future__ import annotations
 from shared.kernel.run import start_run
 from tests.bench.figures import Figure
 from tests.bench.limits.start import start
-from tests.bench.measure import Act, Side, client_cpu, race, versus
+from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.pages import PAGES, params
 from tests.bench.place import TENANT, Place
 
@@ -23,8 +23,14 @@ def measure(place: Place, *, lanes: int, rounds: int) -> list[Figure]:
         place.queue.bodies.clear()
         return product
 
-    found = race([Side("product", prepare_product), Side("limit", lambda: limit)], rounds)
+    found = race(
+        [
+            Side("product", prepare_product, place.product_connection),
+            Side("limit", lambda: limit, place.bare_connection),
+        ],
+        rounds,
+    )
     return [
         versus(f"start of a run with {lanes:,} lanes, against insert select", "lanes/s", found, "product", "limit"),
-        client_cpu("client CPU per started lane, against insert select", found, "product", "limit"),
+        *cpu("start, per lane", found, "product", "limit"),
     ]

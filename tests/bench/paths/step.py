@@ -7,7 +7,7 @@ from shared.kernel.run import start_run
 from shared.kernel.step import take_turn
 from tests.bench.figures import Figure
 from tests.bench.limits import step as limit
-from tests.bench.measure import Act, Side, client_cpu, race, versus
+from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.pages import PAGES, params
 from tests.bench.place import TENANT, Place, trips
 
@@ -15,11 +15,11 @@ from tests.bench.place import TENANT, Place, trips
 def measure(place: Place, *, steps: int, rounds: int, label: str = "") -> list[Figure]:
     ours, theirs = product_side(place, steps), limit_side(place, steps)
     found = race([ours, theirs], rounds)
-    flights, statements = place.product_trips(ours.prepare())
+    flights, statements = trips(place.product_connection(), ours.prepare())
     bare_flights, bare_statements = trips(place.limit, theirs.prepare())
     return [
         versus(f"one step, against bare statements{label}", "steps/s", found, "product", "limit", ">= 0.8"),
-        client_cpu(f"client CPU of one step, against bare statements{label}", found, "product", "limit"),
+        *cpu(f"one step{label}", found, "product", "limit"),
         Figure(name=f"network flights per step{label}", value=flights, unit="", against=bare_flights, goal="<= 4"),
         Figure(name=f"statements per step{label}", value=statements, unit="", against=bare_statements),
     ]
@@ -37,7 +37,7 @@ def product_side(place: Place, steps: int) -> Side:
             _turn(place)
         return steps
 
-    return Side("product", prepare)
+    return Side("product", prepare, place.product_connection)
 
 
 def limit_side(place: Place, steps: int) -> Side:
@@ -53,7 +53,7 @@ def limit_side(place: Place, steps: int) -> Side:
 
         return act
 
-    return Side("limit", prepare)
+    return Side("limit", prepare, place.bare_connection)
 
 
 def _turn(place: Place) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shared.kernel.catalogue import Catalogue
+from shared.kernel.flights import Connection
 from shared.kernel.tick import tick
 from tests.bench.figures import Figure
 from tests.bench.limits.tick import drain
-from tests.bench.measure import Act, Side, race, versus
+from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.pages import PAGES
 from tests.bench.place import TENANT, Place
 
@@ -35,19 +38,19 @@ def measure(place: Place, *, lanes: int, rounds: int) -> list[Figure]:
         assert report.finished
         return report.lanes.total()
 
-    def side(name: str, act: Act) -> Side:
+    def side(name: str, act: Act, connection: Callable[[], Connection]) -> Side:
         def prepare() -> Act:
             place.queue.bodies.clear()
             place.owner_runs("truncate repair", OVERDUE, "vacuum analyze lane")
             return act
 
-        return Side(name, prepare)
+        return Side(name, prepare, connection)
 
     found = race(
         [
-            side("product", product),
-            side("update", lambda: drain(place.limit, batch, note=False)),
-            side("update and note", lambda: drain(place.limit, batch, note=True)),
+            side("product", product, place.product_connection),
+            side("update", lambda: drain(place.limit, batch, note=False), place.bare_connection),
+            side("update and note", lambda: drain(place.limit, batch, note=True), place.bare_connection),
         ],
         rounds,
     )
@@ -55,4 +58,5 @@ def measure(place: Place, *, lanes: int, rounds: int) -> list[Figure]:
     return [
         versus(f"{lanes:,} overdue lanes, against update returning", "lanes/s", found, "product", "update"),
         versus("the same with the repair rows", "lanes/s", found, "product", "update and note"),
+        *cpu("an overdue lane, with its repair row", found, "product", "update and note"),
     ]
