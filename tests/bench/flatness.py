@@ -102,9 +102,12 @@ def _figures(size: Size, costs: Mapping[str, Cost], base: Mapping[str, Cost]) ->
     for name, cost in costs.items():
         ours, theirs = cost.pages, base[name].pages
         goal = "<= 1.3" if grown else ""
-        title = f"{name}: {size}"
-        yield Figure(name=title, value=ours, unit="pages", against=theirs, ratio=ours / theirs, goal=goal)
-        yield Figure(name=title, value=cost.ms, unit="ms", against=base[name].ms, ratio=cost.ms / base[name].ms)
+        yield Figure(
+            name=f"{name}, pages: {size}", value=ours, unit="pages", against=theirs, ratio=ours / theirs, goal=goal
+        )
+        yield Figure(
+            name=f"{name}, time: {size}", value=cost.ms, unit="ms", against=base[name].ms, ratio=cost.ms / base[name].ms
+        )
 
 
 @dataclass(frozen=True, slots=True)

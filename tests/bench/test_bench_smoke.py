@@ -21,7 +21,16 @@ def test_the_quick_bench_measures_every_path_and_writes_its_figures(
     assert all(figure.keys() == {"name", "value", "unit", "against", "ratio"} for figure in figures)
     assert all(isinstance(figure["value"], (int, float)) and figure["value"] > 0 for figure in figures)
     assert all((figure["ratio"] is None) or figure["against"] is not None for figure in figures)
+    assert len({figure["name"] for figure in figures}) == len(figures)
     printed = capsys.readouterr().out
-    for path in ("one step", "a run of", "a stale message", "start of a run", "overdue lanes", "schedules", "claim:"):
+    for path in (
+        "one step",
+        "a run of",
+        "a stale message",
+        "start of a run",
+        "overdue lanes",
+        "schedules",
+        "claim, pages",
+    ):
         assert any(path in figure["name"] for figure in figures), path
         assert path in printed
