@@ -17,7 +17,8 @@ LAYERS = {
     "/kernel/flights.py": "our driver",
     "/kernel/": "relay",
     "/pydantic": "pydantic",
-    "recv": "waiting for the server",
+    "sendall": "waiting for the server",
+    "recv_into": "waiting for the server",
 }
 
 
