@@ -1,0 +1,30 @@
+"""Guards that every race begins on an empty database with its own connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.races.stage import Stage, stage_in
+from tests.support.databases import ServerAdmin
+from tests.support.house import House, empty_house, tally_database
+
+
+@pytest.fixture(scope="session")
+def tally_url(postgres_server: ServerAdmin, template: str) -> Iterator[str]:
+    with tally_database(postgres_server, template) as url:
+        yield url
+
+
+@pytest.fixture
+def house(tally_url: str) -> Iterator[House]:
+    with empty_house(tally_url) as house:
+        yield house
+
+
+@pytest.fixture
+def stage(house: House) -> Iterator[Stage]:
+    with stage_in(house) as stage:
+        yield stage
+        assert stage.errors == [], "the database refused something on the way"
