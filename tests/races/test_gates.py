@@ -152,28 +152,3 @@ def test_a_step_that_only_probes_keeps_its_probe_when_it_asks_again(house: House
 
     assert answers == [GatePass(None, frozenset({GATE}))] * 2
 
-
-def test_probes_of_two_gates_taken_crosswise_do_not_deadlock(house: House, stage: Stage) -> None:
-    """One opens both gates while another, its time being over, takes both over as probe."""
-    run_a, run_b = house.start_running(target=3), house.start_running()
-    keys = ["a", "b"]
-    turn_a, turn_b = house.claim(run_a), house.claim(run_b)
-    for key in reversed(keys):
-        house.sql(
-            "insert into gate (tenant_id, key, state, holder, until) values (:t, :key, 'probing', :holder, now())",
-            t=ALICE, key=key, holder=turn_a.token,
-        )  # fmt: skip
-    opener, prober = stage.actor("opener"), stage.actor("prober")
-
-    def opens(actor: Actor) -> None:
-        with actor.store.begin(ALICE) as tx:
-            tx.open_gates(ALICE, keys, turn_a.token)
-
-    with house.locking("select from gate where key = 'b' for update"):
-        opening = opener.does(opens)
-        opener.blocks()
-        probing = prober.does(lambda actor: actor.store.pass_gates(turn_b, keys, 70))
-        prober.blocks()
-    opening.answer()
-    probing.answer()
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -27,13 +26,14 @@ class Lines:
 
     server_port: int
     port: int = 0
+    closed: bool = False
     made: list[Wire] = field(default_factory=list)
 
     def answer_calls(self, listener: socket.socket) -> None:
-        while select.select([listener], [], [])[0]:
-            try:
-                client, _ = listener.accept()
-            except OSError:
+        while True:
+            client, _ = listener.accept()
+            if self.closed:
+                client.close()
                 return
             line = Wire(self.server_port)
             self.made.append(line)
@@ -54,9 +54,12 @@ class Lines:
 def lines(server_port: int) -> Iterator[Lines]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         relay = Lines(server_port, listener.getsockname()[1])
-        threading.Thread(target=relay.answer_calls, args=(listener,), daemon=True).start()
+        thread = threading.Thread(target=relay.answer_calls, args=(listener,), daemon=True)
+        thread.start()
         yield relay
+        relay.closed = True
         socket.create_connection(("127.0.0.1", relay.port)).close()
+        thread.join()
 
 
 @pytest.fixture
