@@ -8,19 +8,20 @@ import pytest
 
 from tests.races.stage import Stage, stage_in
 from tests.support.databases import ServerAdmin
-from tests.support.house import House, empty_house, tally_database
+from tests.support.house import House, tally_house
 
 
 @pytest.fixture(scope="session")
-def tally_url(postgres_server: ServerAdmin, template: str) -> Iterator[str]:
-    with tally_database(postgres_server, template) as url:
-        yield url
+def shared_house(postgres_server: ServerAdmin, template: str) -> Iterator[House]:
+    with tally_house(postgres_server, template) as house:
+        yield house
 
 
 @pytest.fixture
-def house(tally_url: str) -> Iterator[House]:
-    with empty_house(tally_url) as house:
-        yield house
+def house(shared_house: House) -> Iterator[House]:
+    shared_house.empty()
+    yield shared_house
+    shared_house.send_guests_home()
 
 
 @pytest.fixture

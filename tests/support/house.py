@@ -35,39 +35,55 @@ RELAY = Relay(step_timeout_s=60, lease_s=70)
 class House:
     """One database, the tally kind, and short ways to look at rows and to change them as time or fate would."""
 
-    def __init__(self, superuser_url: str, relay: Relay = RELAY) -> None:
+    def __init__(self, superuser_url: str) -> None:
         self.url = superuser_url
-        self.relay = relay
+        self._own_engines = [
+            db.connect_engine(superuser_url, application_name="owner"),
+            db.connect_engine(as_user(superuser_url, "baton_worker")),
+        ]
+        self._owner = db.autocommit(self._own_engines[0])
+        self.store = PgStore(self._own_engines[1])
+        self._guests: list[sa.Engine] = []
+        self._furnish()
+
+    def _furnish(self) -> None:
+        self.relay = RELAY
         self.world = QuietWorld(self._visit)
         self.visits: Callable[[Turn, int], None] = lambda _turn, _n: None
         self.kind = tally_kind(self.world, Limits())
         self.kinds = Catalogue(self.kind)
         self.queue = new_queue()
-        self._engines: list[sa.Engine] = []
-        self._owner = db.autocommit(self._keep(db.connect_engine(superuser_url, application_name="owner")))
-        self.store = PgStore(self.engine())
         self.ports = self.ports_of(self.store)
 
     def _visit(self, turn: Turn, n: int) -> None:
         self.visits(turn, n)
 
-    def _keep(self, engine: sa.Engine) -> sa.Engine:
-        self._engines.append(engine)
-        return engine
+    def empty(self) -> None:
+        """Make it as good as new; its own two connections stay warm."""
+        self.send_guests_home()
+        self._furnish()
+        with self._owner.connect() as connection:
+            connection.exec_driver_sql("; ".join(f"delete from {table}" for table in TABLES))
+
+    def send_guests_home(self) -> None:
+        while self._guests:
+            self._guests.pop().dispose()
+
+    def close(self) -> None:
+        self.send_guests_home()
+        for engine in self._own_engines:
+            engine.dispose()
 
     def engine(self, role: str = "baton_worker", name: str = "baton", url: str | None = None) -> sa.Engine:
-        """A new engine with a connection of its own, entered as a role of the product."""
-        return self._keep(db.connect_engine(as_user(url or self.url, role), application_name=name))
+        """A new engine with a connection of its own, entered as a role of the product, until the test ends."""
+        self._guests.append(db.connect_engine(as_user(url or self.url, role), application_name=name))
+        return self._guests[-1]
 
     def ports_of(self, store: Store) -> Ports:
         return Ports(store=store, queue=self.queue, relay=self.relay)
 
     def api_ports(self) -> Ports:
         return self.ports_of(PgStore(self.engine("baton_api")))
-
-    def close(self) -> None:
-        for engine in self._engines:
-            engine.dispose()
 
     # What the rows say, and what time does to them.
 
@@ -187,12 +203,11 @@ def tally_database(server: ServerAdmin, template: str) -> Iterator[str]:
 
 
 @contextmanager
-def empty_house(superuser_url: str, relay: Relay = RELAY) -> Iterator[House]:
-    """A house on a database that other tests have used before: its tables are emptied first."""
-    house = House(superuser_url, relay)
-    with house._owner.connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in TABLES))
-    try:
-        yield house
-    finally:
-        house.close()
+def tally_house(server: ServerAdmin, template: str) -> Iterator[House]:
+    """A house that a session's tests share; each empties it first."""
+    with tally_database(server, template) as url:
+        house = House(url)
+        try:
+            yield house
+        finally:
+            house.close()
