@@ -67,7 +67,8 @@ class Actor:
     def reaches(self, place: Place) -> None:
         with self._moved:
             arrived = self._moved.wait_for(lambda: self._at is place or self._over(), PATIENCE_S)
-            assert arrived and self._at is place, f"{self.name} did not come to {place}"
+            assert arrived, f"{self.name} is still on its way to {place}"
+            assert self._at is place, f"{self.name} ended and did not come to {place}"
 
     def blocks(self) -> None:
         """Return once the database says that this actor waits for a lock; it must not have ended before."""
@@ -87,11 +88,9 @@ class Actor:
 
     def _before_statement(self, *event: Any) -> None:
         context = event[4]
-        statement = getattr(context, "invoked_statement", None)
-        if any(statement is stop for stop in self._stops):
-            self._stop_at(statement)
+        self._stop_at(getattr(context, "invoked_statement", None))
 
-    def _stop_at(self, place: Place) -> None:
+    def _stop_at(self, place: Place | None) -> None:
         if not any(place is stop for stop in self._stops):
             return
         with self._moved:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -94,7 +95,7 @@ def wait_for_the_end_of(house: House, names: str) -> None:
 @pytest.mark.parametrize("where", [Point.ACTION_RUN_LOCKED, Point.ACTION_WRITTEN])
 @pytest.mark.parametrize("params", [{"target": 1}, {"splits": ["l0"]}], ids=["ending", "split"])
 def test_a_step_that_needs_its_run_holds_no_lane_while_it_waits_for_it(
-    house: House, stage: Stage, where: Point, params: dict[str, object]
+    house: House, stage: Stage, where: Point, params: dict[str, Any]
 ) -> None:
     run_id = house.start_running(**params)
     worker, operator = stage.actor("worker"), stage.actor("operator")

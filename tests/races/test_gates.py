@@ -151,4 +151,3 @@ def test_a_step_that_only_probes_keeps_its_probe_when_it_asks_again(house: House
     answers = [prober.does(knock).answer(), prober.does(knock).answer()]
 
     assert answers == [GatePass(None, frozenset({GATE}))] * 2
-

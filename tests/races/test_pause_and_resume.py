@@ -66,9 +66,7 @@ def test_a_claim_that_waited_while_the_pause_came_takes_at_most_that_one_turn(ho
     assert len(house.tally(run_id)) <= 1
 
 
-def test_the_tick_parks_a_lane_of_a_paused_run_and_the_resume_that_waited_wakes_it(
-    house: House, stage: Stage
-) -> None:
+def test_the_tick_parks_a_lane_of_a_paused_run_and_the_resume_that_waited_wakes_it(house: House, stage: Stage) -> None:
     run_id = house.start_running()
     operator, clockwork = stage.actor("operator"), stage.actor("clockwork")
     operator.does(pause(run_id)).answer()
@@ -140,4 +138,3 @@ def test_a_turn_in_flight_over_pause_and_resume_goes_on_with_the_fresh_copy(hous
     now = house.baton(run_id)
     assert (now.seq, now.resend_no) == (old.seq + 1, old.resend_no + 1)
     assert now.to_json() in house.waiting()
-

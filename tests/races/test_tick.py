@@ -45,9 +45,7 @@ def test_a_commit_after_the_repair_of_its_lease_is_overtaken(house: House, stage
 
 
 @pytest.mark.parametrize("target", [1, 2], ids=["ending", "plain step"])
-def test_a_commit_that_waited_for_the_repair_of_its_lease_is_overtaken(
-    house: House, stage: Stage, target: int
-) -> None:
+def test_a_commit_that_waited_for_the_repair_of_its_lease_is_overtaken(house: House, stage: Stage, target: int) -> None:
     run_id = house.start_running(target=target)
     worker, clockwork = stage.actor("worker"), stage.actor("clockwork")
     stepping = worker.does(turn(house, run_id), until=Point.STEP_LOOKED)

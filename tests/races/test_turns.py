@@ -61,9 +61,7 @@ def test_a_zombie_that_wakes_after_its_successor_claimed_writes_nothing(
 
 
 @pytest.mark.parametrize("target", [1, 2], ids=["ending", "plain step"])
-def test_a_zombie_that_waited_for_its_successors_commit_writes_nothing(
-    house: House, stage: Stage, target: int
-) -> None:
+def test_a_zombie_that_waited_for_its_successors_commit_writes_nothing(house: House, stage: Stage, target: int) -> None:
     run_id = house.start(target=target)  # still queued: the successor's commit is a transaction that can be stopped
     zombie, successor = stage.actor("zombie"), stage.actor("successor")
     late = zombie.does(turn(house, run_id), until=Point.STEP_LOOKED)
