@@ -332,7 +332,7 @@ def test_two_effects_may_not_share_a_name(house: House) -> None:
     run_id = house.start()
     turn = house.claim(run_id)
 
-    with pytest.raises(ValueError, match="tally.add"):
+    with pytest.raises(ValueError, match=r"tally\.add"):
         commit(house, turn, replace(MOVED, effects=[Effect(ADD, {"n": 1}), Effect(ADD, {"n": 2})]))
 
 
