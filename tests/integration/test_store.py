@@ -602,6 +602,7 @@ def test_a_resume_finds_parked_lanes(house: House) -> None:
     run_id = house.start()
     runs.pause_run(house.ports, ALICE, run_id)
     house.set_lane(run_id, "l0", "check_at = 'infinity'")
+    assert house.lane(run_id).parked
 
     runs.resume_run(house.ports, ALICE, run_id)
 

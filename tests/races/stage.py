@@ -134,8 +134,8 @@ class Scene(Generic[T]):
             with self._actor._moved:
                 self._actor._moved.notify_all()
 
-    def answer(self) -> T:
-        self.thread.join(PATIENCE_S)
+    def answer(self, within_s: float = PATIENCE_S) -> T:
+        self.thread.join(within_s)
         assert not self.thread.is_alive(), f"{self._actor.name} does not end"
         if self._failures:
             raise self._failures[0]

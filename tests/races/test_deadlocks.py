@@ -20,7 +20,7 @@ from tests.races.acts import cancel, turn
 from tests.races.stage import Actor, Stage
 from tests.support.house import ALICE, House
 
-STRESS_S = 2.0
+ACTS_PER_ACTOR = 60
 DEADLOCKS = "select deadlocks from pg_stat_database where datname = current_database()"
 BUSY_RUNS = """
 select l.run_id, l.key from lane l join run r on r.id = l.run_id
@@ -36,17 +36,14 @@ def lanes_against_the_grain(house: House, run_id: UUID) -> None:
     house.sql("drop table kept")
 
 
-def busy(house: House, seed: int) -> Callable[[Actor], int]:
-    """Take turns, cancel and tick at random until the time is over; answers how much was done."""
+def busy(house: House, seed: int) -> Callable[[Actor], None]:
+    """Take turns, cancel and tick at random."""
     rng = random.Random(seed)
 
-    def work(actor: Actor) -> int:
-        done, end = 0, time.monotonic() + STRESS_S
-        while time.monotonic() < end:
+    def work(actor: Actor) -> None:
+        for _ in range(ACTS_PER_ACTOR):
             with suppress(Refused, NotFound):
                 _act(actor)
-                done += 1
-        return done
 
     def _act(actor: Actor) -> None:
         chosen = house.sql(BUSY_RUNS)
@@ -71,9 +68,9 @@ def test_endings_cancels_splits_and_ticks_on_the_same_runs_never_deadlock(house:
     actors = [stage.actor(f"stress{n}") for n in range(4)]
 
     scenes = [actor.does(busy(house, seed)) for seed, actor in enumerate(actors)]
-    done = [scene.answer() for scene in scenes]
+    for scene in scenes:
+        scene.answer(within_s=120)
 
-    assert sum(done) > 100
     assert stage.errors == []
     for actor in actors:
         actor.engine.dispose()  # a session that ends reports what it has seen

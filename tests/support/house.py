@@ -124,10 +124,11 @@ class House:
 
     def lane(self, run_id: UUID, key: str = "l0") -> Any:
         (row,) = self.sql(
-            """select *, check_at = 'infinity' as parked from (select id, run_id, tenant_id, kind, key, holds_run, status,
-               epoch, seq, resend_no, resends, cursor, next_due_at, sent_at, nullif(check_at, 'infinity') as check_at,
-               cancel_at, time_limit_s, deadline_at, steps, max_steps, claims, claim_token, lease_until, attempts,
-               last_error, created_at from lane) l where run_id = :id and key = :key""",
+            """select id, run_id, tenant_id, kind, key, holds_run, status, epoch, seq, resend_no, resends, cursor,
+                      next_due_at, sent_at, nullif(check_at, 'infinity') as check_at, check_at = 'infinity' as parked,
+                      cancel_at, time_limit_s, deadline_at, steps, max_steps, claims, claim_token, lease_until, attempts,
+                      last_error, created_at
+               from lane where run_id = :id and key = :key""",
             id=run_id,
             key=key,
         )
