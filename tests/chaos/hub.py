@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from random import Random
 from typing import Any, NamedTuple, Self
 
@@ -53,6 +54,7 @@ class Hub:
         self._skipped_s = 0.0
         self._lock = threading.Lock()
         self._copies: list[Taken] = []
+        self._proxy_ports: SimpleQueue[int] = SimpleQueue()
         self._server = _Server(("127.0.0.1", 0), _Session)
         self._server.hub = self
         self._server.secret = secrets.token_bytes(SECRET_BYTES)
@@ -65,6 +67,10 @@ class Hub:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def proxy_port(self) -> int:
+        """Wait until the proxy says where it listens."""
+        return self._proxy_ports.get(timeout=30)
 
     def skip(self, seconds: float) -> None:
         self._skipped_s += seconds
@@ -100,7 +106,7 @@ class Hub:
 
     def add(self, counts: Mapping[str, float]) -> None:
         with self._lock:
-            self.counts.update(counts)  # type: ignore[arg-type]
+            self.counts.update(counts)
 
     def answer(self, name: str, args: Sequence[Any]) -> Any:
         match name:
@@ -108,6 +114,8 @@ class Hub:
                 return self.take()
             case "add":
                 return self.add(*args)
+            case "proxy_listens":
+                return self._proxy_ports.put(*args)
             case "send" | "receive" | "delete" | "change_visibility":
                 return getattr(self.queue, name)(*args)
         raise ValueError(name)
@@ -176,6 +184,9 @@ class Line:
 
     def add(self, counts: Mapping[str, float]) -> None:
         self._ask("add", counts)
+
+    def proxy_listens(self, port: int) -> None:
+        self._ask("proxy_listens", port)
 
     def _ask(self, name: str, *args: Any) -> Any:
         with self._lock:

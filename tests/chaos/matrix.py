@@ -26,9 +26,8 @@ TICK_EVERY_S = 60.0
 REPAIRED_WITHIN_S = 300.0
 MOST_ROUNDS = 100
 
+EPOCH = sa.text("select epoch from run where id = :run_id")
 STATUS = sa.text("select status from run where id = :run_id")
-LANE = sa.text("select id from lane where run_id = :run_id and key = :key")
-PAUSED = sa.text("select id, tenant_id from run where paused_at is not null")
 
 
 class Died(Exception):  # noqa: N818 - it names what happened
@@ -112,17 +111,20 @@ class Play:
         self._expected[run_id], self._tenants[run_id] = expected, tenant
         return run_id
 
-    def act(self, name: str, run_id: UUID, lane: str | None = None) -> None:
-        target = run_id if lane is None else self._lane(run_id, lane)
-        self._ask("act", name, self._tenants[run_id], target)
-
-    def _lane(self, run_id: UUID, key: str) -> UUID:
-        with self._stage.connect() as connection:
-            lane_id: UUID = connection.execute(LANE, {"run_id": run_id, "key": key}).scalar_one()
-        return lane_id
+    def act(self, name: str, run_id: UUID) -> None:
+        self._ask("act", name, self._tenants[run_id], run_id)
 
     def work(self) -> None:
         self._ask("drain")
+
+    def work_for_a_minute(self) -> None:
+        self.work()
+        self.pass_time(TICK_EVERY_S)
+        self.tick()
+
+    def was_retried(self, run_id: UUID) -> bool:
+        with self._stage.connect() as connection:
+            return bool(connection.execute(EPOCH, {"run_id": run_id}).scalar_one() > 1)
 
     def tick(self) -> None:
         self._ask("tick")
@@ -135,8 +137,9 @@ class Play:
             self._hub.queue.purge(queue)
 
     def pass_time(self, seconds: float) -> None:
+        self.result.waited_s += seconds
         with self._stage.connect() as connection:
-            pass_time(connection, self._hub, seconds, nobody_works=True)
+            pass_time(connection, self._hub, seconds)
 
     def wear_out_messages(self) -> None:
         """Receive what is there as often as the queue allows, and never delete it."""
@@ -153,7 +156,6 @@ class Play:
             if not self._open_work():
                 break
             self.pass_time(TICK_EVERY_S)
-            self.result.waited_s += TICK_EVERY_S
         self.sweep()
         self.result.hits = self._worker.ask("hits")
 

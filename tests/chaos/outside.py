@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa

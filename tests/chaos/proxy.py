@@ -88,10 +88,10 @@ def kinds_of_messages(answer: bytes) -> set[int]:
     return kinds
 
 
-def run_proxy(line: Line, port: int, server_port: int, rate: float, rng: Random) -> None:
+def run_proxy(line: Line, server_port: int, rate: float, rng: Random) -> None:
     """Accept for ever; a thread per connection, because each waits for its own two ends."""
-    with socket.create_server(("127.0.0.1", port), backlog=64) as listener:
-        line.add({"proxies": 1})
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        line.proxy_listens(listener.getsockname()[1])
         while True:
             client, _ = listener.accept()
             each = Random(rng.random())

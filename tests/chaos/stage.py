@@ -50,24 +50,33 @@ def open_stage(url: str) -> Iterator[Stage]:
 
 # Time passes: the queues' clock goes forward and every stored moment that is compared with now() goes back by the same
 # amount, so a tick that waits three minutes for a lost message is tested in milliseconds. now() itself stays real.
-PASS_TIME = """
-update lane set next_due_at = next_due_at - :by, sent_at = sent_at - :by, check_at = check_at - :by,
-                deadline_at = deadline_at - :by, lease_until = lease_until - :by where status = 'active';
-update run set check_at = check_at - :by, deadline_at = deadline_at - :by, paused_at = paused_at - :by
-where finished_at is null;
-update gate set until = until - :by
+# While workers are at work, a lease or a probe that somebody may hold keeps its real time.
+LANES = """
+update lane set next_due_at = next_due_at - {by}, sent_at = sent_at - {by}, check_at = check_at - {by},
+                deadline_at = deadline_at - {by}
+where status = 'active'
 """
-# The same while workers are at work: a lease or a probe that somebody may hold keeps its real time.
-PASS_TIME_FOR_THE_IDLE = """
-update lane set next_due_at = next_due_at - :by, sent_at = sent_at - :by, check_at = check_at - :by,
-                deadline_at = deadline_at - :by where status = 'active';
-update run set check_at = check_at - :by, deadline_at = deadline_at - :by, paused_at = paused_at - :by
-where finished_at is null;
-update gate set until = until - :by where state <> 'probing'
+RUNS = """
+update run set check_at = check_at - {by}, deadline_at = deadline_at - {by}, paused_at = paused_at - {by}
+where finished_at is null
 """
+GATES = "update gate set until = until - {by} where state <> 'probing'"
+LEASES = "update lane set lease_until = lease_until - {by} where lease_until is not null"
+PROBES = "update gate set until = until - {by} where state = 'probing'"
 
 
-def pass_time(connection: sa.Connection, hub: Hub, seconds: float, *, nobody_works: bool) -> None:
-    script = PASS_TIME if nobody_works else PASS_TIME_FOR_THE_IDLE
-    connection.exec_driver_sql(script.replace(":by", f"interval '{seconds} s'"))
+def pass_time(connection: sa.Connection, hub: Hub, seconds: float) -> None:
+    """For a stage on which nobody works."""
+    _shift(connection, seconds, LANES, RUNS, GATES, LEASES, PROBES)
     hub.skip(seconds)
+
+
+def pass_time_for_the_idle(connection: sa.Connection, seconds: float) -> None:
+    """For a stage on which somebody may be at work."""
+    _shift(connection, seconds, LANES, RUNS, GATES)
+
+
+def _shift(connection: sa.Connection, seconds: float, *statements: str) -> None:
+    # One transaction each: together they would lock lanes before runs, as nobody may.
+    for statement in statements:
+        connection.exec_driver_sql(statement.format(by=f"interval '{seconds} s'"))

@@ -66,7 +66,6 @@ class Duty:
     send_trouble: float = 0.0
     cut_rate: float = 0.0
     server_port: int = 0
-    proxy_port: int = 0
 
 
 def warm_up() -> None:
@@ -80,7 +79,7 @@ def live(duty: Duty) -> None:
     _skew_the_clock(duty.skew_s)
     match duty.role:
         case "proxy":
-            run_proxy(Line(duty.hub), duty.proxy_port, duty.server_port, duty.cut_rate, Random(duty.seed))
+            run_proxy(Line(duty.hub), duty.server_port, duty.cut_rate, Random(duty.seed))
         case "obey":
             Worker(duty).obey()
         case "serve":
@@ -227,11 +226,17 @@ class Worker:
             case "retry":
                 runs.retry_run(self.ports, self.kind, tenant, target)
             case "wake":
-                runs.wake_lane(self.ports, tenant, target)
+                runs.wake_lane(self.ports, tenant, self._lane(target))
             case "restart":
-                runs.restart_lane(self.ports, tenant, target)
+                runs.restart_lane(self.ports, tenant, self._lane(target))
             case _:
                 raise ValueError(name)
+
+    def _lane(self, run_id: UUID) -> UUID:
+        """Some lane of a run."""
+        with self.ports.store.begin(None) as tx:
+            lanes = tx.lanes(run_id)
+        return self.rng.choice(lanes).id if lanes else run_id
 
     # Chaos: whatever comes.
 
@@ -284,6 +289,9 @@ class Worker:
 
     def _carry_out(self, order: dict[str, Any]) -> bool:
         """Start a run and ask for what shall happen to it later, or do that."""
+        if order["op"] == "sweep":
+            self.do_sweep()
+            return True
         if order["op"] != "start":
             result = self.do_act(order["op"], order["tenant"], UUID(order["target"]))
             self.line.add({f"action {order['op']} {result}": 1})
