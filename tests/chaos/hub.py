@@ -50,6 +50,7 @@ class Hub:
         self.queue = MemoryQueue(QUEUES, self._now, rng)
         self.counts: Counter[str] = Counter()
         self.duplicate_rate = duplicate_rate
+        self.handed_out = 0
         self._rng = rng
         self._skipped_s = 0.0
         self._lock = threading.Lock()
@@ -93,6 +94,7 @@ class Hub:
             queues = self._rng.sample(list(QUEUES), len(QUEUES))
         for queue in queues:
             for message in self.queue.receive(queue):
+                self.handed_out += 1
                 return self._perhaps_twice(Taken(queue, message))
         with self._lock:
             return self._copies.pop() if self._copies else None

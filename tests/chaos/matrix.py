@@ -47,10 +47,12 @@ class Result:
 class Puppet:
     """The one worker of the moment."""
 
-    def __init__(self, stage: Stage, hub: Hub, number: int, kill: Kill | None) -> None:
+    def __init__(
+        self, stage: Stage, hub: Hub, number: int, die_at: Kill | None = None, stop_at: Kill | None = None
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
-            self._pid = stage.zygote.fork(
+            self.pid = stage.zygote.fork(
                 Duty(
                     role="obey",
                     hub=hub.address,
@@ -58,7 +60,8 @@ class Puppet:
                     outside_url=stage.url,
                     control_port=listener.getsockname()[1],
                     seed=number,
-                    die_at=kill,
+                    die_at=die_at,
+                    stop_at=stop_at,
                 )
             )
             self._socket, _ = listener.accept()
@@ -69,14 +72,17 @@ class Puppet:
 
     def ask(self, name: str, *args: Any) -> Any:
         try:
-            pickle.dump((name, args), self._file)
-            self._file.flush()
+            self.tell(name, *args)
             return pickle.load(self._file)
         except (EOFError, ConnectionError) as error:
             raise Died from error
 
+    def tell(self, name: str, *args: Any) -> None:
+        pickle.dump((name, args), self._file)
+        self._file.flush()
+
     def end(self) -> None:
-        self._zygote.kill(self._pid)
+        self._zygote.kill(self.pid)
         self._file.close()
         self._socket.close()
 

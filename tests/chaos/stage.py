@@ -14,7 +14,7 @@ from tests.chaos.hub import Hub
 from tests.chaos.zygote import Zygote
 from tests.support import tally
 
-TABLES = "run, lane, step, history, remote_call, gate, repair, signal, tally, thing, visit"
+TABLES = ("run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "tally", "thing", "visit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Stage:
             yield connection
 
     def clear(self) -> None:
+        """A truncate would take ten times as long for so few rows."""
         with self.connect() as connection:
-            connection.exec_driver_sql(f"truncate {TABLES} restart identity")
+            connection.exec_driver_sql("; ".join(f"delete from {table}" for table in TABLES))
 
 
 @contextmanager

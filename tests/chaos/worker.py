@@ -62,6 +62,7 @@ class Duty:
     control_port: int = 0
     seed: int = 0
     die_at: tuple[Point, int] | None = None
+    stop_at: tuple[Point, int] | None = None
     skew_s: float = 0.0
     send_trouble: float = 0.0
     cut_rate: float = 0.0
@@ -96,16 +97,17 @@ def _skew_the_clock(seconds: float) -> None:
 
 
 class Tracker:
-    """Counts the points that were passed, and dies at one of them."""
+    """Counts the points that were passed, stops at one of them and dies at another."""
 
-    def __init__(self, die_at: tuple[Point, int] | None) -> None:
+    def __init__(self, duty: Duty) -> None:
         self.hits: Counter[Point] = Counter()
-        self._die_at = die_at
+        self._signals = {duty.stop_at: signal.SIGSTOP, duty.die_at: signal.SIGKILL}
 
     def __call__(self, point: Point) -> None:
         self.hits[point] += 1
-        if self._die_at == (point, self.hits[point]):
-            os.kill(os.getpid(), signal.SIGKILL)
+        number = self._signals.get((point, self.hits[point]))
+        if number is not None:
+            os.kill(os.getpid(), number)
 
 
 class CountingMeter:
@@ -151,7 +153,7 @@ class Worker:
         rng = Random(duty.seed)
         self.duty = duty
         self.rng = rng
-        self.tracker = Tracker(duty.die_at)
+        self.tracker = Tracker(duty)
         self.line = TroubledLine(duty.hub, rng, duty.send_trouble) if duty.send_trouble else Line(duty.hub)
         self.meter = CountingMeter(self.line)
         self.kind = tally_kind(PgWorld(duty.outside_url), LIMITS)

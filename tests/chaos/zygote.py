@@ -46,6 +46,13 @@ class Zygote:
         """Kill -9 a worker and wait until it is gone; False if it had ended before."""
         return bool(self._ask("kill", pid))
 
+    def wait_until_it_stops(self, pid: int) -> None:
+        """Wait for a worker that stops itself at a point."""
+        self._ask("wait_until_it_stops", pid)
+
+    def go_on(self, pid: int) -> None:
+        self._ask("go_on", pid)
+
     def ended(self) -> list[int]:
         """The workers that ended by themselves since the last question."""
         return list(self._ask("ended"))
@@ -80,6 +87,15 @@ class Family:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         return True
+
+    def wait_until_it_stops(self, pid: int) -> None:
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            self._alive.discard(pid)
+
+    def go_on(self, pid: int) -> None:
+        if pid in self._alive:
+            os.kill(pid, signal.SIGCONT)
 
     def ended(self) -> list[int]:
         gone = [pid for pid in self._alive if os.waitpid(pid, os.WNOHANG)[0]]
