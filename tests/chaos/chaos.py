@@ -34,6 +34,7 @@ from tests.support.databases import as_user, scratch_server
 Range = tuple[float, float]
 ACTIONS = ("cancel", "pause", "retry", "wake", "restart")
 
+NUMBERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 ENDED_RUNS = sa.text("select count(*) from run where finished_at is not null")
 PAUSED_RUNS = sa.text("select id, tenant_id from run where paused_at is not null")
 ONE_BACKEND = sa.text("""
@@ -341,14 +342,12 @@ def _draw_actions(rng: Random, actions: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _errors_of(server: Postgres) -> Counter[str]:
-    """What the server itself complained about; ids and numbers left out."""
-    errors: Counter[str] = Counter()
-    with (server.directory / "server.log").open(errors="replace") as log:
-        for line in log:
-            found = re.search(r"(ERROR|PANIC): +(.*)", line)
-            if found is not None:
-                errors[re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+", "#", found[2])] += 1
-    return errors
+    """What the server itself complained about, each with the beginning of its statement."""
+    log = (server.directory / "server.log").read_text(errors="replace")
+    found = re.findall(
+        r"(?:ERROR|PANIC): +(.*)\n(?:.*(?:DETAIL|HINT|CONTEXT):.*\n(?:\t.*\n)*)*(?:.*STATEMENT:\s*(.*))?", log
+    )
+    return Counter(f"{NUMBERS.sub('#', error)} <- {statement[:80]}" for error, statement in found)
 
 
 def make_chaos(plan: Plan) -> Report:

@@ -25,7 +25,7 @@ class Conversation:
         self._greeted = False
         self._fate = "relay"
         self._asking = False
-        self._swallowed = b""
+        self._swallowed = self._tail = b""
 
     def relay(self) -> None:
         while True:
@@ -58,7 +58,8 @@ class Conversation:
         data = self._server.recv(65536)
         if not data:
             return False
-        complete = data[-6:-1] == READY
+        self._tail = (self._tail + data)[-6:]
+        complete = self._tail[:-1] == READY
         if self._fate == "relay":
             self._client.sendall(data)
         else:

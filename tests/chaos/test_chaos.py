@@ -22,8 +22,8 @@ def test_every_run_keeps_the_promise_through_some_seconds_of_chaos() -> None:
     plan = Plan(
         runs=80,
         seed=1,
-        seconds_least=5,
-        seconds_limit=8,
+        seconds_least=4,
+        seconds_limit=6,
         kill_every_s=(0.1, 0.3),
         stop_every_s=(1.5, 3.0),
         down_s=(0.0, 0.5),
