@@ -67,10 +67,10 @@ class Invariants:
         if lane is None:
             return
         run = self.runs[turn.run_id]
-        require(turn.epoch == lane.epoch, "a message of an old epoch gives no turn", turn.key, turn.epoch, lane.epoch)
-        if lane.seq == turn.seq:
-            ahead = (lane.next_due_at - world.clock()).total_seconds()
-            require(ahead <= 1.0 or lane.cancel_at is not None, "a turn is taken when it is due", turn.key, ahead)
+        named, actual = (turn.epoch, turn.seq), (lane.epoch, lane.seq)
+        require(named == actual, "only the message of the current turn gives a turn", turn.key, named, actual)
+        ahead = (lane.next_due_at - world.clock()).total_seconds()
+        require(ahead <= 1.0 or lane.cancel_at is not None, "a turn is taken when it is due", turn.key, ahead)
         require(run.paused_at is None or turn.cancel_at is not None, "a paused run takes no turn", turn.key)
         holder = self.owner.get(turn.lane_id)
         if holder is not None and holder != turn.token and lane.lease_until is not None:
