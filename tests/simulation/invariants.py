@@ -110,9 +110,16 @@ class Invariants:
             if judgement.verdict is Verdict.LEASE_RAN_OUT:
                 self.owner[lane.lane_id] = None
             if judgement.send:
+                self._spaced(lane.lane_id)
                 require(
                     not lane.run_paused or lane.cancel_at is not None, "the tick feeds no paused lane", lane.lane_id
                 )
+
+    def _spaced(self, lane_id: UUID) -> None:
+        """A lane that did not move since it was repaired is left alone for a while."""
+        again, self.repaired_at[lane_id] = self.repaired_at.get(lane_id, -1e9), self.world.now
+        if again >= self.moved_at[lane_id] and again > self.world.last_fault_at:
+            require(self.world.now - again >= 100, "repairs are spaced", lane_id, self.world.now - again)
 
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)
