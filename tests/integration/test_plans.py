@@ -17,7 +17,7 @@ SMALL, LARGE = Sizes(active=1_000, ended=50_000), Sizes(active=50_000, ended=50_
 MOST_GROWTH, ANOTHER_LEVEL = 1.3, 2  # an index that grows by a level costs a page more each time it is entered
 STATEMENTS = (
     "claim", "commit", "mark_unsent", "lock_due_lanes", "facts", "apply_judgements", "due_runs", "lock_run",
-    "has_open_lanes", "lanes", "cancel_lanes",
+    "has_open_lanes", "last_lane_out", "lanes", "cancel_lanes",
 )  # fmt: skip
 
 Costs = dict[str, tuple[Cost, Cost]]
@@ -53,6 +53,10 @@ def test_a_hot_statement_reads_no_table_from_end_to_end(costs: Costs, name: str)
     few, many = costs[name]
 
     assert (few.scanned | many.scanned) & {"lane", "run", "step"} == frozenset()
+
+
+def test_the_last_lane_out_does_not_pay_for_the_lanes_that_ended_before_it(costs: Costs) -> None:
+    assert max(cost.buffers for cost in costs["last_lane_out"]) <= 10
 
 
 UPDATES = "select n_tup_upd as updates, n_tup_hot_upd as hot from pg_stat_user_tables where relname = 'lane'"

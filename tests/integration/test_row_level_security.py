@@ -268,6 +268,25 @@ def in_the_state_for(house: House, action: str) -> UUID:
     return run_id
 
 
+def test_the_api_starts_a_run_for_its_tenant_that_a_worker_brings_to_its_end(house: House) -> None:
+    run_id = runs.start_run(house.api_ports(), house.kind, ALICE, {"lanes": 1, "target": 1})
+
+    assert house.baton(run_id).to_json() in house.waiting()
+    assert house.take_turn(run_id) is StepOutcome.DONE
+    assert (house.run(run_id).tenant_id, house.endings(run_id)) == (ALICE, ["succeeded"])
+
+
+def test_the_api_ends_a_run_whose_lanes_have_all_ended_when_it_is_canceled(house: House) -> None:
+    """The whole ending as the api: the line, the signal and the lane that cleans up."""
+    run_id = house.start(ALICE, assets=["l0"])
+    house.set_lane(run_id, "l0", "status = 'failed'")
+
+    runs.cancel_run(house.api_ports(), house.kind, ALICE, run_id)
+
+    assert house.endings(run_id) == ["canceled"]
+    assert house.keys(run_id) == ["cleanup/1", "l0"]
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_operator_acts_on_a_run_of_the_tenant(house: House, action: str) -> None:
     run_id = in_the_state_for(house, action)

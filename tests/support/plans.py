@@ -23,7 +23,7 @@ ADD_MANY = Statement(
        select tenant_id, run_id, key, n from turn cross join generate_series(1, cast(:many as integer)) n""",
 )
 
-# Ids that lie in the order of their making, as the product's do.
+# Ids that lie in the order of their making, as the product's do; a run has the number of its first lane.
 _ID = "(lpad(to_hex({n}), 12, '0') || '{kind}' || substr(md5({n}::text), 1, 16))::uuid"
 _RUN_ID, _LANE_ID = _ID.format(n="{0}", kind="7001"), _ID.format(n="{0}", kind="7002")
 
@@ -31,12 +31,12 @@ FILL_RUNS = f"""
 insert into run (id, tenant_id, kind, status, epoch, params, check_at, started_at, finished_at)
 select {_RUN_ID.format("n")}, :tenant, 'tally', :status, 1, '{{"target": 1000}}', now() + interval '1 hour', now(),
        case when :status = 'succeeded' then now() end
-from generate_series(cast(:first as bigint), cast(:last as bigint)) n
+from generate_series(cast(:first as bigint), cast(:last as bigint), cast(:per_run as bigint)) n
 """
 FILL_LANES = f"""
 insert into lane (id, run_id, tenant_id, kind, key, holds_run, status, seq, cursor, next_due_at, sent_at, check_at,
                   max_steps)
-select {_LANE_ID.format("n")}, {_RUN_ID.format("(n / :per_run)")}, :tenant, 'tally', 'l' || mod(n, :per_run), true, :status,
+select {_LANE_ID.format("n")}, {_RUN_ID.format("(n - mod(n - :first, :per_run))")}, :tenant, 'tally', 'l' || mod(n - :first, :per_run), true, :status,
        1, '{{"n": 1}}', now() + interval '10 minutes', now(), now() + interval '1 hour' + n * interval '1 ms', 1000
 from generate_series(cast(:first as bigint), cast(:last as bigint)) n
 """
@@ -53,6 +53,9 @@ MAKE_RUNS_DUE = """
 update run set check_at = now() - interval '1 minute'
 where id in (select id from run where status = 'running' order by id limit :due)
 """
+THE_WIDE_RUN = """
+select run_id from lane where key = 'l' || cast(:wide as integer) - 1
+"""
 A_WAITING_LANE = """
 select id, run_id from lane where status = 'active' and sent_at is not null order by id desc limit 1
 """
@@ -66,6 +69,7 @@ class Sizes:
     ended: int
     due: int = 100
     lanes_per_run: int = 2
+    wide: int = 5_000  # ended lanes of one run that is still open
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +86,17 @@ class Filler:
 
     def __init__(self, superuser_url: str) -> None:
         self._engine = db.connect_engine(superuser_url, application_name="filler")
-        self._lanes = {"active": 0, "done": 0}
+        self._active = self._ended = 0
         self._next = 0
         self._due = 0
+        self._wide = False
 
     def grow(self, sizes: Sizes) -> None:
         with self._engine.begin() as connection:
-            self._add(connection, sizes.ended - self._lanes["done"], sizes.lanes_per_run, "succeeded", "done")
-            self._add(connection, sizes.active - self._lanes["active"], sizes.lanes_per_run, "running", "active")
+            self._add(connection, sizes.ended - self._ended, sizes.lanes_per_run, "succeeded", "done")
+            self._add(connection, sizes.active - self._active, sizes.lanes_per_run, "running", "active")
+            self._ended, self._active = sizes.ended, sizes.active
+            self._add_wide_run(connection, sizes.wide)
             self._make_due(connection, sizes.due)
         self.tidy()
 
@@ -100,6 +107,13 @@ class Filler:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def _add_wide_run(self, connection: sa.Connection, lanes: int) -> None:
+        """Once: a run whose many lanes have all ended, just before the last one out looks around."""
+        if self._wide:
+            return
+        self._wide = True
+        self._add(connection, lanes, lanes, "running", "done")
 
     def _make_due(self, connection: sa.Connection, due: int) -> None:
         """Once: rows that are updated again would lie elsewhere, and the comparison with them."""
@@ -114,12 +128,10 @@ class Filler:
             return
         first, last = self._next, self._next + count - 1
         params = {"tenant": ALICE, "per_run": per_run, "first": first, "last": last, "status": lane_status}
-        runs = {"tenant": ALICE, "status": run_status, "first": first // per_run, "last": last // per_run}
-        connection.execute(sa.text(FILL_RUNS), runs)
+        connection.execute(sa.text(FILL_RUNS), {**params, "status": run_status})
         connection.execute(sa.text(FILL_LANES), params)
         connection.execute(sa.text(FILL_STEPS), {"tenant": ALICE, "first": first, "last": last})
-        self._lanes[lane_status] += count
-        self._next = last + per_run - last % per_run
+        self._next = last + 1
 
 
 def measure(worker: sa.Engine, sizes: Sizes) -> dict[str, Cost]:
@@ -177,6 +189,8 @@ def _an_ending(connection: sa.Connection, sizes: Sizes) -> Measured:
     _, run_id = _a_waiting_lane(connection)
     yield "lock_run", explain(connection, sql.LOCK_RUN, {"run_id": run_id, "tenant_id": ALICE})
     yield "has_open_lanes", explain(connection, sql.HAS_OPEN_LANES, {"run_id": run_id})
+    wide = connection.execute(sa.text(THE_WIDE_RUN), {"wide": sizes.wide}).scalar_one()
+    yield "last_lane_out", explain(connection, sql.HAS_OPEN_LANES, {"run_id": wide})
     yield "lanes", explain(connection, sql.LANES, {"run_id": run_id})
     yield "cancel_lanes", explain(connection, sql.CANCEL_LANES, {"run_id": run_id})
 
