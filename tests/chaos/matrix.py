@@ -30,7 +30,7 @@ EPOCH = sa.text("select epoch from run where id = :run_id")
 STATUS = sa.text("select status from run where id = :run_id")
 
 
-class Died(Exception):  # noqa: N818 - it names what happened
+class Died(Exception):
     """The worker was killed before it answered."""
 
 

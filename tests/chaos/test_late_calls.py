@@ -23,10 +23,6 @@ def stage(postgres_server: ServerAdmin, template: str) -> Iterator[Stage]:
     postgres_server.drop(name)
 
 
-@pytest.mark.xfail(
-    reason="the clean-up lane notes an intent as cleaned while its call may still be under way; "
-    "if the caller then dies before it confirms, nobody knows of the thing"
-)
 def test_a_call_made_after_its_run_timed_out_is_cleaned_even_if_the_caller_dies_before_it_confirms(
     stage: Stage,
 ) -> None:

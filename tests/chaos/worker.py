@@ -262,7 +262,7 @@ class Worker:
                     tick(self.ports, self.kinds)
                     if self.rng.random() < 0.1:
                         sweep(self.ports, self.kinds)
-                except Exception:  # noqa: BLE001 - in Lambda an alarm, here a number
+                except Exception:
                     self.line.add({"ticks that ended with an error": 1})
             self.meter.flush(0)
             time.sleep(self.rng.uniform(0.2, 1.0))
@@ -270,7 +270,7 @@ class Worker:
     def _handle_or_leave(self, taken: Taken) -> None:
         try:
             self.handle(taken)
-        except Exception as error:  # noqa: BLE001 - the message comes again, as it does in Lambda
+        except Exception as error:
             self.line.add({f"handlers that raised: {taken.queue} {type(error).__name__}": 1})
 
     def handle(self, taken: Taken) -> None:

@@ -116,7 +116,7 @@ def _live(duty: Any) -> None:
         status = 0
     except SystemExit:
         status = 0
-    except BaseException:  # noqa: BLE001 - a dying worker says why
+    except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()

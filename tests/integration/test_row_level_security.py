@@ -327,7 +327,6 @@ def test_the_wall_holds_though_the_code_would_name_the_wrong_tenant(house: House
         ACTIONS[action](house, bound, ALICE, run_id, house.lane(run_id).id)
 
 
-@pytest.mark.xfail(reason="mark_sent and mark_unsent set no tenant, so the policies hide the lanes", strict=True)
 @pytest.mark.parametrize("action", ["cancel", "resume", "retry", "wake", "restart"])
 def test_a_baton_that_an_operator_sent_is_noted_as_sent(house: House, action: str) -> None:
     """Else the tick finds it unsent a minute later and counts a repair where nothing was broken."""

@@ -15,6 +15,7 @@ from shared.kernel.baton import Baton
 from shared.kernel.clock import new_id
 from shared.kernel.db import sqlstate
 from shared.kernel.model import (
+    Due,
     Effect,
     Ending,
     GateClosing,
@@ -379,10 +380,10 @@ def test_only_the_exact_baton_is_marked(house: House, difference: dict[str, int]
     other = house.baton(run_id).model_copy(update=difference)
 
     before = house.lane(run_id)
-    house.store.mark_unsent([other])
+    house.store.mark_unsent([Due(other, ALICE, 0.0)])
     assert house.lane(run_id) == before
     house.set_lane(run_id, "l0", "sent_at = null")
-    house.store.mark_sent([other])
+    house.store.mark_sent([Due(other, ALICE, 0.0)])
     assert house.lane(run_id).sent_at is None
 
 
@@ -390,7 +391,7 @@ def test_an_unsent_baton_is_looked_at_two_minutes_before_it_is_due(house: House)
     run_id = house.start()
     house.set_lane(run_id, "l0", "next_due_at = now() + interval '600 s', check_at = now() + interval '690 s'")
 
-    house.store.mark_unsent([house.baton(run_id)])
+    house.store.mark_unsent([house.due(run_id)])
 
     assert house.lane(run_id).sent_at is None
     assert seconds_from_now(house, run_id, "check_at") == 480
@@ -400,9 +401,9 @@ def test_marking_never_moves_the_look_of_the_tick_later(house: House) -> None:
     run_id = house.start()
     house.set_lane(run_id, "l0", "next_due_at = now() + interval '600 s', check_at = now()")
 
-    house.store.mark_unsent([house.baton(run_id)])
+    house.store.mark_unsent([house.due(run_id)])
     assert seconds_from_now(house, run_id, "check_at") == 0
-    house.store.mark_sent([house.baton(run_id)])
+    house.store.mark_sent([house.due(run_id)])
     assert house.lane(run_id).sent_at is not None
     assert seconds_from_now(house, run_id, "check_at") == 0
 
@@ -411,7 +412,7 @@ def test_a_baton_that_was_sent_keeps_the_time_of_its_first_sending(house: House)
     run_id = house.start()
     house.set_lane(run_id, "l0", "sent_at = '2020-01-01Z'")
 
-    house.store.mark_sent([house.baton(run_id)])
+    house.store.mark_sent([house.due(run_id)])
 
     assert house.lane(run_id).sent_at.year == 2020
 
@@ -420,7 +421,7 @@ def test_an_ended_lane_is_not_marked(house: House) -> None:
     run_id = house.start()
     house.set_lane(run_id, "l0", "status = 'done'")
 
-    house.store.mark_unsent([house.baton(run_id)])
+    house.store.mark_unsent([house.due(run_id)])
 
     assert house.lane(run_id).sent_at is not None
 

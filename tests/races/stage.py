@@ -128,7 +128,7 @@ class Scene(Generic[T]):
         _playing.actor = self._actor
         try:
             self._results.append(self._body(self._actor))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the answer
+        except BaseException as error:
             self._failures.append(error)
         finally:
             with self._actor._moved:

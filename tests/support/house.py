@@ -17,7 +17,7 @@ from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
 from shared.kernel.decide import Limits
-from shared.kernel.model import Refusal, Turn
+from shared.kernel.model import Due, Refusal, Turn
 from shared.kernel.ports import Ports, Store
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
 from shared.kernel.settings import Relay
@@ -141,6 +141,9 @@ class House:
         """The lane's current baton."""
         lane = self.lane(run_id, key)
         return Baton(kind="tally", lane_id=lane.id, epoch=lane.epoch, seq=lane.seq, resend_no=lane.resend_no)
+
+    def due(self, run_id: UUID, key: str = "l0") -> Due:
+        return Due(self.baton(run_id, key), self.lane(run_id, key).tenant_id, 0.0)
 
     def history(self, run_id: UUID) -> list[str]:
         return [row.type for row in self.sql("select type from history where run_id = :id order by n", id=run_id)]

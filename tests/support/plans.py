@@ -9,7 +9,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from shared.kernel import db, sql
+from shared.kernel import db, direct, sql
 from shared.kernel.clock import new_id
 from shared.kernel.decide import judge
 from shared.kernel.model import Statement
@@ -163,7 +163,7 @@ def _a_step(connection: sa.Connection, sizes: Sizes) -> Measured:
 
 
 def _a_tick(connection: sa.Connection, sizes: Sizes) -> Measured:
-    tx = PgTx(connection)
+    tx = PgTx(direct.Line(connection.connection.dbapi_connection))  # type: ignore[arg-type]
     yield "lock_due_lanes", explain(connection, sql.LOCK_DUE_LANES, {"most": sizes.due})
     lane_ids = tx.lock_due_lanes(sizes.due)
     assert len(lane_ids) == sizes.due, "as many lanes are due as were made due"
