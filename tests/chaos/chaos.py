@@ -259,8 +259,8 @@ class Chaos:
                 self._order({"op": "resume", "tenant": TENANTS.index(tenant_id), "target": str(run_id)})
             before, self._handed_out = self._handed_out, self.hub.handed_out
             if before == self._handed_out:
-                pass_time_for_the_idle(connection, 60)
-                self.hub.skip(60)
+                pass_time_for_the_idle(connection, 120)
+                self.hub.skip(120)
 
     def _sweep(self) -> None:
         self._order({"op": "sweep", "tenant": 0, "target": str(UUID(int=0))})
