@@ -323,7 +323,7 @@ def draw_order(rng: Random) -> dict[str, Any]:
             params["max_steps"] = 1
     if rng.random() < 0.005:
         params["killers"] = [rng.choice(names)]
-    # A run that leaves assets is not cut short while a step is under way: test_late_calls.py says what happens then.
+    # A run that leaves assets is not cut short while a step is under way: test_slow_processes.py says what happens then.
     actions = ("cancel", "pause", "retry", "wake") if "assets" in params else ACTIONS
     return {"op": "start", "tenant": rng.randrange(3), "params": params, "then": _draw_actions(rng, actions)}
 
