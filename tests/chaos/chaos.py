@@ -259,8 +259,8 @@ class Chaos:
                 self._order({"op": "resume", "tenant": TENANTS.index(tenant_id), "target": str(run_id)})
             before, self._handed_out = self._handed_out, self.hub.handed_out
             if before == self._handed_out:
-                pass_time_for_the_idle(connection, 60)
-                self.hub.skip(60)
+                pass_time_for_the_idle(connection, 120)
+                self.hub.skip(120)
 
     def _sweep(self) -> None:
         self._order({"op": "sweep", "tenant": 0, "target": str(UUID(int=0))})
@@ -323,7 +323,7 @@ def draw_order(rng: Random) -> dict[str, Any]:
             params["max_steps"] = 1
     if rng.random() < 0.005:
         params["killers"] = [rng.choice(names)]
-    # A run that leaves assets is not cut short while a step is under way: test_late_calls.py says what happens then.
+    # A run that leaves assets is not cut short while a step is under way: test_slow_processes.py says what happens then.
     actions = ("cancel", "pause", "retry", "wake") if "assets" in params else ACTIONS
     return {"op": "start", "tenant": rng.randrange(3), "params": params, "then": _draw_actions(rng, actions)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -10,18 +9,9 @@ import pytest
 from shared.kernel.points import Point
 from tests.chaos.matrix import Kill, Result, check, play
 from tests.chaos.scenarios import KILLED_BY_US
-from tests.chaos.stage import Stage, open_stage
-from tests.support.databases import ServerAdmin
+from tests.chaos.stage import Stage
 
 PAIRS = 300
-
-
-@pytest.fixture(scope="module")
-def stage(postgres_server: ServerAdmin, template: str) -> Iterator[Stage]:
-    name = postgres_server.create_from_template(template)
-    with open_stage(postgres_server.url(name)) as stage:
-        yield stage
-    postgres_server.drop(name)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +30,10 @@ def kill(stage: Stage, clean: Result, name: str, *kills: Kill) -> list[str]:
 def test_every_scenario_ends_well_when_nobody_is_killed(recorded: dict[str, Result]) -> None:
     assert [line for result in recorded.values() for line in result.violations] == []
     assert not any(result.deaths for result in recorded.values())
+
+
+def test_lost_messages_are_sent_again_by_the_first_tick_after_three_minutes(recorded: dict[str, Result]) -> None:
+    assert (recorded["lost_messages"].waited_s, recorded["a_dead_letter"].waited_s) == (190, 200)
 
 
 @pytest.mark.parametrize("point", Point)
