@@ -27,7 +27,7 @@ from infra.migrations.run import migrate
 from shared.kernel.queue import Outgoing
 from tests.chaos.checks import OPEN_WORK, violations
 from tests.chaos.hub import BATONS, ORDERS, Hub
-from tests.chaos.stage import Stage, open_stage, pass_time_for_the_idle
+from tests.chaos.stage import Stage, let_calls_end, open_stage, pass_time_for_the_idle
 from tests.chaos.worker import TENANTS, Duty
 from tests.support.databases import as_user, scratch_server
 
@@ -263,6 +263,8 @@ class Chaos:
                 self.hub.skip(120)
 
     def _sweep(self) -> None:
+        with self._database() as connection:
+            let_calls_end(connection)
         self._order({"op": "sweep", "tenant": 0, "target": str(UUID(int=0))})
         until = time.monotonic() + 20
         while self.hub.waiting(ORDERS) and time.monotonic() < until:

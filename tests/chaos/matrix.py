@@ -17,7 +17,7 @@ from shared.kernel.points import Point
 from tests.chaos.checks import OPEN_WORK, violations
 from tests.chaos.hub import BATONS, FIFO, MAX_RECEIVE_COUNT, QUEUES, Hub
 from tests.chaos.scenarios import SCENARIOS
-from tests.chaos.stage import Stage, pass_time
+from tests.chaos.stage import Stage, let_calls_end, pass_time
 from tests.chaos.worker import Duty
 from tests.support.databases import as_user
 
@@ -162,6 +162,8 @@ class Play:
             if not self._open_work():
                 break
             self.pass_time(TICK_EVERY_S)
+        with self._stage.connect() as connection:
+            let_calls_end(connection)
         self.sweep()
         self.result.hits = self._worker.ask("hits")
 

@@ -64,6 +64,8 @@ where finished_at is null
 GATES = "update gate set until = until - {by} where state <> 'probing'"
 LEASES = "update lane set lease_until = lease_until - {by} where lease_until is not null"
 PROBES = "update gate set until = until - {by} where state = 'probing'"
+CALLS = "update remote_call set intended_at = intended_at - {by}"
+A_CALL_IS_OVER_S = 17 * 60
 
 
 def pass_time(connection: sa.Connection, hub: Hub, seconds: float) -> None:
@@ -75,6 +77,11 @@ def pass_time(connection: sa.Connection, hub: Hub, seconds: float) -> None:
 def pass_time_for_the_idle(connection: sa.Connection, seconds: float) -> None:
     """For a stage on which somebody may be at work."""
     _shift(connection, seconds, LANES, RUNS, GATES)
+
+
+def let_calls_end(connection: sa.Connection) -> None:
+    """A quarter of an hour passes: no function can still be making a call that it never confirmed."""
+    _shift(connection, A_CALL_IS_OVER_S, CALLS)
 
 
 def _shift(connection: sa.Connection, seconds: float, *statements: str) -> None:

@@ -10,7 +10,7 @@ from shared.kernel.points import Point
 from tests.chaos.checks import OPEN_WORK, violations
 from tests.chaos.hub import Hub
 from tests.chaos.matrix import Puppet
-from tests.chaos.stage import Stage, pass_time, pass_time_for_the_idle
+from tests.chaos.stage import Stage, let_calls_end, pass_time, pass_time_for_the_idle
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,8 @@ def test_a_process_that_wakes_up_after_its_lease_neither_loses_nor_doubles_anyth
                 wait(stage, hub, 60)
                 other.ask("tick")
                 other.ask("drain")
+            with stage.connect() as connection:
+                let_calls_end(connection)
             other.ask("sweep")
         finally:
             slow.end()
@@ -60,10 +62,6 @@ def wait(stage: Stage, hub: Hub, seconds: float) -> None:
         pass_time(connection, hub, seconds)
 
 
-@pytest.mark.xfail(
-    reason="the clean-up lane notes an intent as cleaned while its call may still be under way; "
-    "if the caller then dies before it confirms, nobody knows of the thing"
-)
 def test_a_call_made_after_its_run_timed_out_is_cleaned_even_if_the_caller_dies_before_it_confirms(
     stage: Stage,
 ) -> None:
@@ -83,6 +81,8 @@ def test_a_call_made_after_its_run_timed_out_is_cleaned_even_if_the_caller_dies_
             stage.zygote.wait_until_it_stops(slow.pid)
             other.ask("tick")
             other.ask("drain")
+            with stage.connect() as connection:
+                let_calls_end(connection)
             other.ask("sweep")
         finally:
             slow.end()

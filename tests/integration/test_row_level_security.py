@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from pg8000.exceptions import DatabaseError
 
 from shared.kernel import db, sql
 from shared.kernel import run as runs
@@ -231,7 +232,7 @@ def test_the_worker_bound_to_one_tenant_writes_no_row_of_another(house: House) -
         status=LaneStatus.ACTIVE, outcome=StepOutcome.MOVED, attempts=0, effects=[Effect(for_bob, {"his": BOB})]
     )
 
-    with pytest.raises(sa.exc.DatabaseError) as refused:
+    with pytest.raises(DatabaseError) as refused:
         house.store.commit_turn(house.claim(run_id), change, 0)
 
     assert db.sqlstate(refused.value) == "42501"

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import sqlalchemy as sa
+from pg8000.exceptions import DatabaseError
 
 from shared.kernel import run as runs
 from shared.kernel.baton import Baton
@@ -341,7 +341,7 @@ def test_a_failed_effect_takes_the_whole_commit_with_it(house: House) -> None:
     run_id = house.start()
     turn = house.claim(run_id)
 
-    with pytest.raises(sa.exc.DatabaseError):
+    with pytest.raises(DatabaseError):
         commit(house, turn, replace(MOVED, effects=[Effect(ADD, {"n": "not a number"})]))
     assert (house.lane(run_id).seq, house.ledger(run_id)) == (0, [])
 
@@ -532,7 +532,7 @@ def test_one_epoch_takes_one_terminal_line(house: House) -> None:
             tx.add_history(run, type_, {})
 
     line("succeeded")
-    with pytest.raises(sa.exc.DatabaseError) as caught:
+    with pytest.raises(DatabaseError) as caught:
         line("failed")
     assert sqlstate(caught.value) == "23505"
 
@@ -746,12 +746,25 @@ def test_a_clean_up_lane_sees_only_what_was_there_when_it_was_born(house: House)
         house.store.intend(turn, key, "thing", leaves_asset=True)
     house.store.intend(turn, "nothing left", "thing", leaves_asset=False)
     house.sql("update remote_call set intended_at = now() + interval '1 s' where key = 'after'")
+    house.sql("update remote_call set confirmed_at = now()")
     with house.store.begin(ALICE) as tx:
         run = tx.lock_run(run_id, ALICE)
         assert run is not None
         tx.insert_lanes(run, [(new_id(), NewLane(key="cleanup", holds_run=False))], 17)
 
     assert house.store.assets(house.lane(run_id, "cleanup").id) == [call_of(turn, "before")]
+
+
+def test_a_call_that_may_still_be_under_way_is_not_cleaned(house: House) -> None:
+    run_id = house.start()
+    turn = house.claim(run_id)
+    house.store.intend(turn, "under way", "thing", leaves_asset=True)
+    house.sql("update lane set status = 'done', claim_token = null, lease_until = null")
+    house.sql("update run set status = 'succeeded', finished_at = now()")
+
+    assert house.store.leaked_assets(10, 0) == []
+    house.sql("update remote_call set intended_at = now() - interval '17 min'")
+    assert house.store.leaked_assets(10, 0) == [call_of(turn, "under way")]
 
 
 def leaking(house: House, finished: str = "2 hours", **params: Any) -> UUID:
@@ -788,7 +801,7 @@ def test_a_sweep_cleans_leaked_assets_and_notes_it(house: House) -> None:
 AGED = {
     "step": "insert into step (lane_id, epoch, seq, tenant_id, outcome, at) values (:id, 1, :n, :t, 'moved', {at})",
     "repair": "insert into repair (lane_id, tenant_id, why, at) values (:id, :t, 'unsent' || :n, {at})",
-    "signal": "insert into signal (tenant_id, name, payload, at) values (:t, :id || '-' || :n, '{{}}', {at})",
+    "signal": "insert into signal (tenant_id, name, payload, at, dispatched_at) values (:t, :id || '-' || :n, '{{}}', {at}, now())",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from shared.kernel import db
+from shared.kernel import db, direct
 from shared.kernel.points import Point, watch_points
 from shared.kernel.store import PgStore
 from tests.support.house import House
@@ -38,8 +38,6 @@ class Actor:
         self._at: Place | None = None
         self._moved = threading.Condition()
         self._thread: threading.Thread | None = None
-        sa.event.listen(self.engine, "before_cursor_execute", self._before_statement)
-        sa.event.listen(self.engine, "handle_error", self._note_error)
 
     def does(self, body: Callable[[Actor], T], *, until: Place | None = None) -> Scene[T]:
         """Begin `body`; if it is to stop somewhere, it has done so when this returns."""
@@ -82,13 +80,9 @@ class Actor:
             assert time.monotonic() < deadline, f"{self.name} neither waits for a lock nor ends"
             time.sleep(0.002)
 
-    def passes(self, place: Point) -> None:
-        """Called on the actor's own thread at every point."""
+    def passes(self, place: Place) -> None:
+        """Called on the actor's own thread at every point and before every statement."""
         self._stop_at(place)
-
-    def _before_statement(self, *event: Any) -> None:
-        context = event[4]
-        self._stop_at(getattr(context, "invoked_statement", None))
 
     def _stop_at(self, place: Place | None) -> None:
         if not any(place is stop for stop in self._stops):
@@ -99,8 +93,9 @@ class Actor:
             gone_on = self._moved.wait_for(lambda: self._at is None, PATIENCE_S)
         assert gone_on, f"{self.name} was left standing at {place}"
 
-    def _note_error(self, context: sa.ExceptionContext) -> None:
-        self.errors.append(db.sqlstate(context.original_exception) or type(context.original_exception).__name__)
+    def meets(self, error: BaseException) -> None:
+        """Called on the actor's own thread when the database answers with an error."""
+        self.errors.append(db.sqlstate(error) or type(error).__name__)
 
     def _over(self) -> bool:
         return self._thread is not None and not self._thread.is_alive()
@@ -152,10 +147,32 @@ class Scene(Generic[T]):
 _playing = threading.local()
 
 
-def _pass(place: Point) -> None:
+def _pass(place: Place) -> None:
     actor: Actor | None = getattr(_playing, "actor", None)
     if actor is not None:
         actor.passes(place)
+
+
+@contextmanager
+def _statements_watched() -> Iterator[None]:
+    """Every statement of the store passes the stops of the actor who runs it."""
+    plain = direct.Line._execute
+
+    def watched(line: direct.Line, statement: sa.TextClause, params: direct.Row) -> Any:
+        _pass(statement)
+        try:
+            return plain(line, statement, params)
+        except Exception as error:
+            actor: Actor | None = getattr(_playing, "actor", None)
+            if actor is not None:
+                actor.meets(error)
+            raise
+
+    direct.Line._execute = watched  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        direct.Line._execute = plain  # type: ignore[method-assign]
 
 
 class Stage:
@@ -183,7 +200,8 @@ def stage_in(house: House) -> Iterator[Stage]:
     stage = Stage(house)
     watch_points(_pass)
     try:
-        yield stage
+        with _statements_watched():
+            yield stage
     finally:
         stage.clear()
         watch_points(None)
