@@ -39,6 +39,7 @@ class Invariants:
         self.owner: dict[UUID, UUID | None] = {}
         self.openers: set[UUID] = set()
         self.tick_sent: dict[str, float] = {}
+        self.made_for: dict[str, tuple[UUID, int]] = {}
         self.repaired_at: dict[UUID, float] = {}
         self.run_lane_ids: dict[UUID, list[UUID]] = defaultdict(list)
 
@@ -56,6 +57,9 @@ class Invariants:
                 self._claimed(result)
             case "commit_turn" if result is not None:
                 self._committed(args[0], args[1])
+            case "intend" if result is not None:
+                turn, key = args[0], args[1]
+                self.made_for[idempotency_key(turn.run_id, turn.epoch, key)] = (turn.run_id, turn.run_epoch)
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
@@ -123,6 +127,13 @@ class Invariants:
 
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)
+
+    def removed(self, key: str) -> None:
+        """Clean-up is for what an ended try has left; what the present try made is in use."""
+        run_id, epoch = self.made_for[key]
+        run = self.runs[run_id]
+        in_use = run.status in ("queued", "running") and run.epoch == epoch
+        require(not in_use, "nothing in use is removed", key, run.status, epoch)
 
     def delivered(self, body: str, dedup_id: str | None) -> None:
         self.tick_sent.pop(dedup_id or "", None)

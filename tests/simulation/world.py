@@ -250,6 +250,7 @@ class World:
         return self.call("upstream.find", lambda: self.things.get(key), error=lambda: Transient("no answer"))
 
     def remove(self, remote_id: str | None, key: str) -> None:
+        self.invariants.removed(key)
         self.call("upstream.remove", lambda: self.things.pop(key, None), error=lambda: Transient("removed, perhaps"))
 
     # The schedule.
