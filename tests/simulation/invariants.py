@@ -111,8 +111,6 @@ class Invariants:
             lane = judgement.lane
             if judgement.verdict is Verdict.UNCLAIMED:
                 self.unclaimed[lane.lane_id] += 1
-            if judgement.verdict is Verdict.LEASE_RAN_OUT:
-                self.owner[lane.lane_id] = None
             if judgement.send:
                 self._spaced(lane.lane_id)
                 require(
@@ -183,6 +181,7 @@ class Invariants:
     def _check_lane(self, lane: SimpleNamespace) -> None:
         world, before = self.world, self.lanes.get(lane.id)
         self.lanes[lane.id] = lane
+        self.owner[lane.id] = lane.claim_token
         if before is None:
             self.run_lane_ids[lane.run_id].append(lane.id)
             self.moved_at[lane.id] = world.now
@@ -197,11 +196,9 @@ class Invariants:
             self.moved_at[lane.id] = world.now
             self.unclaimed[lane.id] = 0
         if lane.seq != before.seq:
-            self.owner[lane.id] = None
             require(lane.claims <= 1 or lane.claim_token is not None, "every commit clears the claims", lane.key)
             self._check_ledger(before, lane)
         if lane.epoch != before.epoch:
-            self.owner[lane.id] = None
             require(
                 (lane.claims, lane.attempts, lane.cancel_at, lane.steps) == (0, 0, None, 0),
                 "a new epoch begins fresh", lane.key,
