@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.kernel.errors import StepError, Throttled, Transient
@@ -22,6 +22,8 @@ KEYS = (
     st.sampled_from(["data", "errors", "as", "diamonds_by_query", "items", "id", "price", "diamond", "message"]) | TEXT
 )
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4))
+
+RULE = settings(max_examples=60, deadline=None)
 
 
 def an_item(number: int = 1, **changes: Any) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     return copy
 
 
+@RULE
 @given(st.binary(max_size=200) | JSON.map(body))
 def test_arbitrary_answers_raise_declared_errors_only(answer: bytes) -> None:
     for reader in (read_token, read_count, lambda answer: read_page(answer, PRICES, 50)):
@@ -67,6 +70,7 @@ def test_arbitrary_answers_raise_declared_errors_only(answer: bytes) -> None:
             reader(answer)
 
 
+@RULE
 @given(damaged(a_page(an_item(1), an_item(2, extra={"deep": ["text"]}))))
 def test_a_damaged_page_is_an_error_or_says_exactly_what_it_holds(answer: Any) -> None:
     try:
@@ -80,6 +84,7 @@ def test_a_damaged_page_is_an_error_or_says_exactly_what_it_holds(answer: Any) -
     orjson.dumps([item.payload for item in page.items])
 
 
+@RULE
 @given(damaged({"data": {"as": {"diamonds_by_query_count": 5}}}))
 def test_a_damaged_count_is_an_error_or_the_very_number(answer: Any) -> None:
     try:
@@ -90,6 +95,7 @@ def test_a_damaged_count_is_an_error_or_the_very_number(answer: Any) -> None:
     assert 0 <= count == answer["data"]["as"]["diamonds_by_query_count"]
 
 
+@RULE
 @given(st.binary(max_size=60))
 def test_a_page_that_is_cut_or_followed_by_anything_is_no_page(noise: bytes) -> None:
     whole = body(a_page(an_item()))
@@ -102,6 +108,7 @@ def test_a_page_that_is_cut_or_followed_by_anything_is_no_page(noise: bytes) -> 
             read_page(whole + noise, PRICES, 50)
 
 
+@RULE
 @given(JSON)
 def test_whatever_an_item_carries_can_be_stored_and_is_always_stored_alike(extra: Any) -> None:
     try:
@@ -230,6 +237,7 @@ def test_a_message_about_limits_is_a_throttle() -> None:
     assert caught.value.gate == "nivoda"
 
 
+@RULE
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_a_wait_is_within_bounds_or_unknown_whatever_the_headers_say(retry_after: str, date: str) -> None:
     wait_s = retry_after_s({"retry-after": retry_after, "date": date})

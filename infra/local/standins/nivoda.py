@@ -291,7 +291,7 @@ class NivodaStandIn:
     # --- the control endpoint
 
     def control(self, body: bytes) -> _Reply:
-        """Obey {"misbehave": {…}}, {"behave": fault or null}, {"shift": {…}}, {"expire_tokens": true}, in this order."""
+        """Obey orders such as {"misbehave": {…}}, {"behave": fault or null}, {"shift": {…}}, {"expire_tokens": true}."""
         try:
             orders = json.loads(body or b"{}")
             if "misbehave" in orders:
@@ -300,6 +300,10 @@ class NivodaStandIn:
                 self.behave(orders["behave"])
             if "shift" in orders:
                 self.catalogue.shift(**orders["shift"])
+            if "token_lives_s" in orders:
+                self.token_lives_s = float(orders["token_lives_s"])
+            if "token_lives_calls" in orders:
+                self.token_lives_calls = float(orders["token_lives_calls"])
             if orders.get("expire_tokens"):
                 self.expire_tokens()
         except (ValueError, TypeError, ValidationError) as error:

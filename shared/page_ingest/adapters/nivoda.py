@@ -98,10 +98,8 @@ class Nivoda:
         try:
             body = self._ask(Question.LOG_IN, {"username": self._username, "password": self._password})
             return read_token(body, self._quote)
-        except TokenExpired as error:
-            raise _bad_credentials(error.message) from None
-        except Transient as error:
-            if error.code == "upstream_error" and says_wrong_credentials(error.message):
+        except (Transient, Permanent) as error:
+            if isinstance(error, TokenExpired) or says_wrong_credentials(error.message):
                 raise _bad_credentials(error.message) from None
             raise
 
