@@ -1,0 +1,119 @@
+"""Page ingestion: raw items per run, the consolidated diamonds, what is known of an upstream, and the views to watch it."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+TENANT = "tenant_id = (select nullif(current_setting('app.tenant', true), '')::uuid)"
+
+TABLES = """
+create table raw_item (
+    run_id uuid not null,
+    external_id text not null,
+    tenant_id uuid not null,
+    source text not null,
+    offer_id text not null,
+    price_cents bigint not null,
+    partition text not null,
+    page bigint not null,
+    hash text not null,
+    payload jsonb not null,
+    seen_at timestamptz not null,
+    primary key (run_id, external_id)
+);
+create index raw_item_partition on raw_item (run_id, partition);
+
+create table diamond (
+    tenant_id uuid not null,
+    source text not null,
+    external_id text not null,
+    offer_id text not null,
+    price_cents bigint not null,
+    carats numeric,
+    shape text,
+    color text,
+    clarity text,
+    lab text,
+    certificate text,
+    availability text,
+    rest jsonb not null,
+    source_run uuid not null,
+    source_run_at timestamptz not null,
+    gone_at timestamptz,
+    primary key (tenant_id, source, external_id)
+);
+create index diamond_present on diamond (tenant_id, source, price_cents) where gone_at is null;
+
+-- What the steps of a tenant know together about an upstream: its token, who is fetching a new one, how much it can bear.
+create table upstream (
+    tenant_id uuid not null,
+    source text not null,
+    token text,
+    token_until timestamptz,
+    refresher uuid,
+    refresh_until timestamptz,
+    page_size integer,
+    primary key (tenant_id, source)
+)
+"""
+
+TENANT_TABLES = ("raw_item", "diamond", "upstream")
+
+
+def policies(table: str) -> str:
+    return f"""
+alter table {table} enable row level security;
+alter table {table} force row level security;
+create policy owner_all on {table} to baton_owner using (true) with check (true);
+create policy tenant_only on {table} to baton_worker, baton_api using ({TENANT}) with check ({TENANT});
+grant select, insert, update, delete on {table} to baton_worker
+"""
+
+
+# A view reads with its owner's eyes, so each one names the tenant itself.
+VIEWS = f"""
+grant select on raw_item, diamond to baton_api;
+
+create view raw_diamonds_nivoda with (security_barrier) as
+select run_id, external_id as supplier_stone_id, offer_id as nivoda_stone_id, payload as raw_payload, hash as source_hash,
+       partition as partition_id, page, price_cents, seen_at as updated_at, tenant_id
+from raw_item where source = 'nivoda' and {TENANT};
+
+create view partition_progress with (security_barrier) as
+select l.run_id, l.key as partition_id, coalesce((l.cursor ->> 'offset')::bigint, 0) as next_offset,
+       l.status = 'done' as completed, l.status, l.attempts, l.last_error, l.created_at, l.updated_at, l.tenant_id
+from lane l where l.kind = 'page_ingest' and l.key like 'part:%' and {TENANT.replace("tenant_id", "l.tenant_id")};
+
+create view worker_runs with (security_barrier) as
+select l.id, l.run_id, l.key as partition_id,
+       case l.status when 'active' then 'running' when 'done' then 'completed' else l.status end as status,
+       (select count(*) from raw_item i where i.run_id = l.run_id and i.partition = l.key) as records_processed,
+       l.last_error ->> 'message' as error_message, l.created_at as started_at,
+       case when l.status <> 'active' then l.updated_at end as completed_at, l.tenant_id
+from lane l where l.kind = 'page_ingest' and l.key like 'part:%' and {TENANT.replace("tenant_id", "l.tenant_id")};
+
+create view run_metadata with (security_barrier) as
+select r.id as run_id, r.status, r.outcome, r.params, r.created_at as started_at, r.finished_at as completed_at,
+       count(l.id) as expected_workers, count(l.id) filter (where l.status = 'done') as completed_workers,
+       count(l.id) filter (where l.status = 'failed') as failed_workers, r.tenant_id
+from run r left join lane l on l.run_id = r.id and l.key like 'part:%'
+where r.kind = 'page_ingest' and {TENANT.replace("tenant_id", "r.tenant_id")}
+group by r.id;
+
+grant select on raw_diamonds_nivoda, partition_progress, worker_runs, run_metadata to baton_api, baton_worker
+"""
+
+
+def upgrade() -> None:
+    run = op.get_bind().exec_driver_sql
+    run("set local role baton_owner")
+    run(TABLES)
+    for table in TENANT_TABLES:
+        run(policies(table))
+    run(VIEWS.replace("%", "%%"))
+    run("reset role")
