@@ -5,6 +5,7 @@ UV_VERSION := 0.13.7
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+BENCH := .local/bench-venv
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
@@ -49,6 +50,15 @@ chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged qu
 
 mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
 	$(RUN) -m tests.mutants.run $(MUTANTS)
+
+bench: $(BENCH)/.ready ## every hot path against its bare limit and a peer, and at six million lanes
+	$(BENCH)/bin/python -m tests.bench --flatness $(ARGS)
+
+$(BENCH)/.ready: requirements-bench.lock $(READY)
+	@mkdir -p .local
+	@$(VENV)/bin/uv venv --quiet --clear --python $(RUN) $(BENCH)
+	@VIRTUAL_ENV=$(BENCH) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-bench.lock
+	@touch $@
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

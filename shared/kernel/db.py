@@ -24,6 +24,9 @@ SHUTDOWNS = frozenset({"57P01", "57P02", "57P03"})
 CONFLICTS = frozenset({"40001", "40P01"})
 LOST = ("network error", "connection is closed", "communication error", "Can't create a connection")
 
+# For one transaction only: a setting of the session would meet the next user of the connection.
+SET_TENANT = "select set_config('app.tenant', $1, true)"
+
 
 def connect_engine(
     url: str,
@@ -96,7 +99,7 @@ def set_tenant(conn: sa.Connection, tenant: uuid.UUID) -> None:
     """
     if not conn.in_transaction():
         conn.begin()
-    _driver(conn).before_next("select set_config('app.tenant', $1, true)", str(tenant))
+    _driver(conn).before_next(SET_TENANT, str(tenant))
 
 
 def flights(conn: sa.Connection) -> int:

@@ -19,6 +19,11 @@ from dataclasses import dataclass, field
 class StepError(Exception):
     """A known failure of a step."""
 
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
 
 @dataclass(eq=False)
 class Transient(StepError):

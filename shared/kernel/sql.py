@@ -25,26 +25,26 @@ _RUN = (
     "time_limit_s, deadline_at, now() as now"
 )
 
-# Take a turn, or say why not: both in one round trip. The same token may ask twice: its first answer may be lost.
+# Take a turn. The same token may ask twice: its first answer may be lost.
 CLAIM = sa.text(f"""
-with claimed as (
-    update lane l
-    set claim_token = :token, lease_until = now() + {_seconds("lease_s")}, resends = 0,
-        claims = l.claims + (l.claim_token is distinct from :token)::int,
-        check_at = least(l.check_at, now() + {_seconds("lease_s")} + interval '60 s')
-    from run r
-    where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq and l.status = 'active'
-      and l.next_due_at <= now() + interval '1 s'
-      and (l.claim_token is null or l.claim_token = :token or l.lease_until < now())
-      and r.id = l.run_id and (r.paused_at is null or l.cancel_at is not null)
-    returning l.cursor, l.claims, l.attempts, l.steps, l.cancel_at, l.deadline_at, l.resend_no)
-select c.claims is not null as claimed, c.cursor, c.claims, c.attempts, c.steps, c.cancel_at, c.deadline_at, c.resend_no,
-       l.run_id, l.tenant_id, l.key, l.holds_run, l.max_steps, l.epoch, l.seq, l.status,
-       l.next_due_at > now() + interval '1 s' as early, r.paused_at is not null as paused,
-       r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now
+update lane l
+set claim_token = :token, lease_until = now() + {_seconds("lease_s")}, resends = 0,
+    claims = l.claims + (l.claim_token is distinct from :token)::int,
+    check_at = least(l.check_at, now() + {_seconds("lease_s")} + interval '60 s')
+from run r
+where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq and l.status = 'active'
+  and l.next_due_at <= now() + interval '1 s'
+  and (l.claim_token is null or l.claim_token = :token or l.lease_until < now())
+  and r.id = l.run_id and (r.paused_at is null or l.cancel_at is not null)
+returning l.run_id, l.tenant_id, l.key, l.holds_run, l.resend_no, l.cursor, l.claims, l.attempts, l.steps, l.max_steps,
+          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now
+""")
+
+# Only a message that got no turn pays for the reason.
+WHY_REFUSED = sa.text("""
+select l.epoch, l.seq, l.status, l.next_due_at > now() + interval '1 s' as early, r.paused_at is not null as paused
 from lane l
 join run r on r.id = l.run_id
-left join claimed c on true
 where l.id = :lane_id and l.kind = :kind
 """)
 
@@ -278,11 +278,12 @@ for update skip locked
 """)
 
 # Read after the lanes are locked: a run resumed meanwhile must not leave a lane parked for ever.
+# One look-up per lane, not a join: the planner would read all runs for it.
 FACTS = sa.text("""
 select l.id as lane_id, l.tenant_id, l.kind, l.epoch, l.seq, l.resend_no, l.resends, l.next_due_at, l.sent_at,
-       l.lease_until, l.cancel_at, r.paused_at is not null as run_paused, now() as now
+       l.lease_until, l.cancel_at, now() as now,
+       (select r.paused_at is not null from run r where r.id = l.run_id) as run_paused
 from lane l
-join run r on r.id = l.run_id
 where l.id = any(cast(:lane_ids as uuid[]))
 order by l.check_at, l.id
 """)

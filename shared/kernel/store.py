@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from shared.kernel import db, sql
+from shared.kernel import db, direct, sql
 from shared.kernel.baton import Baton
+from shared.kernel.direct import Row
 from shared.kernel.model import (
     REPAIRS,
     Due,
@@ -36,7 +38,6 @@ from shared.kernel.model import (
     Turn,
 )
 
-Params = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -45,27 +46,24 @@ class PgStore:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._autocommit = db.autocommit(engine)
 
     @contextmanager
     def begin(self, tenant_id: UUID | None) -> Iterator[PgTx]:
-        with self._engine.begin() as connection:
-            if tenant_id is not None:
-                db.set_tenant(connection, tenant_id)
-            yield PgTx(connection)
+        with direct.together(self._engine, tenant_id) as line:
+            yield PgTx(line)
 
     def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
         params = {**_named(baton), "kind": baton.kind, "token": token, "lease_s": lease_s}
         # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
         row = self._again_if_disconnected(lambda: self._one(sql.CLAIM, params))
-        if row is None:
-            return Refusal.UNKNOWN
-        return _turn(row, baton, token) if row["claimed"] else _refusal(row, baton)
+        if row is not None:
+            return _turn(row, baton, token)
+        refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
+        return Refusal.UNKNOWN if refused is None else _refusal(refused, baton)
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
-        with self._autocommit.connect() as connection:
-            db.set_tenant(connection, turn.tenant_id)
-            return _commit_turn(connection, turn, change, ms)
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            return _commit_turn(line, turn, change, ms)
 
     def release(self, baton: Baton, token: UUID) -> None:
         self._run(sql.RELEASE, {**_named(baton), "token": token})
@@ -121,22 +119,22 @@ class PgStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
 
-    def _run(self, statement: sa.TextClause, params: Params) -> int:
-        with self._autocommit.connect() as connection:
-            return connection.execute(statement, params).rowcount
+    def _run(self, statement: sa.TextClause, params: Row) -> int:
+        with direct.alone(self._engine) as line:
+            return line.run(statement, params)
 
-    def _all(self, statement: sa.TextClause, params: Params) -> Sequence[sa.RowMapping]:
-        with self._autocommit.connect() as connection:
-            return connection.execute(statement, params).mappings().all()
+    def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
+        with direct.alone(self._engine) as line:
+            return line.all(statement, params)
 
-    def _one(self, statement: sa.TextClause, params: Params) -> sa.RowMapping | None:
+    def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
         rows = self._all(statement, params)
         return rows[0] if rows else None
 
     def _again_if_disconnected(self, read: Callable[[], T]) -> T:
         try:
             return read()
-        except sa.exc.DBAPIError as error:
+        except Exception as error:
             if not db.is_disconnect(error):
                 raise
             return read()
@@ -145,8 +143,8 @@ class PgStore:
 class PgTx:
     """One transaction; each method is one statement."""
 
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+    def __init__(self, line: direct.Line) -> None:
+        self._line = line
 
     def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
         row = self._one(
@@ -187,16 +185,16 @@ class PgTx:
         return self._dues(sql.INSERT_LANES, {"run_id": run.id, "lanes": db.jsonb(rows)})
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
-        return _commit_turn(self._connection, turn, change, ms)
+        return _commit_turn(self._line, turn, change, ms)
 
     def mark_running(self, run: Run) -> bool:
         return self._run(sql.MARK_RUNNING, {"run_id": run.id}) == 1
 
     def has_open_lanes(self, run_id: UUID) -> bool:
-        return bool(self._connection.execute(sql.HAS_OPEN_LANES, {"run_id": run_id}).scalar_one())
+        return bool(self._line.scalars(sql.HAS_OPEN_LANES, {"run_id": run_id})[0])
 
     def lanes(self, run_id: UUID) -> list[Lane]:
-        rows = self._connection.execute(sql.LANES, {"run_id": run_id}).mappings()
+        rows = self._line.all(sql.LANES, {"run_id": run_id})
         return [Lane(**{**row, "status": LaneStatus(row["status"])}) for row in rows]
 
     def end_run(self, run: Run, ending: Ending) -> bool:
@@ -218,7 +216,7 @@ class PgTx:
         self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
 
     def apply(self, effect: Effect) -> None:
-        self._connection.execute(sa.text(effect.statement.sql), dict(effect.params))
+        self._line.run(_text(effect.statement.sql), effect.params)
 
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
@@ -230,7 +228,7 @@ class PgTx:
         self._run(sql.PAUSE_RUN, {"run_id": run.id})
 
     def resume_run(self, run: Run) -> float:
-        return float(self._connection.execute(sql.RESUME_RUN, {"run_id": run.id}).scalar_one())
+        return float(self._line.scalars(sql.RESUME_RUN, {"run_id": run.id})[0])
 
     def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
         return self._dues(sql.RESUME_LANES, {"run_id": run_id, "paused_s": paused_s})
@@ -273,10 +271,10 @@ class PgTx:
         self._run(sql.RECLOSE_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token, "for_s": for_s})
 
     def lock_due_lanes(self, most: int) -> list[UUID]:
-        return list(self._connection.execute(sql.LOCK_DUE_LANES, {"most": most}).scalars())
+        return self._line.scalars(sql.LOCK_DUE_LANES, {"most": most})
 
     def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
-        rows = self._connection.execute(sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]}).mappings()
+        rows = self._line.all(sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]})
         return [LaneFacts(**row) for row in rows]
 
     def apply_judgements(self, judgements: Sequence[Judgement]) -> None:
@@ -293,18 +291,23 @@ class PgTx:
         ]
         self._run(sql.APPLY_JUDGEMENTS, {"judgements": db.jsonb(rows)})
 
-    def _run(self, statement: sa.TextClause, params: Params) -> int:
-        return self._connection.execute(statement, params).rowcount
+    def _run(self, statement: sa.TextClause, params: Row) -> int:
+        return self._line.run(statement, params)
 
-    def _one(self, statement: sa.TextClause, params: Params) -> sa.RowMapping | None:
-        return self._connection.execute(statement, params).mappings().one_or_none()
+    def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
+        return self._line.one(statement, params)
 
-    def _dues(self, statement: sa.TextClause, params: Params) -> list[Due]:
-        dues = [_due(row) for row in self._connection.execute(statement, params).mappings()]
+    def _dues(self, statement: sa.TextClause, params: Row) -> list[Due]:
+        dues = [_due(row) for row in self._line.all(statement, params)]
         return sorted(dues, key=lambda due: due.baton.lane_id.int)
 
 
-def _commit_turn(connection: sa.Connection, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+@lru_cache(maxsize=256)
+def _text(statement: str) -> sa.TextClause:
+    return sa.text(statement)
+
+
+def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> Due | None:
     params: dict[str, Any] = {
         **_held(turn),
         "status": change.status,
@@ -322,7 +325,7 @@ def _commit_turn(connection: sa.Connection, turn: Turn, change: LaneChange, ms: 
             raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
         params |= effect.params
     statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
-    row = connection.execute(statement, params).mappings().one_or_none()
+    row = line.one(statement, params)
     return None if row is None else _due(row)
 
 
@@ -338,16 +341,16 @@ def _batons(batons: Sequence[Baton]) -> str:
     return db.jsonb([{**_named(baton), "resend_no": baton.resend_no} for baton in batons])
 
 
-def _due(row: sa.RowMapping) -> Due:
+def _due(row: Row) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
     return Due(baton, row["tenant_id"], row["delay_s"])
 
 
-def _run(row: sa.RowMapping) -> Run:
+def _run(row: Row) -> Run:
     return Run(**{**row, "status": RunStatus(row["status"])})
 
 
-def _turn(row: sa.RowMapping, baton: Baton, token: UUID) -> Turn:
+def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
     return Turn(
         lane_id=baton.lane_id,
         run_id=row["run_id"],
@@ -374,8 +377,8 @@ def _turn(row: sa.RowMapping, baton: Baton, token: UUID) -> Turn:
     )
 
 
-def _refusal(row: sa.RowMapping, baton: Baton) -> Refusal:
-    """Why this message gives no turn, as the row stood when it was asked."""
+def _refusal(row: Row, baton: Baton) -> Refusal:
+    """Why this message gives no turn, as the row stands now."""
     if (baton.epoch, baton.seq) < (row["epoch"], row["seq"]):
         return Refusal.STALE
     if (baton.epoch, baton.seq) > (row["epoch"], row["seq"]):

@@ -1,0 +1,73 @@
+"""Measure the product against its bare limits and its peers: `python -m tests.bench [--quick] [--flatness] [--profile]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.bench import flatness, profiled
+from tests.bench.figures import Figure, table, write
+from tests.bench.paths import peers, refused, simulated, start, step, tick, whole_run
+from tests.bench.place import Place, place
+
+OUT = Path(".local/bench.json")
+HONEST_DISK = {"fsync": "on", "full_page_writes": "on"}
+Part = Callable[[], Sequence[Figure]]
+
+
+def parts(here: Place, *, quick: bool) -> Iterator[Part]:
+    """Each path of the relay; quick ones only prove that they can be measured."""
+    rounds = 2 if quick else 31
+    yield lambda: step.measure(here, steps=5 if quick else 50, rounds=rounds)
+    yield lambda: whole_run.measure(here, runs=2 if quick else 8, rounds=rounds)
+    yield lambda: refused.measure(here, messages=5 if quick else 100, rounds=rounds)
+    yield lambda: start.measure(here, lanes=100 if quick else 1_000, rounds=rounds)
+    yield lambda: tick.measure(here, lanes=1_000 if quick else 20_000, rounds=1 if quick else 5)
+    yield lambda: simulated.measure(schedules=5 if quick else 100, rounds=1 if quick else 5)
+    if peers.installed():
+        yield lambda: peers.measure(here, steps=5 if quick else 50, rounds=2 if quick else 15)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smallest sizes: a smoke run, its figures mean nothing")
+    parser.add_argument("--flatness", action="store_true", help="also fill six million lanes (minutes, 5 GB of disk)")
+    parser.add_argument("--profile", action="store_true", help="only show where the time of one step goes")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args(arguments)
+    if args.profile:
+        with place() as here:
+            print(profiled.step(here))
+        return 0
+    figures = _measure(quick=args.quick, also_flatness=args.flatness)
+    write(figures, args.out)
+    print(f"\n{table(figures)}\n\n{args.out}")
+    return 0
+
+
+def _measure(*, quick: bool, also_flatness: bool) -> list[Figure]:
+    figures: list[Figure] = []
+    with place() as here:
+        for part in parts(here, quick=quick):
+            figures += _shown(part())
+    if not peers.installed():
+        print("DBOS is not installed here: `make bench` measures it in an environment of its own")
+    if not quick:
+        with place(HONEST_DISK) as here:
+            figures += _shown(step.measure(here, steps=50, rounds=11, label=", fsync on"))
+    if also_flatness:
+        figures += flatness.measure(quick=quick)
+    return figures
+
+
+def _shown(figures: Sequence[Figure]) -> Sequence[Figure]:
+    for figure in figures:
+        ratio = "" if figure.ratio is None else f"   ratio {figure.ratio:.2f}"
+        print(f"  {figure.name}: {figure.value:,.3g} {figure.unit}{ratio}", flush=True)
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The raw driver as the worker's role. Never changed together with product code (see README.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from shared.kernel.flights import Connection
+
+SET_TENANT = "select set_config('app.tenant', $1, true)"
+
+
+def connect(url: str, user: str = "baton_worker") -> Connection:
+    """A connection on which each statement is its own transaction until `begin` is asked for."""
+    parts = urlsplit(url)
+    connection = Connection(user=user, host=parts.hostname, port=parts.port or 5432, database=parts.path.lstrip("/"))
+    connection.autocommit = True
+    return connection
+
+
+def rows(connection: Connection, statement: str, *values: Any) -> list[Any]:
+    """One statement, one flight."""
+    found: list[Any] = connection.execute_unnamed(statement, values).rows or []
+    return found
