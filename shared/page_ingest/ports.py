@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shared.kernel.errors import Transient
+from shared.kernel.model import Turn
 
 HIGHEST_DOLLARS = 2**31 - 1  # a GraphQL Int
 
@@ -76,3 +77,21 @@ class Upstream(Protocol):
         """How many offers pages of this range walk through: those at exactly `high` dollars too, though no page keeps them."""
 
     def page(self, token: str, prices: PriceRange, offset: int, limit: int) -> Page: ...
+
+
+class Memory(Protocol):
+    """What the steps of a tenant know together; the store has it."""
+
+    def take_token(self, turn: Turn, source: str) -> tuple[str | None, bool]: ...
+    def save_token(self, turn: Turn, source: str, token: Token) -> None: ...
+    def forget_token(self, turn: Turn, source: str, token: str) -> None: ...
+    def page_size(self, turn: Turn, source: str) -> int | None: ...
+    def batch_ends_at(self, turn: Turn, after: str, most: int) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """`upstream` makes the client of a source for one step, bounded by the time that the step has left."""
+
+    upstream: Callable[[str, Turn, Callable[[], float]], Upstream]
+    store: Memory
