@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,7 +12,7 @@ from shared.kernel.model import Json, NewLane
 from shared.page_ingest.ports import HIGHEST_DOLLARS, PriceRange
 
 KIND = "page_ingest"
-LARGEST_PAGE = 50
+SMALLEST_PAGE, LARGEST_PAGE = 4, 50
 
 
 class AllPartitions(BaseModel):
@@ -46,7 +46,7 @@ class IngestParams(BaseModel):
     low: Annotated[int, Field(ge=0, lt=HIGHEST_DOLLARS)]
     high: Annotated[int, Field(gt=0, le=HIGHEST_DOLLARS)]
     partition_records: Annotated[int, Field(ge=1, le=100_000)] = 2_000
-    page_size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = LARGEST_PAGE
+    page_size: Annotated[int, Field(ge=SMALLEST_PAGE, le=LARGEST_PAGE)] = LARGEST_PAGE
     policy: Policy = AllPartitions()
     recrawls: Annotated[int, Field(ge=0, le=5)] = 2
     time_limit_s: Annotated[int, Field(ge=60, le=30 * 86_400)] | None = None
@@ -55,6 +55,14 @@ class IngestParams(BaseModel):
     def the_range_is_not_empty(self) -> Self:
         if self.low >= self.high:
             raise ValueError(f"the price range is empty: low {self.low} must be below high {self.high}")
+        return self
+
+    @model_validator(mode="after")
+    def critical_prices_are_in_the_range(self) -> Self:
+        if isinstance(self.policy, Critical):
+            outside = [price for price in self.policy.prices if not self.low <= price < self.high]
+            if outside:
+                raise ValueError(f"critical prices outside the range: {outside[:5]}")
         return self
 
 
@@ -77,19 +85,23 @@ class PlanCursor:
 class CrawlCursor:
     """Where a crawl of one partition stands.
 
-    `tail` are the last stones seen: the next page begins with them, so that rows that moved are noticed.
-    `counted` is the upstream's count when the crawl began, `seen` how many stones it has met since.
+    `offset` rows have been walked through; `tail` are the last of them: the next page begins with these, so that rows
+    that moved are noticed. `counted` is the upstream's count when the crawl began, `shifts` how often rows had moved,
+    `misses` how often in a row the tail was not found, `empties` how often in a row nothing new came.
     """
 
     low: int
     high: int
     limit: int
+    crawl: int = 1
     offset: int = 0
     tail: Sequence[str] = ()
     empties: int = 0
-    counted: int | None = None
-    seen: int = 0
+    misses: int = 0
     shifts: int = 0
+    pages: int = 0
+    duplicates: int = 0
+    counted: int | None = None
     split: bool = False
     clean: bool = False
 
@@ -107,13 +119,18 @@ class CrawlCursor:
     def prices(self) -> PriceRange:
         return PriceRange(low=self.low, high=self.high)
 
+    @property
+    def from_the_start(self) -> Self:
+        """The same crawl, not begun yet: what a reset of a partition restarts its lane with."""
+        return type(self)(low=self.low, high=self.high, limit=self.limit, crawl=self.crawl)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCursor:
-    """Partitions still to be counted again, and those that drifted."""
+    """Partitions still to be counted again (low, high, crawl, count of that crawl if it was clean), and those that drifted."""
 
-    todo: Sequence[tuple[int, int, int | None, bool]]
-    drifted: Sequence[tuple[int, int]] = ()
+    todo: Sequence[tuple[int, int, int, int | None]]
+    drifted: Sequence[tuple[int, int, int]] = ()
 
     @classmethod
     def read(cls, cursor: Json) -> Self:
@@ -125,13 +142,17 @@ class AuditCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidateCursor:
+    """`complete`: the run saw all there was. Rows up to `after` are consolidated; then those up to `gone_after` judged."""
+
+    complete: bool
     after: str = ""
-    gone: bool = False
-    complete: bool = True
-    marked: int = field(default=0)
+    gone_after: str = ""
 
     def to_json(self) -> Json:
         return asdict(self)
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
 
 
 def part_key(low: int, high: int, crawl: int = 1) -> str:
@@ -141,4 +162,5 @@ def part_key(low: int, high: int, crawl: int = 1) -> str:
 
 
 def crawl_lane(low: int, high: int, page_size: int, crawl: int = 1) -> NewLane:
-    return NewLane(key=part_key(low, high, crawl), cursor=CrawlCursor(low=low, high=high, limit=page_size).to_json())
+    cursor = CrawlCursor(low=low, high=high, limit=page_size, crawl=crawl)
+    return NewLane(key=part_key(low, high, crawl), cursor=cursor.to_json())

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from pydantic import ValidationError
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Refused
+from shared.kernel.errors import Permanent, Refused, Transient
 from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Turn, Wait
 from shared.kernel.ports import Tx
 from shared.page_ingest import decide, store
-from shared.page_ingest.model import KIND, AuditCursor, ConsolidateCursor, CrawlCursor, IngestParams, PlanCursor
-from shared.page_ingest.ports import PageTooBig, TokenExpired
+from shared.page_ingest.model import (
+    KIND,
+    SMALLEST_PAGE,
+    AuditCursor,
+    ConsolidateCursor,
+    CrawlCursor,
+    IngestParams,
+    PlanCursor,
+)
+from shared.page_ingest.ports import Page, PageTooBig, TokenExpired, Upstream
 from shared.page_ingest.ports import Ports as IngestPorts
 
 TOKEN_BEING_FETCHED_S = 2.0
@@ -25,7 +32,7 @@ CONSOLIDATE_BATCH = 1_000
 def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:  # noqa: ARG001 - the shape of a start
     """A run begins with the lane that divides the price range."""
     try:
-        wanted = IngestParams.model_validate(dict(params), strict=False)
+        wanted = IngestParams.model_validate(dict(params))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
         raise Refused("bad_params", problems) from None
@@ -41,103 +48,124 @@ class PageIngest:
     ports: IngestPorts
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
-        params = IngestParams.model_validate(dict(turn.params), strict=False)
+        params = IngestParams.model_validate(dict(turn.params))
         if turn.key.startswith("consolidate:"):
             return self._consolidate(turn, params)
-        token = self._token(turn, params, outside)
-        if token is None:
+        known = self.ports.store.look_up(turn, params.source)
+        if known.token is None and not known.ours:
             return Wait(after_s=TOKEN_BEING_FETCHED_S)
+        upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
+        token = known.token or self._new_token(turn, params.source, upstream)
         try:
-            return self._look(turn, params, token, outside)
+            return self._look(turn, params, Asked(upstream, token), known.page_size)
         except TokenExpired:
             self.ports.store.forget_token(turn, params.source, token)
             raise
 
-    def _look(self, turn: Turn, params: IngestParams, token: str, outside: Outside) -> Decision:
+    def _new_token(self, turn: Turn, source: str, upstream: Upstream) -> str:
+        """The token that all steps of the tenant share: one of them fetches it, the others wait."""
+        try:
+            token = upstream.authenticate()
+        except Exception:
+            self.ports.store.give_up_token(turn, source)
+            raise
+        self.ports.store.save_token(turn, source, token)
+        return token.value
+
+    def _look(self, turn: Turn, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
         match turn.key.partition(":")[0]:
             case "plan":
-                return self._plan(turn, params, token, outside)
+                return _plan(PlanCursor.read(turn.cursor), params, asked)
             case "part":
-                return self._crawl(turn, params, token, outside)
+                return _crawl(CrawlCursor.read(turn.cursor), params, asked, page_size)
             case "audit":
-                return self._audit(turn, params, token, outside)
+                return _audit(AuditCursor.read(turn.cursor), asked)
             case _:
                 raise Permanent(f"there is no lane {turn.key} in page ingestion", "unknown_lane")
 
-    def _token(self, turn: Turn, params: IngestParams, outside: Outside) -> str | None:
-        """The token that all steps of the tenant share; one of them fetches a new one, the others wait."""
-        token, ours = self.ports.store.take_token(turn, params.source)
-        if token is not None or not ours:
-            return token
-        fetched = self.ports.upstream(params.source, turn, outside.time_left_s).authenticate()
-        self.ports.store.save_token(turn, params.source, fetched)
-        return fetched.value
-
-    def _plan(self, turn: Turn, params: IngestParams, token: str, outside: Outside) -> Decision:
-        cursor, upstream = PlanCursor.read(turn.cursor), self.ports.upstream(params.source, turn, outside.time_left_s)
-        for _ in range(decide.PROBES_PER_STEP):
-            if not cursor.todo:
-                return Finish(lanes=decide.planned_lanes(cursor, params.page_size), cursor=cursor.to_json())
-            low, high = cursor.todo[0]
-            count = upstream.count(token, decide.prices(low, high))
-            cursor = decide.probed(cursor, low, high, count, params.partition_records)
-            if len(cursor.parts) > decide.MOST_PARTITIONS:
-                raise Permanent(
-                    f"more than {decide.MOST_PARTITIONS} partitions: raise partition_records", "too_many_partitions"
-                )
-        return Continue(cursor=cursor.to_json())
-
-    def _crawl(self, turn: Turn, params: IngestParams, token: str, outside: Outside) -> Decision:
-        """One page of one partition."""
-        cursor, upstream = CrawlCursor.read(turn.cursor), self.ports.upstream(params.source, turn, outside.time_left_s)
-        if cursor.counted is None:
-            cursor = cursor.but(counted=upstream.count(token, cursor.prices))
-        asked_at, limit = decide.page_request(cursor, self.ports.store.page_size(turn, params.source))
-        try:
-            page = upstream.page(token, cursor.prices, asked_at, limit)
-        except PageTooBig:
-            return self._ask_for_less(cursor, params, limit)
-        effect, rows = store.upsert_page(params.source, page.items)
-        cursor = decide.after_page(cursor, page, asked_at)
-        if decide.must_split(cursor, params):
-            halves = decide.halves(cursor, int(turn.key.partition("#")[2] or 1))
-            return Finish(effects=[effect], rows=rows, lanes=halves, cursor=cursor.but(split=True).to_json())
-        count = upstream.count(token, cursor.prices) if page.fetched < limit or cursor.empties else None
-        if decide.crawl_ended(cursor, count):
-            count = upstream.count(token, cursor.prices) if count is None else count
-            ended = cursor.but(clean=decide.is_clean(cursor, count))
-            return Finish(effects=[effect], rows=rows, cursor=ended.to_json())
-        after_s = decide.CONFIRM_AFTER_S if cursor.empties else 0.0
-        return Continue(cursor=cursor.to_json(), effects=[effect], rows=rows, after_s=after_s)
-
-    def _ask_for_less(self, cursor: CrawlCursor, params: IngestParams, limit: int) -> Decision:
-        smaller = limit // 2
-        if smaller <= decide.OVERLAP:
-            raise PageTooBig(f"the upstream cannot answer even {limit} records")
-        remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": params.source, "page_size": smaller})
-        return Continue(cursor=cursor.but(limit=smaller).to_json(), effects=[remember])
-
-    def _audit(self, turn: Turn, params: IngestParams, token: str, outside: Outside) -> Decision:
-        cursor, upstream = AuditCursor.read(turn.cursor), self.ports.upstream(params.source, turn, outside.time_left_s)
-        for _ in range(decide.COUNTS_PER_STEP):
-            if not cursor.todo:
-                return Finish(cursor=cursor.to_json())
-            low, high, *_ = cursor.todo[0]
-            cursor = decide.recounted(cursor, upstream.count(token, decide.prices(low, high)))
-        return Continue(cursor=cursor.to_json())
-
     def _consolidate(self, turn: Turn, params: IngestParams) -> Decision:
-        """A bounded batch of the run's rows; at the end, in a complete run, what it did not see is gone."""
+        """A bounded batch of the run's rows; then, in a complete run, batches of what it did not see."""
         cursor = ConsolidateCursor(**turn.cursor)
         upto = self.ports.store.batch_ends_at(turn, cursor.after, CONSOLIDATE_BATCH)
         if upto is not None:
             effect = Effect(store.CONSOLIDATE, {"after": cursor.after, "upto": upto})
-            following = ConsolidateCursor(after=upto, complete=cursor.complete)
-            return Continue(cursor=following.to_json(), effects=[effect])
+            return Continue(cursor=cursor.but(after=upto).to_json(), effects=[effect])
         if not cursor.complete:
             return Finish()
-        cents = {"low_cents": params.low * 100, "high_cents": params.high * 100}
-        return Finish(effects=[Effect(store.MARK_GONE, {"source": params.source, **cents})])
+        cents = (params.low * 100, params.high * 100)
+        upto = self.ports.store.gone_ends_at(turn, params.source, cents, cursor.gone_after, CONSOLIDATE_BATCH)
+        if upto is None:
+            return Finish()
+        effect = store.mark_gone(params.source, cents, cursor.gone_after, upto)
+        return Continue(cursor=cursor.but(gone_after=upto).to_json(), effects=[effect])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An upstream with the token for this step."""
+
+    upstream: Upstream
+    token: str
+
+    def count(self, low: int, high: int) -> int:
+        return self.upstream.count(self.token, decide.prices(low, high))
+
+    def page(self, cursor: CrawlCursor, offset: int, limit: int) -> Page:
+        return self.upstream.page(self.token, cursor.prices, offset, limit)
+
+
+def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
+    for _ in range(decide.PROBES_PER_STEP):
+        if not cursor.todo:
+            return Finish(lanes=decide.planned_lanes(cursor, params.page_size), cursor=cursor.to_json())
+        low, high = cursor.todo[0]
+        cursor = decide.probed(cursor, low, high, asked.count(low, high), params.partition_records)
+        if len(cursor.parts) > decide.MOST_PARTITIONS:
+            most = f"more than {decide.MOST_PARTITIONS} partitions: raise partition_records"
+            raise Permanent(most, "too_many_partitions")
+    return Continue(cursor=cursor.to_json())
+
+
+def _crawl(cursor: CrawlCursor, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
+    """One page of one partition."""
+    if cursor.counted is None:
+        cursor = cursor.but(counted=asked.count(cursor.low, cursor.high))
+    asked_at, limit = decide.page_request(cursor, page_size)
+    try:
+        page = asked.page(cursor, asked_at, limit)
+    except PageTooBig:
+        return _ask_for_less(cursor, params, limit)
+    wants_count = decide.wants_count(cursor, page, limit, params)
+    count = asked.count(cursor.low, cursor.high) if wants_count else None
+    effect, rows = store.upsert_page(params.source, page.items)
+    cursor = decide.after_page(cursor, page, asked_at, limit, count)
+    if decide.crawl_ended(cursor, count):
+        ended = cursor.but(clean=decide.is_clean(cursor, count))
+        return Finish(effects=[effect], rows=rows, cursor=ended.to_json())
+    if decide.must_split(cursor, params, count):
+        lanes = decide.halves(cursor)
+        return Finish(effects=[effect], rows=rows, lanes=lanes, cursor=cursor.but(split=True).to_json())
+    if decide.is_endless(cursor, count):
+        raise Permanent(f"pages do not end: {cursor.offset} rows where {count} are counted", "endless")
+    after_s = decide.CONFIRM_AFTER_S if cursor.empties else 0.0
+    return Continue(cursor=cursor.to_json(), effects=[effect], rows=rows, after_s=after_s)
+
+
+def _ask_for_less(cursor: CrawlCursor, params: IngestParams, limit: int) -> Decision:
+    smaller = limit // 2
+    if smaller < SMALLEST_PAGE:
+        raise Transient(f"the upstream cannot answer even {limit} records", "page_too_big")
+    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": params.source, "page_size": smaller})
+    return Continue(cursor=cursor.but(limit=smaller).to_json(), effects=[remember])
+
+
+def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
+    for _ in range(decide.COUNTS_PER_STEP):
+        if not cursor.todo:
+            return Finish(cursor=cursor.to_json())
+        low, high, *_ = cursor.todo[0]
+        cursor = decide.recounted(cursor, asked.count(low, high))
+    return Continue(cursor=cursor.to_json())
 
 
 def gates(turn: Turn) -> list[str]:
@@ -145,10 +173,9 @@ def gates(turn: Turn) -> list[str]:
 
 
 def page_ingest(ports: IngestPorts, limits: Limits | None = None) -> Kind:
-    ingest: Any = PageIngest(ports)
     return Kind(
         name=KIND,
-        take_step=ingest.take_step,
+        take_step=PageIngest(ports).take_step,
         start=start,
         settle=decide.settle,
         gates=gates,

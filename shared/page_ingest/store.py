@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 import orjson
 import sqlalchemy as sa
 
 from shared.kernel import db, direct
 from shared.kernel.model import Effect, Statement, Turn
-from shared.page_ingest.ports import Item, Token
+from shared.page_ingest.ports import Item, Known, Token
 
 # One statement for a page. Rows that did not change are not written; keys come sorted, so two lanes cannot deadlock.
 UPSERT_PAGE = Statement(
@@ -30,19 +29,23 @@ UPSERT_PAGE = Statement(
 
 REMEMBER_PAGE_SIZE = Statement(
     "page_ingest.remember_page_size",
-    """insert into upstream as u (tenant_id, source, page_size) select tenant_id, :upstream, :page_size from turn
-       on conflict (tenant_id, source) do update set page_size = least(u.page_size, excluded.page_size)""",
+    """insert into upstream as u (tenant_id, source, page_size, page_size_until)
+       select tenant_id, :upstream, :page_size, now() + interval '1 day' from turn
+       on conflict (tenant_id, source) do update
+       set page_size = case when u.page_size_until > now() then least(u.page_size, excluded.page_size)
+                            else excluded.page_size end,
+           page_size_until = excluded.page_size_until""",
 )
 
-# The newest run wins. `after` and `upto` are external ids of this run: a batch is a range of its primary key.
+# The newest run that says anything of a stone wins. A batch is a range of this run's external ids.
 CONSOLIDATE = Statement(
     "page_ingest.consolidate",
     """insert into diamond as d (tenant_id, source, external_id, offer_id, price_cents, carats, shape, color, clarity, lab,
-                                 certificate, availability, rest, source_run, source_run_at)
+                                 certificate, availability, rest, source_run, said_by, said_at)
        select i.tenant_id, i.source, i.external_id, i.offer_id, i.price_cents,
               case when jsonb_typeof(c.c -> 'carats') = 'number' then (c.c ->> 'carats')::numeric end,
               c.c ->> 'shape', c.c ->> 'color', c.c ->> 'clarity', c.c ->> 'lab', c.c ->> 'certNumber',
-              i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, run.created_at
+              i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, run.created_at
        from turn
        join run on run.id = turn.run_id
        join raw_item i on i.run_id = turn.run_id and i.external_id > :after and i.external_id <= :upto
@@ -52,46 +55,59 @@ CONSOLIDATE = Statement(
        set offer_id = excluded.offer_id, price_cents = excluded.price_cents, carats = excluded.carats, shape = excluded.shape,
            color = excluded.color, clarity = excluded.clarity, lab = excluded.lab, certificate = excluded.certificate,
            availability = excluded.availability, rest = excluded.rest, source_run = excluded.source_run,
-           source_run_at = excluded.source_run_at, gone_at = null
-       where (d.source_run_at, d.source_run) <= (excluded.source_run_at, excluded.source_run)""",
+           said_by = excluded.said_by, said_at = excluded.said_at, gone_at = null
+       where (d.said_at, d.said_by) <= (excluded.said_at, excluded.said_by)""",
 )
 
 # A complete run knows what is not there any more. Nothing is deleted.
+_UNSEEN = """d.source = :source and d.gone_at is null and d.price_cents >= :low_cents and d.price_cents < :high_cents
+         and d.external_id > :gone_after and d.source_run <> run.id and (d.said_at, d.said_by) < (run.created_at, run.id)"""
 MARK_GONE = Statement(
     "page_ingest.mark_gone",
-    """update diamond d set gone_at = now()
-       from turn, run
-       where run.id = turn.run_id and d.tenant_id = turn.tenant_id and d.source = :source and d.gone_at is null
-         and d.price_cents >= :low_cents and d.price_cents < :high_cents
-         and d.source_run <> turn.run_id and d.source_run_at <= run.created_at""",
+    f"""update diamond d set gone_at = now(), said_by = run.id, said_at = run.created_at
+       from turn join run on run.id = turn.run_id
+       where d.tenant_id = turn.tenant_id and d.external_id <= :gone_upto and {_UNSEEN}""",  # noqa: S608 - our own words
 )
+GONE_ENDS_AT = sa.text(f"""
+select max(external_id) from (
+    select d.external_id from run join diamond d on d.tenant_id = run.tenant_id
+    where run.id = :run_id and {_UNSEEN}
+    order by d.external_id limit :most) batch
+""")  # noqa: S608 - our own words
 
 BATCH_ENDS_AT = sa.text("""
 select max(external_id) from (
     select external_id from raw_item where run_id = :run_id and external_id > :after order by external_id limit :most) batch
 """)
 
-# A token that holds for a while yet; or the right to fetch a new one; or neither, while somebody else fetches it.
-TAKE_TOKEN = sa.text("""
-with fresh as (
-    select token from upstream where tenant_id = :tenant_id and source = :source and token_until > now() + interval '60 s'),
+# A token that holds; or the right to fetch a new one; or neither, while somebody else fetches it.
+LOOK_UP = sa.text("""
+with known as (
+    select case when token_until > now() then token end as token,
+           case when page_size_until > now() then page_size end as page_size
+    from upstream where tenant_id = :tenant_id and source = :source),
 taken as (
     insert into upstream as u (tenant_id, source, refresher, refresh_until)
-    select :tenant_id, :source, :refresher, now() + interval '30 s' where not exists (select from fresh)
+    select :tenant_id, :source, :refresher, now() + interval '30 s'
+    where not exists (select from known where token is not null)
     on conflict (tenant_id, source) do update set refresher = excluded.refresher, refresh_until = excluded.refresh_until
-    where u.refresh_until is null or u.refresh_until < now()
+    where (u.refresh_until is null or u.refresh_until < now()) and (u.token_until is null or u.token_until <= now())
     returning refresher)
-select (select token from fresh) as token, exists (select from taken) as ours
+select (select token from known) as token, (select page_size from known) as page_size, exists (select from taken) as ours
 """)
+# A token is given up a little before its end: a step that begins with it must be able to end with it.
 SAVE_TOKEN = sa.text("""
-update upstream set token = :token, token_until = now() + make_interval(secs => cast(:lives_s as double precision)),
-                    refresher = null, refresh_until = null
+update upstream set token = :token, refresher = null, refresh_until = null,
+    token_until = now() + make_interval(secs => cast(:lives_s as double precision) - least(60, cast(:lives_s as double precision) / 2))
+where tenant_id = :tenant_id and source = :source and refresher = :refresher
+""")
+GIVE_UP_TOKEN = sa.text("""
+update upstream set refresher = null, refresh_until = null
 where tenant_id = :tenant_id and source = :source and refresher = :refresher
 """)
 FORGET_TOKEN = sa.text("""
 update upstream set token = null, token_until = null where tenant_id = :tenant_id and source = :source and token = :token
 """)
-PAGE_SIZE = sa.text("select page_size from upstream where tenant_id = :tenant_id and source = :source")
 
 
 class PageStore:
@@ -100,33 +116,47 @@ class PageStore:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def take_token(self, turn: Turn, source: str) -> tuple[str | None, bool]:
-        params = {"tenant_id": turn.tenant_id, "source": source, "refresher": turn.token}
+    def look_up(self, turn: Turn, source: str) -> Known:
         with direct.alone(self._engine, turn.tenant_id) as line:
-            row = line.one(TAKE_TOKEN, params)
+            row = line.one(LOOK_UP, _refresher(turn, source))
         assert row is not None
-        return row["token"], row["ours"]
+        return Known(**row)
 
     def save_token(self, turn: Turn, source: str, token: Token) -> None:
-        params = {"tenant_id": turn.tenant_id, "source": source, "refresher": turn.token}
-        self._run(turn.tenant_id, SAVE_TOKEN, {**params, "token": token.value, "lives_s": token.expires_in_s})
+        self._run(turn, SAVE_TOKEN, {**_refresher(turn, source), "token": token.value, "lives_s": token.expires_in_s})
+
+    def give_up_token(self, turn: Turn, source: str) -> None:
+        self._run(turn, GIVE_UP_TOKEN, _refresher(turn, source))
 
     def forget_token(self, turn: Turn, source: str, token: str) -> None:
-        self._run(turn.tenant_id, FORGET_TOKEN, {"tenant_id": turn.tenant_id, "source": source, "token": token})
-
-    def page_size(self, turn: Turn, source: str) -> int | None:
-        with direct.alone(self._engine, turn.tenant_id) as line:
-            sizes = line.scalars(PAGE_SIZE, {"tenant_id": turn.tenant_id, "source": source})
-        return sizes[0] if sizes else None
+        self._run(turn, FORGET_TOKEN, {"tenant_id": turn.tenant_id, "source": source, "token": token})
 
     def batch_ends_at(self, turn: Turn, after: str, most: int) -> str | None:
-        with direct.alone(self._engine, turn.tenant_id) as line:
-            found = line.scalars(BATCH_ENDS_AT, {"run_id": turn.run_id, "after": after, "most": most})
-        return found[0] if found else None
+        return self._text(turn, BATCH_ENDS_AT, {"run_id": turn.run_id, "after": after, "most": most})
 
-    def _run(self, tenant_id: UUID, statement: sa.TextClause, params: dict[str, Any]) -> None:
-        with direct.alone(self._engine, tenant_id) as line:
+    def gone_ends_at(self, turn: Turn, source: str, cents: tuple[int, int], after: str, most: int) -> str | None:
+        return self._text(turn, GONE_ENDS_AT, {"run_id": turn.run_id, "most": most, **_gone(source, cents, after)})
+
+    def _text(self, turn: Turn, statement: sa.TextClause, params: dict[str, Any]) -> str | None:
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            found: str | None = line.scalars(statement, params)[0]
+        return found
+
+    def _run(self, turn: Turn, statement: sa.TextClause, params: dict[str, Any]) -> None:
+        with direct.alone(self._engine, turn.tenant_id) as line:
             line.run(statement, params)
+
+
+def _refresher(turn: Turn, source: str) -> dict[str, Any]:
+    return {"tenant_id": turn.tenant_id, "source": source, "refresher": turn.token}
+
+
+def _gone(source: str, cents: tuple[int, int], after: str) -> dict[str, Any]:
+    return {"source": source, "low_cents": cents[0], "high_cents": cents[1], "gone_after": after}
+
+
+def mark_gone(source: str, cents: tuple[int, int], after: str, upto: str) -> Effect:
+    return Effect(MARK_GONE, {**_gone(source, cents, after), "gone_upto": upto})
 
 
 def upsert_page(source: str, items: Iterable[Item]) -> tuple[Effect, int]:

@@ -26,7 +26,7 @@ create table raw_item (
     seen_at timestamptz not null,
     primary key (run_id, external_id)
 );
-create index raw_item_partition on raw_item (run_id, partition);
+create index raw_item_price on raw_item (run_id, price_cents);
 
 create table diamond (
     tenant_id uuid not null,
@@ -43,7 +43,9 @@ create table diamond (
     availability text,
     rest jsonb not null,
     source_run uuid not null,
-    source_run_at timestamptz not null,
+    -- the newest run that said anything of the stone: that it is there, or that it is gone
+    said_by uuid not null,
+    said_at timestamptz not null,
     gone_at timestamptz,
     primary key (tenant_id, source, external_id)
 );
@@ -58,6 +60,7 @@ create table upstream (
     refresher uuid,
     refresh_until timestamptz,
     page_size integer,
+    page_size_until timestamptz,
     primary key (tenant_id, source)
 )
 """
@@ -85,23 +88,36 @@ select run_id, external_id as supplier_stone_id, offer_id as nivoda_stone_id, pa
 from raw_item where source = 'nivoda' and {TENANT};
 
 create view partition_progress with (security_barrier) as
-select l.run_id, l.key as partition_id, coalesce((l.cursor ->> 'offset')::bigint, 0) as next_offset,
-       l.status = 'done' as completed, l.status, l.attempts, l.last_error, l.created_at, l.updated_at, l.tenant_id
-from lane l where l.kind = 'page_ingest' and l.key like 'part:%' and {TENANT.replace("tenant_id", "l.tenant_id")};
+select l.run_id, l.key as partition_id, (l.cursor ->> 'offset')::bigint as next_offset, l.status = 'done' as completed,
+       l.status, (l.cursor ->> 'low')::bigint as min_price, (l.cursor ->> 'high')::bigint as max_price,
+       (l.cursor ->> 'crawl')::integer as crawl, (l.cursor ->> 'split')::boolean as split,
+       (l.cursor ->> 'clean')::boolean as clean, (l.cursor ->> 'counted')::bigint as total_records,
+       (l.cursor ->> 'duplicates')::bigint as duplicates, l.attempts, l.last_error, p.pace_s,
+       l.status = 'active' and not exists (select from run r where r.id = l.run_id and r.paused_at is not null)
+           and now() - greatest(l.updated_at, l.next_due_at) > make_interval(secs => greatest(120, 10 * p.pace_s)) as stuck,
+       l.id as lane_id, l.created_at, l.updated_at, l.tenant_id
+from lane l
+cross join lateral (
+    select extract(epoch from l.updated_at - l.created_at)::double precision / greatest(l.steps, 1) as pace_s) p
+where l.kind = 'page_ingest' and l.key like 'part:%' and {TENANT.replace("tenant_id", "l.tenant_id")};
 
 create view worker_runs with (security_barrier) as
-select l.id, l.run_id, l.key as partition_id,
-       case l.status when 'active' then 'running' when 'done' then 'completed' else l.status end as status,
-       (select count(*) from raw_item i where i.run_id = l.run_id and i.partition = l.key) as records_processed,
-       l.last_error ->> 'message' as error_message, l.created_at as started_at,
-       case when l.status <> 'active' then l.updated_at end as completed_at, l.tenant_id
-from lane l where l.kind = 'page_ingest' and l.key like 'part:%' and {TENANT.replace("tenant_id", "l.tenant_id")};
+select p.lane_id as id, p.run_id, p.partition_id,
+       case p.status when 'active' then 'running' when 'done' then 'completed' else p.status end as status,
+       (select count(*) from raw_item i where i.run_id = p.run_id and i.price_cents >= p.min_price * 100
+                                          and i.price_cents < p.max_price * 100) as records_processed,
+       p.last_error ->> 'message' as error_message, p.created_at as started_at,
+       case when p.status <> 'active' then p.updated_at end as completed_at, p.tenant_id
+from partition_progress p;
 
 create view run_metadata with (security_barrier) as
 select r.id as run_id, r.status, r.outcome, r.params, r.created_at as started_at, r.finished_at as completed_at,
-       count(l.id) as expected_workers, count(l.id) filter (where l.status = 'done') as completed_workers,
-       count(l.id) filter (where l.status = 'failed') as failed_workers, r.tenant_id
-from run r left join lane l on l.run_id = r.id and l.key like 'part:%'
+       count(p.partition_id) as expected_workers, count(p.partition_id) filter (where p.completed) as completed_workers,
+       count(p.partition_id) filter (where p.status = 'failed') as failed_workers, r.tenant_id
+from run r
+left join lateral (
+    select distinct on (min_price, max_price) * from partition_progress each where each.run_id = r.id
+    order by min_price, max_price, crawl desc) p on not p.split
 where r.kind = 'page_ingest' and {TENANT.replace("tenant_id", "r.tenant_id")}
 group by r.id;
 

@@ -1,0 +1,130 @@
+"""Page ingestion on a real Postgres, with its real adapter and a stand-in for its upstream, under the clock of the rig."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from infra.local.standins.nivoda import NivodaStandIn
+from shared.kernel import db
+from shared.kernel import run as runs
+from shared.kernel.decide import Limits
+from shared.kernel.model import Turn
+from shared.kernel.settings import Relay
+from shared.page_ingest.adapters.nivoda import Nivoda
+from shared.page_ingest.ports import Ports as IngestPorts
+from shared.page_ingest.ports import Upstream
+from shared.page_ingest.steps import page_ingest
+from shared.page_ingest.store import PageStore
+from tests.support.databases import as_user
+from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
+
+OTHER_TENANT = UUID(int=0xB0)
+LOW, HIGH = 200, 20_000
+
+
+class IngestRig(Rig):
+    """A relay whose only kind is page ingestion, and the catalogue that it reads."""
+
+    def __init__(self, worker: sa.Engine, owner: sa.Engine) -> None:
+        super().__init__(worker, owner)
+        self.standin = NivodaStandIn(stones=0)
+        self.moments = count()
+        self.store = PageStore(worker)
+        self.base_url = ""
+        self.use(self.nivoda)
+        self.ports = replace(self.ports, relay=Relay(step_timeout_s=30, lease_s=LEASE_S, fifo_queue=FIFO))
+
+    def use(self, upstream: Callable[[str, Turn, Callable[[], float]], Upstream], limits: Limits | None = None) -> None:
+        self.kind = page_ingest(IngestPorts(upstream=upstream, store=self.store), limits)
+
+    def nivoda(self, source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
+        return Nivoda(self.base_url, self.standin.username, self.standin.password, time_left_s=time_left_s)
+
+    def stock(self, stones: int, seed: int = 0, low: int = LOW, high: int = HIGH, **options: Any) -> NivodaStandIn:
+        """Put a new catalogue behind the upstream's address."""
+        self.standin.stop()
+        self.standin = NivodaStandIn(seed, stones=stones, low=low, high=high, clock=self.moment, **options)
+        self.base_url = self.standin.start()
+        return self.standin
+
+    def moment(self) -> float:
+        """Later at every look: what happens within one second of the virtual clock has an order too."""
+        return self.now + next(self.moments) * 1e-6
+
+    def start(self, **params: Any) -> UUID:
+        tenant = params.pop("tenant", TENANT)
+        wanted = {"source": "nivoda", "low": LOW, "high": HIGH, "partition_records": 100, **params}
+        return runs.start_run(self.ports, self.kind, tenant, wanted)
+
+    def work_off(self, most: int = 10**9) -> int:
+        return super().work_off(most)
+
+    def finish(self, run_id: UUID, within_s: float = 6 * 3600) -> str:
+        self.run_to_end(run_id, within_s)
+        run = self.run(run_id)
+        return f"{run['status']} {run['outcome']}"
+
+    # What is the case.
+
+    def lanes(self, run_id: UUID, prefix: str = "part:") -> list[Any]:
+        return list(
+            self.rows(
+                "select *, check_at::text as check_at from lane where run_id = :id and key like :like order by key",
+                id=run_id,
+                like=f"{prefix}%",
+            )
+        )
+
+    def seen(self, run_id: UUID) -> list[str]:
+        """Not a set: a stone that has two rows must show."""
+        return [
+            row["external_id"] for row in self.rows("select external_id from raw_item where run_id = :id", id=run_id)
+        ]
+
+    def diamonds(self, *, gone: bool = False) -> set[str]:
+        found = self.rows("select external_id from diamond where (gone_at is not null) = :gone", gone=gone)
+        return {row["external_id"] for row in found}
+
+    def terminal_lines(self, run_id: UUID) -> list[tuple[int, str]]:
+        lines = self.rows(
+            "select epoch, type from history where run_id = :id and type in ('succeeded', 'failed', 'canceled') order by n",
+            id=run_id,
+        )
+        return [(line["epoch"], line["type"]) for line in lines]
+
+    def view(self, sql: str, tenant: UUID = TENANT, **params: Any) -> list[Any]:
+        """What a person of the tenant sees through the views."""
+        with self.owner.connect() as connection:
+            connection.exec_driver_sql("set role baton_api")
+            connection.execute(sa.text("select set_config('app.tenant', :tenant, false)"), {"tenant": str(tenant)})
+            try:
+                return list(connection.execute(sa.text(sql), params).mappings().all())
+            finally:
+                connection.exec_driver_sql("reset role")
+                connection.exec_driver_sql("reset app.tenant")
+
+
+def ids(standin: NivodaStandIn, low: int = LOW, high: int = HIGH) -> set[str]:
+    """The stones that a run of this range must find."""
+    return {stone.id for stone in standin.stones if low * 100 <= stone.price_cents < high * 100}
+
+
+@pytest.fixture
+def ingest(rig_database: str) -> Iterator[IngestRig]:
+    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
+    with db.autocommit(owner).connect() as connection:
+        tables = (*TABLES, "raw_item", "diamond", "upstream")
+        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in tables))
+    rig = IngestRig(worker, owner)
+    sa.event.listen(worker, "checkout", rig.tell_the_time)
+    yield rig
+    rig.standin.stop()
+    worker.dispose()
+    owner.dispose()
