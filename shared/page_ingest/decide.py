@@ -93,7 +93,7 @@ def after_page(cursor: CrawlCursor, page: Page, asked_at: int, limit: int, count
     last rows seen; if none of them is there, the crawl steps back, further each time, until it meets them again.
     """
     cursor = cursor.but(pages=cursor.pages + 1, duplicates=cursor.duplicates + page.fetched - len(set(page.ids)))
-    expected = cursor.tail[len(cursor.tail) - (cursor.offset - asked_at) :] if 0 < asked_at < cursor.offset else ()
+    expected = cursor.tail[len(cursor.tail) - (cursor.offset - asked_at) :] if asked_at < cursor.offset else ()
     if not expected:
         return _after_unanchored_page(cursor, page, asked_at, count)
     known = [place for place, each in enumerate(page.ids) if each in expected]
@@ -102,7 +102,7 @@ def after_page(cursor: CrawlCursor, page: Page, asked_at: int, limit: int, count
     shrunk = count is not None and count <= asked_at
     if not page.ids and not shrunk:
         return cursor.but(empties=cursor.empties + 1)
-    if cursor.shifts >= MOST_SHIFTS:
+    if asked_at == 0 or cursor.shifts >= MOST_SHIFTS:
         return _after_unanchored_page(cursor.but(shifts=cursor.shifts + 1), page, asked_at, count)
     back_to = max(0, asked_at - (limit << cursor.misses))
     return cursor.but(offset=back_to + len(expected), misses=cursor.misses + 1, shifts=cursor.shifts + 1, empties=0)

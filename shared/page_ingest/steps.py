@@ -115,11 +115,18 @@ class Asked:
 
 
 def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
-    for _ in range(decide.PROBES_PER_STEP):
+    """A few probes; those before a failure count."""
+    for probes in range(decide.PROBES_PER_STEP):
         if not cursor.todo:
             return Finish(lanes=decide.planned_lanes(cursor, params.page_size), cursor=cursor.to_json())
         low, high = cursor.todo[0]
-        cursor = decide.probed(cursor, low, high, asked.count(low, high), params.partition_records)
+        try:
+            count = asked.count(low, high)
+        except Transient as error:
+            if not probes or isinstance(error, TokenExpired):
+                raise
+            break
+        cursor = decide.probed(cursor, low, high, count, params.partition_records)
         if len(cursor.parts) > decide.MOST_PARTITIONS:
             most = f"more than {decide.MOST_PARTITIONS} partitions: raise partition_records"
             raise Permanent(most, "too_many_partitions")
@@ -160,11 +167,18 @@ def _ask_for_less(cursor: CrawlCursor, params: IngestParams, limit: int) -> Deci
 
 
 def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
-    for _ in range(decide.COUNTS_PER_STEP):
+    """A few partitions counted again; those before a failure count."""
+    for counts in range(decide.COUNTS_PER_STEP):
         if not cursor.todo:
             return Finish(cursor=cursor.to_json())
         low, high, *_ = cursor.todo[0]
-        cursor = decide.recounted(cursor, asked.count(low, high))
+        try:
+            count = asked.count(low, high)
+        except Transient as error:
+            if not counts or isinstance(error, TokenExpired):
+                raise
+            break
+        cursor = decide.recounted(cursor, count)
     return Continue(cursor=cursor.to_json())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from infra.local.standins.nivoda import NivodaStandIn
 from shared.kernel import db
 from shared.kernel import run as runs
+from shared.kernel.clock import Chance
 from shared.kernel.decide import Limits
 from shared.kernel.model import Turn
 from shared.kernel.settings import Relay
@@ -34,12 +36,17 @@ class IngestRig(Rig):
 
     def __init__(self, worker: sa.Engine, owner: sa.Engine) -> None:
         super().__init__(worker, owner)
+        ids = Random(7)
         self.standin = NivodaStandIn(stones=0)
         self.moments = count()
         self.store = PageStore(worker)
         self.base_url = ""
         self.use(self.nivoda)
-        self.ports = replace(self.ports, relay=Relay(step_timeout_s=30, lease_s=LEASE_S, fifo_queue=FIFO))
+        self.ports = replace(
+            self.ports,
+            relay=Relay(step_timeout_s=30, lease_s=LEASE_S, fifo_queue=FIFO),
+            chance=Chance(new_id=lambda: UUID(int=ids.getrandbits(128)), fraction=lambda: 0.5),
+        )
 
     def use(self, upstream: Callable[[str, Turn, Callable[[], float]], Upstream], limits: Limits | None = None) -> None:
         self.kind = page_ingest(IngestPorts(upstream=upstream, store=self.store), limits)
