@@ -38,14 +38,27 @@ REMEMBER_PAGE_SIZE = Statement(
 )
 
 # The newest run that says anything of a stone wins. A batch is a range of this run's external ids.
+# A run that comes late must not bring back what a newer complete run has looked for and not seen.
 CONSOLIDATE = Statement(
     "page_ingest.consolidate",
-    """insert into diamond as d (tenant_id, source, external_id, offer_id, price_cents, carats, shape, color, clarity, lab,
-                                 certificate, availability, rest, source_run, said_by, said_at)
+    """with newer as materialized (
+           select n.id, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
+                  (n.params ->> 'high')::bigint * 100 as high_cents
+           from turn
+           join run on run.id = turn.run_id
+           join run n on n.tenant_id = turn.tenant_id and n.kind = turn.kind and (n.created_at, n.id) > (run.created_at, run.id)
+           where exists (select from lane c where c.run_id = n.id and c.key like 'consolidate:%'
+                                              and (c.cursor ->> 'complete')::boolean))
+       insert into diamond as d (tenant_id, source, external_id, offer_id, price_cents, carats, shape, color, clarity, lab,
+                                 certificate, availability, rest, source_run, said_by, said_at, gone_at)
        select i.tenant_id, i.source, i.external_id, i.offer_id, i.price_cents,
               case when jsonb_typeof(c.c -> 'carats') = 'number' then (c.c ->> 'carats')::numeric end,
               c.c ->> 'shape', c.c ->> 'color', c.c ->> 'clarity', c.c ->> 'lab', c.c ->> 'certNumber',
-              i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, run.created_at
+              i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, run.created_at,
+              (select now() from newer n
+               where n.source = i.source and i.price_cents >= n.low_cents and i.price_cents < n.high_cents
+                 and not exists (select from raw_item x where x.run_id = n.id and x.external_id = i.external_id)
+               limit 1)
        from turn
        join run on run.id = turn.run_id
        join raw_item i on i.run_id = turn.run_id and i.external_id > :after and i.external_id <= :upto
@@ -55,7 +68,7 @@ CONSOLIDATE = Statement(
        set offer_id = excluded.offer_id, price_cents = excluded.price_cents, carats = excluded.carats, shape = excluded.shape,
            color = excluded.color, clarity = excluded.clarity, lab = excluded.lab, certificate = excluded.certificate,
            availability = excluded.availability, rest = excluded.rest, source_run = excluded.source_run,
-           said_by = excluded.said_by, said_at = excluded.said_at, gone_at = null
+           said_by = excluded.said_by, said_at = excluded.said_at, gone_at = excluded.gone_at
        where (d.said_at, d.said_by) <= (excluded.said_at, excluded.said_by)""",
 )
 

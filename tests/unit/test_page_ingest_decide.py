@@ -22,6 +22,7 @@ from shared.page_ingest.model import (
     CrawlCursor,
     IngestParams,
     PlanCursor,
+    crawl_lane,
     part_key,
 )
 from shared.page_ingest.ports import Item, Page, PriceRange, Token
@@ -207,7 +208,7 @@ class Liar(MovingList):
     lies: dict[str, Any] = {}  # noqa: RUF012 - a test sets its own
 
     def count(self, token: str, prices: PriceRange) -> int:
-        return max(0, super().count(token, prices) + self.lies.get("count", 0))
+        return max(0, super().count(token, prices) + int(self.lies.get("count", 0)))
 
     def page(self, token: str, prices: PriceRange, offset: int, limit: int) -> Page:
         if self.lies.get("endless"):
@@ -311,7 +312,7 @@ FAILED = LaneStatus.FAILED
 
 
 def a_part(low: int, high: int, crawl: int = 1, status: LaneStatus = LaneStatus.DONE, **cursor: Any) -> Lane:
-    return a_lane(decide.crawl_lane(low, high, 50, crawl), status, **{"counted": 5, "clean": True, **cursor})
+    return a_lane(crawl_lane(low, high, 50, crawl), status, **{"counted": 5, "clean": True, **cursor})
 
 
 def next_keys(run: Run, lanes: Sequence[Lane]) -> list[str]:
