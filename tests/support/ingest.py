@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from random import Random
 from typing import Any
@@ -25,7 +26,7 @@ from shared.page_ingest.ports import Upstream
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
 from tests.support.databases import as_user
-from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
+from tests.support.rig import BEGINNING, FIFO, LEASE_S, TABLES, TENANT, Rig
 
 OTHER_TENANT = UUID(int=0xB0)
 LOW, HIGH = 200, 20_000
@@ -110,7 +111,10 @@ class IngestRig(Rig):
         """What a person of the tenant sees through the views."""
         with self.owner.connect() as connection:
             connection.exec_driver_sql("set role baton_api")
-            connection.execute(sa.text("select set_config('app.tenant', :tenant, false)"), {"tenant": str(tenant)})
+            settings = {"tenant": str(tenant), "now": (BEGINNING + timedelta(seconds=self.now)).isoformat()}
+            connection.execute(
+                sa.text("select set_config('app.tenant', :tenant, false), set_config('sim.now', :now, false)"), settings
+            )
             try:
                 return list(connection.execute(sa.text(sql), params).mappings().all())
             finally:
