@@ -68,17 +68,20 @@ class IngestParams(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCursor:
-    """What is left to probe, and the partitions found so far, in price order."""
+    """What is left to probe, and the partitions found so far, in price order; `planned`: their lanes were made."""
 
     todo: Sequence[tuple[int, int]]
     parts: Sequence[tuple[int, int, int]] = ()
+    planned: bool = False
 
     @classmethod
     def read(cls, cursor: Json) -> Self:
-        return cls(todo=[tuple(r) for r in cursor["todo"]], parts=[tuple(p) for p in cursor["parts"]])
+        parts = [tuple(p) for p in cursor["parts"]]
+        return cls(todo=[tuple(r) for r in cursor["todo"]], parts=parts, planned=cursor["planned"])
 
     def to_json(self) -> Json:
-        return {"todo": [list(r) for r in self.todo], "parts": [list(p) for p in self.parts]}
+        parts = [list(p) for p in self.parts]
+        return {"todo": [list(r) for r in self.todo], "parts": parts, "planned": self.planned}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

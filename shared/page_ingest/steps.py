@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -116,9 +116,12 @@ class Asked:
 
 def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
     """A few probes; those before a failure count."""
+    if cursor.planned:  # a lane that was done and is restarted in its place
+        return Finish()
     for probes in range(decide.PROBES_PER_STEP):
         if not cursor.todo:
-            return Finish(lanes=decide.planned_lanes(cursor, params.page_size), cursor=cursor.to_json())
+            lanes = decide.planned_lanes(cursor, params.page_size)
+            return Finish(lanes=lanes, cursor=replace(cursor, planned=True).to_json())
         low, high = cursor.todo[0]
         try:
             count = asked.count(low, high)
@@ -135,6 +138,8 @@ def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
 
 def _crawl(cursor: CrawlCursor, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
     """One page of one partition."""
+    if cursor.split:  # as a plan that is restarted: others do its work
+        return Finish()
     if cursor.counted is None:
         cursor = cursor.but(counted=asked.count(cursor.low, cursor.high))
     asked_at, limit = decide.page_request(cursor, page_size)

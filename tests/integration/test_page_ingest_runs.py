@@ -22,7 +22,7 @@ from shared.page_ingest import steps
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import PriceRange, Token, Upstream
 from tests.support.databases import as_user
-from tests.support.ingest import OTHER_TENANT, IngestRig, ids
+from tests.support.ingest import OTHER_TENANT, IngestRig, at_once, ids
 from tests.support.rig import BEGINNING, DEAD, FIFO, TENANT
 
 
@@ -277,14 +277,11 @@ def test_of_steps_that_need_a_token_at_once_one_may_fetch_it(ingest: IngestRig) 
     begin, known = threading.Barrier(4), list[Any]()
 
     def look(token: int) -> None:
-        begin.wait(10)
-        known.append(ingest.store.look_up(a_turn(token), "nivoda"))
+        with ingest.another_process() as process:
+            begin.wait(10)
+            known.append(process.store.look_up(a_turn(token), "nivoda"))
 
-    threads = [threading.Thread(target=look, args=(n,)) for n in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(look, range(1, 5))
 
     assert sorted(each.ours for each in known) == [False, False, False, True]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -20,6 +23,7 @@ from shared.kernel.clock import Chance
 from shared.kernel.decide import Limits
 from shared.kernel.model import Turn
 from shared.kernel.settings import Relay
+from shared.kernel.store import PgStore
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.ports import Upstream
@@ -79,6 +83,20 @@ class IngestRig(Rig):
         run = self.run(run_id)
         return f"{run['status']} {run['outcome']}"
 
+    @contextmanager
+    def another_process(self) -> Iterator[IngestRig]:
+        """The same relay with connections of its own: what two processes do at once must not meet in one pool."""
+        worker = db.connect_engine(self.engine.url.render_as_string(hide_password=False))
+        sa.event.listen(worker, "checkout", self.tell_the_time)
+        other = copy(self)
+        other.store = PageStore(worker)
+        other.ports = replace(self.ports, store=PgStore(worker))
+        other.use(other.nivoda)
+        try:
+            yield other
+        finally:
+            worker.dispose()
+
     # What is the case.
 
     def lanes(self, run_id: UUID, prefix: str = "part:") -> list[Any]:
@@ -125,6 +143,15 @@ class IngestRig(Rig):
 def ids(standin: NivodaStandIn, low: int = LOW, high: int = HIGH) -> set[str]:
     """The stones that a run of this range must find."""
     return {stone.id for stone in standin.stones if low * 100 <= stone.price_cents < high * 100}
+
+
+def at_once(work: Callable[[Any], Any], shares: Sequence[Any]) -> None:
+    """Each share in a thread of its own."""
+    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.fixture
