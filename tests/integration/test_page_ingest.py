@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -84,3 +86,47 @@ def test_a_catalogue_that_changes_under_the_crawl_loses_no_stone(ingest: IngestR
     assert standin.held_throughout(before, after) & ids(standin) <= set(seen)
     assert set(seen) <= standin.catalogue.ever_held(before, after)
     assert standin.struck[Fault.SHIFT] == 25
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_forty_partitions_of_two_thousand_records_from_a_misbehaving_upstream(ingest: IngestRig) -> None:
+    standin = ingest.stock(40 * 1_500)
+    misbehave(standin)
+    standin.misbehave("shift", chance=0.02, budget=30, deletes=3, inserts=3)
+    before = ingest.moment()
+    run_id = ingest.start(partition_records=2_000, recrawls=5)
+
+    assert ingest.finish(run_id) == "succeeded complete", ingest.run(run_id)["error"]
+
+    after, seen = ingest.moment(), ingest.seen(run_id)
+    assert len(ingest.lanes(run_id)) >= 40
+    assert len(seen) == len(set(seen))
+    assert standin.held_throughout(before, after) & ids(standin) <= set(seen)
+    assert set(seen) <= standin.catalogue.ever_held(before, after)
+    assert ingest.terminal_lines(run_id) == [(1, "succeeded")]
+    assert len(ingest.lanes(run_id, "consolidate:")) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_five_thousand_pages_in_one_lane_with_flat_memory(ingest: IngestRig) -> None:
+    standin = ingest.stock(10_100)
+    run_id = ingest.start(partition_records=100_000, page_size=4)
+    while not ingest.lanes(run_id):
+        ingest.work(ingest.expect())
+    tracemalloc.start()
+    held = []
+    for _ in range(5):
+        ingest.work_off(most=900)
+        standin.log.clear()
+        gc.collect()
+        held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert ingest.finish(run_id) == "succeeded complete"
+
+    (lane,) = ingest.lanes(run_id)
+    assert lane["cursor"]["pages"] >= 5_000
+    assert sorted(ingest.seen(run_id)) == sorted(ids(standin))
+    assert max(held[1:]) - min(held[1:]) < 1_000_000, held

@@ -16,14 +16,14 @@ from shared.kernel import run as runs
 from shared.kernel.baton import Baton
 from shared.kernel.errors import Permanent, Refused
 from shared.kernel.metrics import Metric
-from shared.kernel.model import RunStatus, Turn
+from shared.kernel.model import Turn
 from shared.kernel.queue import Outgoing
 from shared.page_ingest import steps
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import PriceRange, Token, Upstream
 from tests.support.databases import as_user
-from tests.support.ingest import OTHER_TENANT, IngestRig, at_once, ids
-from tests.support.rig import BEGINNING, DEAD, FIFO, TENANT
+from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, at_once, ids
+from tests.support.rig import DEAD, FIFO, TENANT
 
 
 class BrokenAt:
@@ -244,33 +244,6 @@ def test_a_wrong_password_fails_the_run_at_once_and_says_so(shop: IngestRig) -> 
 
     assert "refuses the user name and password" in shop.run(run_id)["error"]["message"]
     assert shop.standin.calls[Operation.AUTHENTICATE] == 1
-
-
-def a_turn(token: int, tenant: UUID = TENANT) -> Turn:
-    return Turn(
-        lane_id=UUID(int=1),
-        run_id=UUID(int=2),
-        tenant_id=tenant,
-        kind="page_ingest",
-        key="plan",
-        holds_run=True,
-        epoch=1,
-        seq=0,
-        resend_no=0,
-        token=UUID(int=token),
-        cursor={},
-        params={},
-        claims=1,
-        attempts=0,
-        steps=0,
-        max_steps=10,
-        deadline_at=None,
-        cancel_at=None,
-        run_status=RunStatus.RUNNING,
-        run_epoch=1,
-        correlation_id=None,
-        now=BEGINNING,
-    )
 
 
 def test_of_steps_that_need_a_token_at_once_one_may_fetch_it(ingest: IngestRig) -> None:

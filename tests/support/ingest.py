@@ -15,13 +15,14 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+import urllib3
 
 from infra.local.standins.nivoda import NivodaStandIn
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
 from shared.kernel.decide import Limits
-from shared.kernel.model import Turn
+from shared.kernel.model import RunStatus, Turn
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.page_ingest.adapters.nivoda import Nivoda
@@ -46,6 +47,7 @@ class IngestRig(Rig):
         self.moments = count()
         self.store = PageStore(worker)
         self.base_url = ""
+        self.pool = urllib3.PoolManager(maxsize=4)
         self.use(self.nivoda)
         self.ports = replace(
             self.ports,
@@ -57,7 +59,8 @@ class IngestRig(Rig):
         self.kind = page_ingest(IngestPorts(upstream=upstream, store=self.store), limits)
 
     def nivoda(self, source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
-        return Nivoda(self.base_url, self.standin.username, self.standin.password, time_left_s=time_left_s)
+        username, password = self.standin.username, self.standin.password
+        return Nivoda(self.base_url, username, password, time_left_s=time_left_s, pool=self.pool)
 
     def stock(self, stones: int, seed: int = 0, low: int = LOW, high: int = HIGH, **options: Any) -> NivodaStandIn:
         """Put a new catalogue behind the upstream's address."""
@@ -154,6 +157,33 @@ def at_once(work: Callable[[Any], Any], shares: Sequence[Any]) -> None:
         thread.join()
 
 
+def a_turn(token: int, tenant: UUID = TENANT) -> Turn:
+    return Turn(
+        lane_id=UUID(int=1),
+        run_id=UUID(int=2),
+        tenant_id=tenant,
+        kind="page_ingest",
+        key="plan",
+        holds_run=True,
+        epoch=1,
+        seq=0,
+        resend_no=0,
+        token=UUID(int=token),
+        cursor={},
+        params={},
+        claims=1,
+        attempts=0,
+        steps=0,
+        max_steps=10,
+        deadline_at=None,
+        cancel_at=None,
+        run_status=RunStatus.RUNNING,
+        run_epoch=1,
+        correlation_id=None,
+        now=BEGINNING,
+    )
+
+
 @pytest.fixture
 def ingest(rig_database: str) -> Iterator[IngestRig]:
     worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
@@ -163,6 +193,7 @@ def ingest(rig_database: str) -> Iterator[IngestRig]:
     rig = IngestRig(worker, owner)
     sa.event.listen(worker, "checkout", rig.tell_the_time)
     yield rig
+    rig.pool.clear()
     rig.standin.stop()
     worker.dispose()
     owner.dispose()
