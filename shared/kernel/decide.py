@@ -164,9 +164,11 @@ def judge(lane: LaneFacts) -> Judgement:
         return _send(lane, Verdict.LEASE_RAN_OUT, resend_no=lane.resend_no + 1, resends=lane.resends)
     if lane.sent_at is None and lane.next_due_at - PROMOTE_BEFORE > now:
         return _leave(lane, Verdict.LATER, lane.next_due_at - PROMOTE_BEFORE)
+    if lane.sent_at is None and lane.next_due_at > now:
+        return _send(lane, Verdict.PROMOTED, resend_no=lane.resend_no, resends=lane.resends)
     if lane.sent_at is None:
-        verdict = Verdict.PROMOTED if lane.next_due_at > now else Verdict.UNSENT
-        return _send(lane, verdict, resend_no=lane.resend_no, resends=lane.resends)
+        # Overdue: a send failed, perhaps after it was accepted, perhaps of a process that died with its message in hand.
+        return _send(lane, Verdict.UNSENT, resend_no=lane.resend_no + 1, resends=lane.resends)
     patience_ends = max(lane.next_due_at, lane.sent_at) + resend_interval(lane.resends)
     if patience_ends > now:
         return _leave(lane, Verdict.WAITING, patience_ends)

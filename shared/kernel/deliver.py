@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shared.kernel.baton import Baton, read_baton
 from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
@@ -18,40 +18,43 @@ from shared.kernel.queue import Outgoing, QueueError
 def deliver(ports: Ports, dues: Sequence[Due]) -> None:
     """Send what is due within the queue's reach. The rows say `sent` already; what fails is made unsent again."""
     missed = _send(ports, dues)
-    if not missed:
-        return
-    ports.meter.count(Metric.SEND_FAILED, len(missed))
-    try:
-        ports.store.mark_unsent(missed)
-    except Exception:
-        # The tick finds a baton that nobody claims all the same, only later.
-        logger.exception("batons were not sent and could not be marked so", extra={"batons": len(missed)})
+    if missed:
+        _note(ports.store.mark_unsent, missed)
 
 
 def deliver_unsent(ports: Ports, dues: Sequence[Due]) -> None:
     """Send batons whose rows say `unsent` (after a cancel, a resume, a retry), then say that they are sent."""
     reachable = [due for due in dues if due.delay_s <= LONGEST_QUEUE_DELAY_S]
-    missed = set(_send(ports, reachable))
-    sent = [due.baton for due in reachable if due.baton not in missed]
-    if missed:
-        ports.meter.count(Metric.SEND_FAILED, len(missed))
+    missed = _send(ports, reachable)
+    sent = [due for due in reachable if due not in missed]
     if sent:
-        ports.store.mark_sent(sent)
+        _note(ports.store.mark_sent, sent)
 
 
-def _send(ports: Ports, dues: Sequence[Due]) -> list[Baton]:
-    by_queue: dict[str, list[tuple[Baton, Outgoing]]] = {}
+def _note(mark: Callable[[Sequence[Due]], None], dues: Sequence[Due]) -> None:
+    try:
+        mark(dues)
+    except Exception:
+        # The tick sends once more what it finds unsent or unclaimed; a copy is harmless.
+        logger.exception("what was sent could not be noted", extra={"batons": len(dues)})
+
+
+def _send(ports: Ports, dues: Sequence[Due]) -> list[Due]:
+    """Send what is within reach; answers what was not taken."""
+    by_queue: dict[str, list[tuple[Due, Outgoing]]] = {}
     for due in dues:
         if due.delay_s <= 0:
             queue = ports.relay.queue_of(due.baton.kind)
-            by_queue.setdefault(queue, []).append((due.baton, _for_fifo(due.baton)))
+            by_queue.setdefault(queue, []).append((due, _for_fifo(due.baton)))
         elif due.delay_s <= LONGEST_QUEUE_DELAY_S:
             # A standard queue: FIFO queues refuse a delay per message. Its group lets SQS be fair between tenants.
             delayed = Outgoing(body=due.baton.to_json(), group=str(due.tenant_id), delay_s=math.ceil(due.delay_s))
-            by_queue.setdefault(ports.relay.delay_queue, []).append((due.baton, delayed))
-    missed: list[Baton] = []
+            by_queue.setdefault(ports.relay.delay_queue, []).append((due, delayed))
+    missed: list[Due] = []
     for queue, entries in by_queue.items():
         missed += [entries[index][0] for index in _try_send(ports, queue, [outgoing for _, outgoing in entries])]
+    if missed:
+        ports.meter.count(Metric.SEND_FAILED, len(missed))
     return missed
 
 

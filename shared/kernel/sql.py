@@ -88,17 +88,22 @@ LANE_STATE = sa.text(f"""
 select status, claim_token, {_BATON} from lane where id = :lane_id
 """)
 
+# Lanes that somebody else is writing are skipped: whoever holds them knows better, and waiting here could deadlock.
 _NAMED_BATONS = """
-from jsonb_to_recordset(cast(:batons as jsonb)) as b (lane_id uuid, epoch integer, seq bigint, resend_no integer)
-where l.id = b.lane_id and l.epoch = b.epoch and l.seq = b.seq and l.resend_no = b.resend_no and l.status = 'active'
+where id in (
+    select l.id
+    from jsonb_to_recordset(cast(:batons as jsonb)) as b (lane_id uuid, epoch integer, seq bigint, resend_no integer)
+    join lane l on l.id = b.lane_id and l.epoch = b.epoch and l.seq = b.seq and l.resend_no = b.resend_no
+    where l.status = 'active'
+    for update of l skip locked)
 """
 MARK_UNSENT = sa.text(f"""
-update lane l set sent_at = null, check_at = least(l.check_at, l.next_due_at - interval '120 s')
+update lane set sent_at = null, check_at = least(check_at, next_due_at - interval '120 s')
 {_NAMED_BATONS}
 """)
 MARK_SENT = sa.text(f"""
-update lane l set sent_at = now()
-{_NAMED_BATONS} and l.sent_at is null
+update lane set sent_at = now()
+{_NAMED_BATONS} and sent_at is null
 """)
 
 INSERT_RUN = sa.text(f"""
@@ -335,12 +340,15 @@ NOTE_CLEANED = sa.text("""
 update remote_call set cleaned_at = now() where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null
 """)
 
+# A call without an answer may still be under way for as long as a function can run: until then it cannot be cleaned.
+_CALL_IS_OVER = "(c.confirmed_at is not null or c.intended_at < now() - interval '16 min')"
+
 # What a clean-up lane may remove: only what was there when it was created. A retried run makes new assets meanwhile.
-ASSETS = sa.text("""
+ASSETS = sa.text(f"""
 select c.run_id, c.tenant_id, l.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id
 from lane l
 join remote_call c on c.run_id = l.run_id and c.leaves_asset and c.cleaned_at is null and c.intended_at <= l.created_at
-where l.id = :lane_id
+where l.id = :lane_id and {_CALL_IS_OVER}
 order by c.epoch, c.key
 """)
 
@@ -349,7 +357,7 @@ LEAKED_ASSETS = sa.text(f"""
 select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id
 from remote_call c
 join run r on r.id = c.run_id
-where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_seconds("grace_s")}
+where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_seconds("grace_s")} and {_CALL_IS_OVER}
   and not exists (select from lane l where l.run_id = c.run_id and l.status = 'active')
 order by c.intended_at, c.run_id, c.key
 limit :most
@@ -374,7 +382,7 @@ delete from {table} where ctid = any(array(
 PRUNE = {
     "step": _prune_by_age("step"),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal"),
+    "signal": _prune_by_age("signal", "dispatched_at is not null"),
     # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside.
     "run": sa.text("""
 with old as (

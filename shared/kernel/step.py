@@ -128,7 +128,8 @@ class _Step:
         except Overtaken:
             raise
         except Exception as error:
-            if db.is_disconnect(error):
+            # A failure has no rows to blame; noting it as one more attempt would clear the claims that found poison.
+            if db.is_disconnect(error) or change.status is LaneStatus.FAILED:
                 raise
             change = self._after(error)
             self._commit(change, ms)

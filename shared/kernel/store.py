@@ -39,6 +39,7 @@ from shared.kernel.model import (
 )
 
 T = TypeVar("T")
+RACED_S = 1.0
 
 
 class PgStore:
@@ -75,11 +76,17 @@ class PgStore:
         status = LaneStatus(row["status"])
         return LaneState(row["epoch"], row["seq"], status, row["claim_token"], _due(row))
 
-    def mark_sent(self, batons: Sequence[Baton]) -> None:
-        self._run(sql.MARK_SENT, {"batons": _batons(batons)})
+    def mark_sent(self, dues: Sequence[Due]) -> None:
+        self._mark(sql.MARK_SENT, dues)
 
-    def mark_unsent(self, batons: Sequence[Baton]) -> None:
-        self._run(sql.MARK_UNSENT, {"batons": _batons(batons)})
+    def mark_unsent(self, dues: Sequence[Due]) -> None:
+        self._mark(sql.MARK_UNSENT, dues)
+
+    def _mark(self, statement: sa.TextClause, dues: Sequence[Due]) -> None:
+        """Batons of one tenant are marked as that tenant: an operator's role sees no other way."""
+        tenants = {due.tenant_id for due in dues}
+        with direct.alone(self._engine, tenants.pop() if len(tenants) == 1 else None) as line:
+            line.run(statement, {"batons": _batons([due.baton for due in dues])})
 
     def pass_gates(self, turn: Turn, keys: Sequence[str], probe_s: float) -> GatePass:
         params = {"keys": list(keys), "tenant_id": turn.tenant_id, "token": turn.token, "probe_s": probe_s}
@@ -88,8 +95,8 @@ class PgStore:
         if row["blocked_s"] is not None:
             return GatePass(row["blocked_s"], frozenset())
         probes = frozenset(row["probes"])
-        # Another lane took the probe between our look and our update.
-        return GatePass(probe_s if len(probes) < row["free"] else None, probes)
+        # Between our look and our update another lane took the probe, or opened the gate: look again soon.
+        return GatePass(RACED_S if len(probes) < row["free"] else None, probes)
 
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
         params = {**_held(turn), "key": key, "kind": kind, "leaves_asset": leaves_asset}

@@ -18,6 +18,7 @@ from shared.kernel.ports import Ports, Tx
 from shared.kernel.run import end, settle
 
 SPARE_S = 5.0  # for the batch in hand when the time is over
+LEAST_S = 1.0  # however little is left: a tick that does nothing at all would hide that
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class TickReport:
 def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     """Mend what is overdue, oldest first, until nothing is or the time is over; the next tick goes on."""
     report, elapsed = TickReport(), stopwatch()
-    time_limit_s = min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S)
+    time_limit_s = max(LEAST_S, min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S))
     while _mend_lanes(ports, report) == ports.relay.tick_batch:
         if elapsed() > time_limit_s:
             report.finished = False

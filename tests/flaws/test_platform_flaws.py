@@ -630,7 +630,7 @@ def test_p12_a_tenant_does_not_outlive_its_transaction(rig: Rig) -> None:
 
 
 def _tenant_of(tx: Any) -> str:
-    return str(tx._connection.execute(sa.text("select coalesce(current_setting('app.tenant', true), '')")).scalar_one())
+    return str(tx._line.scalars(sa.text("select coalesce(current_setting('app.tenant', true), '')"), {})[0])
 
 
 SESSION_STATE = {

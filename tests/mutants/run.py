@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +113,8 @@ def main() -> int:
     chosen = mutants(args.names)
     with scratch_server({"max_connections": "300"}) as server, ThreadPoolExecutor(args.jobs) as pool:
         verdicts = []
-        for verdict in pool.map(lambda mutant: attempt(mutant, server.url()), chosen):
+        for future in as_completed([pool.submit(attempt, mutant, server.url()) for mutant in chosen]):
+            verdict = future.result()
             verdicts.append(verdict)
             word = "killed  " if verdict.killed else "ALIVE   "
             print(f"{word} {verdict.mutant.name:45s} {verdict.took_s:6.1f} s  {verdict.how[:110]}", flush=True)

@@ -53,7 +53,7 @@ class MemoryBackend(MemoryStore):
         return [(tenant, n) for tenant, run, key, n in self.tally if run == run_id and key == lane]
 
     def left_outside(self) -> list[Any]:
-        return self._left_outside()
+        return [call for call in self.calls.values() if call.leaves_asset and call.cleaned_at is None]
 
 
 def add_to_tally(store: MemoryStore, lane: Any, params: Any) -> None:

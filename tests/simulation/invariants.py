@@ -67,10 +67,10 @@ class Invariants:
         if lane is None:
             return
         run = self.runs[turn.run_id]
-        require(turn.epoch == lane.epoch, "a message of an old epoch gives no turn", turn.key, turn.epoch, lane.epoch)
-        if lane.seq == turn.seq:
-            ahead = (lane.next_due_at - world.clock()).total_seconds()
-            require(ahead <= 1.0 or lane.cancel_at is not None, "a turn is taken when it is due", turn.key, ahead)
+        named, actual = (turn.epoch, turn.seq), (lane.epoch, lane.seq)
+        require(named == actual, "only the message of the current turn gives a turn", turn.key, named, actual)
+        ahead = (lane.next_due_at - world.clock()).total_seconds()
+        require(ahead <= 1.0 or lane.cancel_at is not None, "a turn is taken when it is due", turn.key, ahead)
         require(run.paused_at is None or turn.cancel_at is not None, "a paused run takes no turn", turn.key)
         holder = self.owner.get(turn.lane_id)
         if holder is not None and holder != turn.token and lane.lease_until is not None:
@@ -110,9 +110,16 @@ class Invariants:
             if judgement.verdict is Verdict.LEASE_RAN_OUT:
                 self.owner[lane.lane_id] = None
             if judgement.send:
+                self._spaced(lane.lane_id)
                 require(
                     not lane.run_paused or lane.cancel_at is not None, "the tick feeds no paused lane", lane.lane_id
                 )
+
+    def _spaced(self, lane_id: UUID) -> None:
+        """A lane that did not move since it was repaired is left alone for a while."""
+        again, self.repaired_at[lane_id] = self.repaired_at.get(lane_id, -1e9), self.world.now
+        if again >= self.moved_at[lane_id] and again > self.world.last_fault_at:
+            require(self.world.now - again >= 100, "repairs are spaced", lane_id, self.world.now - again)
 
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)

@@ -144,19 +144,19 @@ class MemoryStore:
         lane = self.lanes.get(lane_id)
         return None if lane is None else LaneState(lane.epoch, lane.seq, lane.status, lane.claim_token, self.due(lane))
 
-    def mark_sent(self, batons: Sequence[Baton]) -> None:
-        for lane in self._named(batons):
+    def mark_sent(self, dues: Sequence[Due]) -> None:
+        for lane in self._named(dues):
             if lane.sent_at is None:
                 self.write(lane, sent_at=self.now())
 
-    def mark_unsent(self, batons: Sequence[Baton]) -> None:
-        for lane in self._named(batons):
+    def mark_unsent(self, dues: Sequence[Due]) -> None:
+        for lane in self._named(dues):
             self.write(lane, sent_at=None, check_at=min(lane.check_at, lane.next_due_at - seconds(120)))
 
-    def _named(self, batons: Sequence[Baton]) -> Iterator[Any]:
-        for baton in batons:
-            lane = self.lanes.get(baton.lane_id)
-            if lane is not None and lane.status is ACTIVE and self.baton(lane) == baton:
+    def _named(self, dues: Sequence[Due]) -> Iterator[Any]:
+        for due in dues:
+            lane = self.lanes.get(due.baton.lane_id)
+            if lane is not None and lane.status is ACTIVE and self.baton(lane) == due.baton:
                 yield lane
 
     def pass_gates(self, turn: Turn, keys: Sequence[str], probe_s: float) -> GatePass:
@@ -208,7 +208,14 @@ class MemoryStore:
         return [self._call(row) for row in rows[:most]]
 
     def _left_outside(self) -> list[Any]:
-        return [call for call in self.calls.values() if call.leaves_asset and call.cleaned_at is None]
+        over = self.now() - timedelta(minutes=16)
+        return [
+            call
+            for call in self.calls.values()
+            if call.leaves_asset
+            and call.cleaned_at is None
+            and (call.confirmed_at is not None or call.intended_at < over)
+        ]
 
     def _call(self, row: Any) -> RemoteCall:
         return RemoteCall(

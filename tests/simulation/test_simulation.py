@@ -12,7 +12,7 @@ from tests.simulation.backends import MemoryBackend, prepare_database
 from tests.simulation.simulate import MakeStore, postgres_at, run_schedule, schedules
 from tests.support.databases import ServerAdmin
 
-IN_MEMORY = 20_000
+IN_MEMORY = 16_000  # and 4,000 more in which every situation must occur
 ON_POSTGRES = 1_000
 SHARES = 20
 SHARED_SEEDS = 200

@@ -352,7 +352,7 @@ def test_a_copy_gets_a_new_number_exactly_when_an_old_one_may_be_in_the_way(lane
     judgement = judge(lane)
 
     raised = judgement.resend_no - lane.resend_no
-    assert raised == (judgement.verdict in (Verdict.LEASE_RAN_OUT, Verdict.UNCLAIMED))
+    assert raised == (judgement.verdict in REPAIRS)
     assert judgement.due.baton.resend_no == judgement.resend_no
     assert judgement.resends - lane.resends == (judgement.verdict is Verdict.UNCLAIMED)
 
