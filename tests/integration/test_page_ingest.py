@@ -55,7 +55,7 @@ def misbehave(standin: NivodaStandIn) -> None:
     standin.misbehave("throttle", chance=0.02, budget=4)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_misbehaving_upstream_changes_nothing_about_the_rows(ingest: IngestRig, seed: int) -> None:
     standin = ingest.stock(2_400, seed)
     misbehave(standin)
@@ -71,7 +71,7 @@ def test_a_misbehaving_upstream_changes_nothing_about_the_rows(ingest: IngestRig
     assert not standin.surprises
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_catalogue_that_changes_under_the_crawl_loses_no_stone(ingest: IngestRig, seed: int) -> None:
     standin = ingest.stock(2_000, seed)
     standin.misbehave("shift", chance=0.15, budget=25, deletes=3, inserts=2, reprices=3)
