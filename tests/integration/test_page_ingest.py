@@ -119,6 +119,7 @@ def test_five_thousand_pages_in_one_lane_with_flat_memory(ingest: IngestRig) -> 
     held = []
     for _ in range(5):
         ingest.work_off(most=900)
+        ingest.now += 301  # the queue in memory remembers five minutes of deduplication ids, as SQS does
         standin.log.clear()
         gc.collect()
         held.append(tracemalloc.get_traced_memory()[0])
@@ -129,4 +130,4 @@ def test_five_thousand_pages_in_one_lane_with_flat_memory(ingest: IngestRig) -> 
     (lane,) = ingest.lanes(run_id)
     assert lane["cursor"]["pages"] >= 5_000
     assert sorted(ingest.seen(run_id)) == sorted(ids(standin))
-    assert max(held[1:]) - min(held[1:]) < 1_000_000, held
+    assert max(held[1:]) - min(held[1:]) < 200_000, held

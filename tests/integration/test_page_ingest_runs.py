@@ -233,6 +233,16 @@ def test_a_token_that_ends_is_fetched_again_once_for_all(shop: IngestRig) -> Non
     assert shop.standin.calls[Operation.AUTHENTICATE] == 2
 
 
+def test_a_token_that_is_never_accepted_is_not_asked_for_without_end(shop: IngestRig) -> None:
+    shop.standin.misbehave("expired")
+    run_id = shop.start()
+
+    assert shop.finish(run_id, within_s=24 * 3600) == "failed failed"
+
+    assert shop.lane(run_id, "plan")["last_error"]["code"] == "token_expired"
+    assert shop.standin.calls[Operation.AUTHENTICATE] <= 12
+
+
 def test_a_wrong_password_fails_the_run_at_once_and_says_so(shop: IngestRig) -> None:
     def with_wrong_password(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
         return Nivoda(shop.base_url, shop.standin.username, "wrong", time_left_s=time_left_s)
