@@ -1,0 +1,169 @@
+"""The words of page ingestion: what a run is asked for, the lanes it goes through, what a lane remembers. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.kernel.model import Json, NewLane
+from shared.page_ingest.ports import HIGHEST_DOLLARS, PriceRange
+
+KIND = "page_ingest"
+SMALLEST_PAGE, LARGEST_PAGE = 4, 50
+
+
+class AllPartitions(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rule: Literal["all"] = "all"
+
+
+class AtLeast(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rule: Literal["at_least"]
+    percent: Annotated[float, Field(gt=0, le=100)]
+
+
+class Critical(BaseModel):
+    """Partitions that hold any of these prices (whole dollars) must succeed; others may fail."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rule: Literal["critical"]
+    prices: Annotated[list[Annotated[int, Field(ge=0, le=HIGHEST_DOLLARS)]], Field(min_length=1, max_length=1000)]
+
+
+Policy = Annotated[AllPartitions | AtLeast | Critical, Field(discriminator="rule")]
+
+
+class IngestParams(BaseModel):
+    """What a run is asked for. Prices are whole dollars, half open: low <= price < high."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    source: Literal["nivoda"]
+    low: Annotated[int, Field(ge=0, lt=HIGHEST_DOLLARS)]
+    high: Annotated[int, Field(gt=0, le=HIGHEST_DOLLARS)]
+    partition_records: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    page_size: Annotated[int, Field(ge=SMALLEST_PAGE, le=LARGEST_PAGE)] = LARGEST_PAGE
+    policy: Policy = AllPartitions()
+    recrawls: Annotated[int, Field(ge=0, le=5)] = 2
+    time_limit_s: Annotated[int, Field(ge=60, le=30 * 86_400)] | None = None
+
+    @model_validator(mode="after")
+    def the_range_is_not_empty(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"the price range is empty: low {self.low} must be below high {self.high}")
+        return self
+
+    @model_validator(mode="after")
+    def critical_prices_are_in_the_range(self) -> Self:
+        if isinstance(self.policy, Critical):
+            outside = [price for price in self.policy.prices if not self.low <= price < self.high]
+            if outside:
+                raise ValueError(f"critical prices outside the range: {outside[:5]}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCursor:
+    """What is left to probe, and the partitions found so far, in price order; `planned`: their lanes were made."""
+
+    todo: Sequence[tuple[int, int]]
+    parts: Sequence[tuple[int, int, int]] = ()
+    planned: bool = False
+
+    @classmethod
+    def read(cls, cursor: Json) -> Self:
+        parts = [tuple(p) for p in cursor["parts"]]
+        return cls(todo=[tuple(r) for r in cursor["todo"]], parts=parts, planned=cursor["planned"])
+
+    def to_json(self) -> Json:
+        parts = [list(p) for p in self.parts]
+        return {"todo": [list(r) for r in self.todo], "parts": parts, "planned": self.planned}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlCursor:
+    """Where a crawl of one partition stands.
+
+    `offset` rows have been walked through; `tail` are the last of them: the next page begins with these, so that rows
+    that moved are noticed. `counted` is the upstream's count when the crawl began, `shifts` how often rows had moved,
+    `misses` how often in a row the tail was not found, `empties` how often in a row nothing new came.
+    """
+
+    low: int
+    high: int
+    limit: int
+    crawl: int = 1
+    offset: int = 0
+    tail: Sequence[str] = ()
+    empties: int = 0
+    misses: int = 0
+    shifts: int = 0
+    pages: int = 0
+    duplicates: int = 0
+    counted: int | None = None
+    split: bool = False
+    clean: bool = False
+
+    @classmethod
+    def read(cls, cursor: Json) -> Self:
+        return cls(**{**cursor, "tail": tuple(cursor["tail"])})
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "tail": list(self.tail)}
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    @property
+    def prices(self) -> PriceRange:
+        return PriceRange(low=self.low, high=self.high)
+
+    @property
+    def from_the_start(self) -> Self:
+        """The same crawl, not begun yet: what a reset of a partition restarts its lane with."""
+        return type(self)(low=self.low, high=self.high, limit=self.limit, crawl=self.crawl)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCursor:
+    """Partitions still to be counted again (low, high, crawl, count of that crawl if it was clean), and those that drifted."""
+
+    todo: Sequence[tuple[int, int, int, int | None]]
+    drifted: Sequence[tuple[int, int, int]] = ()
+
+    @classmethod
+    def read(cls, cursor: Json) -> Self:
+        return cls(todo=[tuple(t) for t in cursor["todo"]], drifted=[tuple(d) for d in cursor["drifted"]])
+
+    def to_json(self) -> Json:
+        return {"todo": [list(t) for t in self.todo], "drifted": [list(d) for d in self.drifted]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidateCursor:
+    """`complete`: the run saw all there was. Rows up to `after` are consolidated; then those up to `gone_after` judged."""
+
+    complete: bool
+    after: str = ""
+    gone_after: str = ""
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+
+def part_key(low: int, high: int, crawl: int = 1) -> str:
+    """The name of a partition's crawl; a later crawl of the same prices has a name of its own."""
+    again = "" if crawl == 1 else f"#{crawl}"
+    return f"part:{low:010d}-{high:010d}{again}"
+
+
+def crawl_lane(low: int, high: int, page_size: int, crawl: int = 1) -> NewLane:
+    cursor = CrawlCursor(low=low, high=high, limit=page_size, crawl=crawl)
+    return NewLane(key=part_key(low, high, crawl), cursor=cursor.to_json())

@@ -1,0 +1,51 @@
+"""Guards that page ingestion finds its upstream's account, or fails the lane with the name of what is missing."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from shared.kernel.errors import Permanent
+from shared.page_ingest.adapters.nivoda import Nivoda
+from shared.page_ingest.live import live
+from tests.support.ingest import a_turn
+
+ACCOUNT = {
+    "BATON_NIVODA_BASE_URL": "https://upstream.example",
+    "BATON_NIVODA_USERNAME": "buyer",
+    "BATON_NIVODA_PASSWORD": "canary-password",
+}
+NOWHERE = sa.create_engine("postgresql+pg8000://baton_worker@203.0.113.1/baton")
+
+
+def test_the_account_comes_from_the_environment() -> None:
+    upstream = live(NOWHERE, ACCOUNT).upstream("nivoda", a_turn(1), lambda: 30.0)
+
+    assert isinstance(upstream, Nivoda)
+
+
+@pytest.mark.parametrize("missing", sorted(ACCOUNT))
+def test_what_is_missing_is_named_and_nobody_tries_again(missing: str) -> None:
+    ports = live(NOWHERE, {name: value for name, value in ACCOUNT.items() if name != missing})
+
+    with pytest.raises(Permanent) as caught:
+        ports.upstream("nivoda", a_turn(1), lambda: 30.0)
+
+    assert caught.value.code == "bad_settings"
+    assert missing in caught.value.message
+    assert "canary" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "address", ["", "ftp://upstream.example", "http://upstream.example", "https://u:canary@h.example"]
+)
+def test_an_address_that_makes_no_sense_is_named(address: str) -> None:
+    with pytest.raises(Permanent, match="BATON_NIVODA_BASE_URL") as caught:
+        live(NOWHERE, {**ACCOUNT, "BATON_NIVODA_BASE_URL": address}).upstream("nivoda", a_turn(1), lambda: 30.0)
+
+    assert "canary" not in caught.value.message
+
+
+def test_there_is_no_other_source() -> None:
+    with pytest.raises(Permanent, match="no source elsewhere"):
+        live(NOWHERE, ACCOUNT).upstream("elsewhere", a_turn(1), lambda: 30.0)

@@ -1,0 +1,67 @@
+"""Guards that every block of docs/page-ingest.md does what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from shared.kernel.run import restart_lane, retry_run, start_run, wake_lane
+from shared.page_ingest.model import CrawlCursor
+from tests.support.ingest import IngestRig, ids
+from tests.support.rig import TENANT
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "page-ingest.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_is_true(ingest: IngestRig) -> None:
+    start, wake, restart, retry = blocks("python")
+    ingest.stock(300)
+    names: dict[str, Any] = {
+        **{each.__name__: each for each in (start_run, wake_lane, restart_lane, retry_run, CrawlCursor)},
+        "ports": ingest.ports,
+        "kind": ingest.kind,
+        "tenant_id": TENANT,
+    }
+    exec(start, names)
+    run_id = names["run_id"]
+    while not ingest.lanes(run_id):
+        ingest.work(ingest.expect())
+    ingest.work(ingest.expect())
+    lane = ingest.lanes(run_id)[0]
+    names |= {"lane_id": lane["id"], "cursor": lane["cursor"]}
+    assert lane["cursor"]["offset"] == 50
+
+    exec(wake, names)
+    exec(restart, names)
+    assert ingest.lanes(run_id)[0]["cursor"]["offset"] == 0
+    assert ingest.finish(run_id) == "succeeded complete"
+    exec(retry, names)
+    assert ingest.finish(run_id) == "succeeded complete"
+
+    assert ingest.diamonds() == ids(ingest.standin)
+    rows = [ingest.view(each.replace(":run_id", f"'{run_id}'")) for each in blocks("sql")]
+    assert [len(found) for found in rows] == [10, 0, 0, 0, 1, 10]
+
+
+def test_the_stand_in_starts_as_the_page_says() -> None:
+    (command,) = blocks("sh")
+    program, *arguments = command.split()
+    assert program == "python"
+    with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:")
+        process.terminate()
+
+
+def test_every_block_is_tried() -> None:
+    assert len(re.findall(r"^```\w+$", PAGE, flags=re.MULTILINE)) == len(
+        [*blocks("python"), *blocks("sql"), *blocks("sh")]
+    )

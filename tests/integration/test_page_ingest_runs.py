@@ -1,0 +1,463 @@
+"""What may become of an ingestion run: policies, retries, splits, overlapping runs and tenants, views, bad input."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from infra.local.standins.nivoda_faults import Fault, Operation
+from shared.kernel import db
+from shared.kernel import run as runs
+from shared.kernel.baton import Baton
+from shared.kernel.errors import Permanent, Refused
+from shared.kernel.metrics import Metric
+from shared.kernel.model import Turn
+from shared.kernel.queue import Outgoing
+from shared.page_ingest import steps
+from shared.page_ingest.adapters.nivoda import Nivoda
+from shared.page_ingest.ports import PriceRange, Token, Upstream
+from tests.support.databases import as_user
+from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, at_once, ids
+from tests.support.rig import DEAD, FIFO, TENANT
+
+
+class BrokenAt:
+    """The real adapter, except that it fails for good on partitions that hold certain prices."""
+
+    def __init__(self, rig: IngestRig, *dollars: int) -> None:
+        self.rig = rig
+        self.dollars = set(dollars)
+
+    def __call__(self, source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
+        real, broken = self.rig.nivoda(source, turn, time_left_s), self
+
+        class Client:
+            authenticate, count = real.authenticate, real.count
+
+            def page(self, token: str, prices: PriceRange, offset: int, limit: int) -> Any:
+                if any(prices.low <= dollars < prices.high for dollars in broken.dollars):
+                    raise Permanent("this shelf is closed", "closed")
+                return real.page(token, prices, offset, limit)
+
+        return Client()
+
+
+@pytest.fixture
+def shop(ingest: IngestRig) -> IngestRig:
+    ingest.stock(600)
+    return ingest
+
+
+def test_a_failed_partition_fails_the_run_and_can_be_run_again_alone(shop: IngestRig) -> None:
+    broken = BrokenAt(shop, 5_000)
+    shop.use(broken)
+    run_id = shop.start()
+    assert shop.finish(run_id) == "failed partitions_failed"
+    failed = [lane for lane in shop.lanes(run_id) if lane["status"] == "failed"]
+    assert [lane["last_error"]["code"] for lane in failed] == ["closed"]
+    assert not shop.diamonds(), "nothing was consolidated"
+    seqs = {lane["key"]: lane["seq"] for lane in shop.lanes(run_id) if lane["status"] == "done"}
+
+    broken.dollars.clear()
+    runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
+
+    assert shop.finish(run_id) == "succeeded complete"
+    assert shop.diamonds() == ids(shop.standin)
+    assert {lane["key"]: lane["seq"] for lane in shop.lanes(run_id) if lane["key"] in seqs} == seqs
+    assert shop.terminal_lines(run_id) == [(1, "failed"), (2, "succeeded")]
+    assert [lane["key"] for lane in shop.lanes(run_id, "consolidate:")] == ["consolidate:2"]
+
+
+def test_enough_partitions_are_enough_and_the_rest_can_follow(shop: IngestRig) -> None:
+    broken = BrokenAt(shop, 5_000)
+    shop.use(broken)
+    run_id = shop.start(policy={"rule": "at_least", "percent": 50})
+    assert shop.finish(run_id) == "succeeded partial"
+    (failed,) = [lane for lane in shop.lanes(run_id) if lane["status"] == "failed"]
+    missing = ids(shop.standin, failed["cursor"]["low"], failed["cursor"]["high"])
+    assert missing
+    assert shop.diamonds() == ids(shop.standin) - missing
+
+    broken.dollars.clear()
+    runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
+
+    assert shop.finish(run_id) == "succeeded complete"
+    assert shop.diamonds() == ids(shop.standin)
+    assert [lane["key"] for lane in shop.lanes(run_id, "consolidate:")] == ["consolidate:1", "consolidate:2"]
+    assert shop.terminal_lines(run_id) == [(1, "succeeded"), (2, "succeeded")]
+
+
+@pytest.mark.parametrize(("critical", "ends"), [(5_000, "failed partitions_failed"), (15_000, "succeeded partial")])
+def test_a_critical_partition_must_succeed(shop: IngestRig, critical: int, ends: str) -> None:
+    shop.use(BrokenAt(shop, 5_000))
+    run_id = shop.start(policy={"rule": "critical", "prices": [critical]})
+
+    assert shop.finish(run_id) == ends
+
+
+def test_a_partition_that_grows_while_it_is_crawled_is_cut(ingest: IngestRig) -> None:
+    standin = ingest.stock(60)
+    grown: list[str] = []
+
+    def grow(operation: Operation, variables: Any) -> None:
+        if operation is Operation.PAGE and not grown:
+            grown.extend(standin.catalogue.insert() for _ in range(400))
+
+    standin.before_each = grow
+    run_id = ingest.start(partition_records=60, page_size=20, recrawls=5)
+
+    assert ingest.finish(run_id) == "succeeded complete"
+
+    assert sorted(ingest.seen(run_id)) == sorted(ids(standin))
+    assert [row for row in ingest.view("select * from partition_progress") if row["split"]]
+    metadata = ingest.view("select * from run_metadata")[0]
+    assert metadata["expected_workers"] == metadata["completed_workers"] > 1
+
+
+def test_what_a_complete_run_does_not_see_is_gone_but_never_deleted(shop: IngestRig) -> None:
+    everything = ids(shop.standin)
+    assert shop.finish(shop.start()) == "succeeded complete"
+    sold = {stone.id for stone in shop.standin.stones[::7]}
+    for stone_id in sold:
+        shop.standin.catalogue.delete(stone_id)
+    shop.now += 3_600
+
+    broken = BrokenAt(shop, 5_000)
+    shop.use(broken)
+    assert shop.finish(shop.start(policy={"rule": "at_least", "percent": 50})) == "succeeded partial"
+    assert shop.diamonds(gone=True) == set(), "a run that did not see all cannot say what is gone"
+
+    broken.dollars.clear()
+    shop.now += 3_600
+    assert shop.finish(shop.start(high=5_000)) == "succeeded complete"
+    cheap = {row["external_id"] for row in shop.rows("select external_id from diamond where price_cents < 500000")}
+    assert shop.diamonds(gone=True) == sold & cheap, "and a run says nothing about prices that it did not look at"
+
+    shop.now += 3_600
+    assert shop.finish(shop.start()) == "succeeded complete"
+    assert (shop.diamonds(), shop.diamonds(gone=True)) == (everything - sold, sold)
+
+
+def test_a_stone_has_its_typed_columns_and_the_rest_as_it_came(shop: IngestRig) -> None:
+    run_id = shop.start()
+    shop.finish(run_id)
+    stone = shop.standin.stones[0]
+
+    (row,) = shop.view("select * from diamond where external_id = :id", id=stone.id)
+    (raw,) = shop.view("select * from raw_diamonds_nivoda where supplier_stone_id = :id", id=stone.id)
+
+    assert (row["offer_id"], row["price_cents"], float(row["carats"])) == (
+        stone.offer_id,
+        stone.price_cents,
+        stone.carats,
+    )
+    assert (row["shape"], row["availability"], row["source_run"]) == (stone.shape, stone.availability, run_id)
+    wanted = {"color": "color", "clarity": "clarity", "lab": "lab", "certificate": "certNumber"}
+    assert all(row[column] == stone.rest[name] for column, name in wanted.items())
+    assert row["rest"]["diamond"]["supplierStockId"] == f"S{stone.created}"
+    assert (raw["nivoda_stone_id"], raw["raw_payload"], len(raw["source_hash"])) == (stone.offer_id, row["rest"], 32)
+
+
+def test_a_row_that_did_not_change_is_not_written_again(shop: IngestRig) -> None:
+    run_id = shop.start()
+    while not shop.lanes(run_id, "audit:"):
+        shop.work(shop.expect())
+    before = {row["external_id"]: row["v"] for row in shop.rows("select external_id, xmin::text as v from raw_item")}
+    stone = shop.standin.stones[0]
+    shop.standin.catalogue.insert(price_cents=stone.price_cents)  # the partition drifts and is crawled again
+
+    assert shop.finish(run_id) == "succeeded complete"
+
+    after = {row["external_id"]: row["v"] for row in shop.rows("select external_id, xmin::text as v from raw_item")}
+    assert any(lane["key"].endswith("#2") for lane in shop.lanes(run_id))
+    assert len(after) == len(before) + 1
+    assert {key: after[key] for key in before} == before
+
+
+def test_consolidation_goes_in_bounded_batches(shop: IngestRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "CONSOLIDATE_BATCH", 50)
+    shop.finish(shop.start())
+    for stone in shop.standin.stones[:120]:
+        shop.standin.catalogue.delete(stone.id)
+    shop.now += 60
+    run_id = shop.start()
+
+    assert shop.finish(run_id) == "succeeded complete"
+
+    (lane,) = shop.lanes(run_id, "consolidate:")
+    assert lane["steps"] == -(-len(shop.seen(run_id)) // 50) + -(-120 // 50) + 1
+    assert shop.diamonds() == ids(shop.standin)
+
+
+def test_a_page_that_is_too_big_is_asked_for_in_halves_and_that_is_remembered(ingest: IngestRig) -> None:
+    standin = ingest.stock(300)
+    standin.misbehave("too_big_above", above=20)
+    assert ingest.finish(ingest.start()) == "succeeded complete"
+    refused = standin.struck[Fault.TOO_BIG_ABOVE]
+    assert 2 <= refused <= 20
+    assert [row["page_size"] for row in ingest.rows("select page_size from upstream")] == [12]
+
+    assert ingest.finish(ingest.start()) == "succeeded complete"
+    assert standin.struck[Fault.TOO_BIG_ABOVE] == refused, "the next run knows it from the start"
+
+    standin.behave()
+    ingest.now += 86_400 + 3_600
+    standin.log.clear()
+    assert ingest.finish(ingest.start()) == "succeeded complete"
+    assert max(call.limit for call in standin.log if call.operation is Operation.PAGE) == 50, "and for a day"
+
+
+def test_an_upstream_that_can_answer_nothing_fails_the_partition_with_its_reason(ingest: IngestRig) -> None:
+    standin = ingest.stock(30)
+    standin.misbehave("too_big_above", above=1)
+    run_id = ingest.start()
+
+    assert ingest.finish(run_id, within_s=24 * 3600) == "failed partitions_failed"
+
+    assert ingest.lanes(run_id)[0]["last_error"]["code"] == "page_too_big"
+
+
+def test_a_token_that_ends_is_fetched_again_once_for_all(shop: IngestRig) -> None:
+    run_id = shop.start()
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.expire_tokens()
+
+    assert shop.finish(run_id) == "succeeded complete"
+
+    assert shop.standin.calls[Operation.AUTHENTICATE] == 2
+
+
+def test_a_token_that_is_never_accepted_is_not_asked_for_without_end(shop: IngestRig) -> None:
+    shop.standin.misbehave("expired")
+    run_id = shop.start()
+
+    assert shop.finish(run_id, within_s=24 * 3600) == "failed failed"
+
+    assert shop.lane(run_id, "plan")["last_error"]["code"] == "token_expired"
+    assert shop.standin.calls[Operation.AUTHENTICATE] <= 12
+
+
+def test_a_wrong_password_fails_the_run_at_once_and_says_so(shop: IngestRig) -> None:
+    def with_wrong_password(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
+        return Nivoda(shop.base_url, shop.standin.username, "wrong", time_left_s=time_left_s)
+
+    shop.use(with_wrong_password)
+    run_id = shop.start()
+
+    assert shop.finish(run_id) == "failed failed"
+
+    assert "refuses the user name and password" in shop.run(run_id)["error"]["message"]
+    assert shop.standin.calls[Operation.AUTHENTICATE] == 1
+
+
+def test_of_steps_that_need_a_token_at_once_one_may_fetch_it(ingest: IngestRig) -> None:
+    begin, known = threading.Barrier(4), list[Any]()
+
+    def look(token: int) -> None:
+        with ingest.another_process() as process:
+            begin.wait(10)
+            known.append(process.store.look_up(a_turn(token), "nivoda"))
+
+    at_once(look, range(1, 5))
+
+    assert sorted(each.ours for each in known) == [False, False, False, True]
+
+
+def test_a_token_is_shared_until_its_end_and_a_dead_fetcher_blocks_nobody_for_long(ingest: IngestRig) -> None:
+    store = ingest.store
+    assert store.look_up(a_turn(1), "nivoda").ours
+    ingest.now = 29
+    assert not store.look_up(a_turn(2), "nivoda").ours
+    ingest.now = 31
+    assert store.look_up(a_turn(2), "nivoda").ours, "the first one died"
+    store.save_token(a_turn(1), "nivoda", Token("late", 600))
+    assert store.look_up(a_turn(3), "nivoda").token is None, "and what it brings later does not count"
+    store.save_token(a_turn(2), "nivoda", Token("good", 600))
+    assert store.look_up(a_turn(3), "nivoda").token == "good"
+    assert store.look_up(a_turn(3, OTHER_TENANT), "nivoda").token is None, "another tenant has its own"
+    ingest.now = 31 + 541
+    assert store.look_up(a_turn(4), "nivoda").ours, "a little before it ends"
+    store.give_up_token(a_turn(4), "nivoda")
+    assert store.look_up(a_turn(5), "nivoda").ours
+
+
+def test_runs_of_one_tenant_at_the_same_time_do_not_disturb_each_other(shop: IngestRig) -> None:
+    both = [shop.start(), shop.start(partition_records=60)]
+
+    assert [shop.finish(run_id) for run_id in both] == ["succeeded complete"] * 2
+
+    for run_id in both:
+        assert sorted(shop.seen(run_id)) == sorted(ids(shop.standin))
+        assert shop.terminal_lines(run_id) == [(1, "succeeded")]
+
+
+def test_a_canceled_run_stops_and_can_go_on(shop: IngestRig) -> None:
+    run_id = shop.start()
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    runs.cancel_run(shop.ports, shop.kind, TENANT, run_id)
+    calls = shop.standin.calls.total()
+    assert shop.finish(run_id) == "canceled canceled"
+    assert shop.standin.calls.total() == calls
+
+    runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
+
+    assert shop.finish(run_id) == "succeeded complete"
+    assert shop.diamonds() == ids(shop.standin)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize("wrong", [{"source": "elsewhere"}, {"low": 900, "high": 500}, {"page_size": 51}])
+def test_a_run_that_makes_no_sense_leaves_nothing_behind(shop: IngestRig, wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        shop.start(**wrong)
+
+    assert not shop.rows("select 1 from run")
+    assert not shop.rows("select 1 from lane")
+
+
+def test_messages_that_are_no_batons_of_ours_disturb_nobody(shop: IngestRig) -> None:
+    run_id = shop.start()
+    foreign = Baton(kind="tally", lane_id=UUID(int=9), epoch=1, seq=0, resend_no=0).to_json()
+    unknown = Baton(kind="page_ingest", lane_id=UUID(int=9), epoch=1, seq=0, resend_no=0).to_json()
+    for n, body in enumerate(["garbage", "{}", '{"v":99}', "[]", foreign, unknown]):
+        shop.queue.send(FIFO, [Outgoing(body=body, group=f"g{n}", dedup_id=f"d{n}")])
+
+    assert shop.finish(run_id) == "succeeded complete"
+    shop.pass_time(4 * 3600)
+
+    assert sorted(shop.seen(run_id)) == sorted(ids(shop.standin))
+    assert shop.counted[Metric.UNREADABLE] >= 5
+    assert not shop.queue.messages(FIFO).visible
+    assert not shop.queue.messages(DEAD).visible
+
+
+def test_a_lane_that_nobody_knows_fails_with_its_name(shop: IngestRig) -> None:
+    run_id = shop.start()
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.rows("update lane set key = 'mystery' where id = :id returning 1", id=shop.lanes(run_id)[0]["id"])
+
+    shop.pass_time(60)
+
+    assert shop.lane(run_id, "mystery")["last_error"]["code"] == "unknown_lane"
+
+
+# --- what people see
+
+
+SEED_QUERIES = {
+    "active": "select * from partition_progress where completed = false order by updated_at desc",
+    "stuck": "select * from partition_progress where completed = false and updated_at < now() - interval '10 minutes'",
+    "workers": """select rm.run_id, rm.completed_workers, rm.expected_workers, rm.failed_workers
+                  from run_metadata rm where rm.completed_at is null""",
+    "one": "select * from partition_progress where run_id = :run_id and completed = true",
+}
+
+
+def test_the_monitoring_queries_of_the_seed_work(shop: IngestRig) -> None:
+    run_id = shop.start()
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    for _ in range(4):
+        shop.work(shop.expect())
+
+    active = shop.view(SEED_QUERIES["active"])
+    (workers,) = shop.view(SEED_QUERIES["workers"])
+    assert len(active) == len(shop.lanes(run_id)) == workers["expected_workers"]
+    assert max(row["next_offset"] for row in active) >= 50
+    assert workers["completed_workers"] == workers["failed_workers"] == 0
+
+    shop.finish(run_id)
+    assert not shop.view(SEED_QUERIES["workers"])
+    assert len(shop.view(SEED_QUERIES["one"], run_id=run_id)) == workers["expected_workers"]
+    assert shop.view(SEED_QUERIES["stuck"]) == []
+
+
+def test_a_partition_is_stuck_when_it_was_silent_for_far_longer_than_its_pace(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+
+    def stuck(silent_s: int, pace_s: int) -> bool:
+        shop.rows(
+            """update lane set steps = 10, updated_at = pg_catalog.now() - make_interval(secs => :silent), next_due_at = created_at,
+               created_at = pg_catalog.now() - make_interval(secs => :silent + 10 * :pace)
+               where run_id = :id and key like 'part:%' returning 1""",
+            id=run_id,
+            silent=silent_s,
+            pace=pace_s,
+        )
+        return bool(shop.view("select stuck from partition_progress")[0]["stuck"])
+
+    assert not stuck(silent_s=100, pace_s=2)
+    assert stuck(silent_s=130, pace_s=2)
+    assert not stuck(silent_s=550, pace_s=60)
+    assert stuck(silent_s=650, pace_s=60)
+    runs.pause_run(shop.ports, TENANT, run_id)
+    assert not stuck(silent_s=650, pace_s=60)
+
+
+VIEWS = ("raw_diamonds_nivoda", "partition_progress", "worker_runs", "run_metadata", "raw_item", "diamond")
+
+
+def test_a_tenant_sees_only_its_own(shop: IngestRig) -> None:
+    mine, theirs = shop.start(), shop.start(tenant=OTHER_TENANT)
+    assert [shop.finish(run_id) for run_id in (mine, theirs)] == ["succeeded complete"] * 2
+
+    for name in VIEWS:
+        for tenant in (TENANT, OTHER_TENANT):
+            found = {row["tenant_id"] for row in shop.view(f"select tenant_id from {name}", tenant)}
+            assert found == {tenant}, name
+        assert shop.view(f"select * from {name}", UUID(int=0xC0)) == []
+
+
+def test_the_worker_is_bound_to_the_tenant_of_its_turn(shop: IngestRig, rig_database: str) -> None:
+    shop.finish(shop.start())
+    engine = db.connect_engine(as_user(rig_database, "baton_worker"))
+    tables = ("raw_item", "diamond", "upstream")
+
+    def counts(tenant: UUID | None) -> list[int]:
+        with engine.begin() as connection:
+            if tenant is not None:
+                connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(tenant)})
+            return [connection.execute(sa.text(f"select count(*) from {table}")).scalar_one() for table in tables]
+
+    assert counts(None) == counts(OTHER_TENANT) == [0, 0, 0]
+    assert min(counts(TENANT)) > 0
+    foreign = sa.text("insert into upstream (tenant_id, source) values (:t, 'nivoda')")
+    with engine.begin() as connection:
+        connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(TENANT)})
+        with pytest.raises(sa.exc.DBAPIError, match="row-level security"):
+            connection.execute(foreign, {"t": str(OTHER_TENANT)})
+        connection.rollback()
+    engine.dispose()
+
+
+def test_a_throttled_upstream_is_left_alone_by_every_partition(shop: IngestRig) -> None:
+    run_id = shop.start()
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.misbehave("throttle", budget=1, retry_after="300")
+    before = shop.standin.calls.total()
+
+    shop.pass_time(290)
+
+    assert shop.standin.calls.total() == before + 1, "one was told to wait, and all waited"
+    assert shop.finish(run_id) == "succeeded complete"
+    assert {lane["attempts"] for lane in shop.lanes(run_id)} == {0}
+
+
+def test_the_ledger_has_one_row_for_every_step(shop: IngestRig) -> None:
+    shop.finish(shop.start())
+
+    for row in shop.rows("select l.seq, (select count(*) from step s where s.lane_id = l.id) as steps from lane l"):
+        assert row["seq"] == row["steps"]
