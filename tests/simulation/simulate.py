@@ -32,6 +32,7 @@ from tests.simulation.scenario import (
 from tests.simulation.world import World
 from tests.support.databases import as_user, server_admin
 
+PROGRESS_EVERY = 5_000
 MakeStore = Callable[[World], Store]
 DRAW: dict[str, Callable[[int], Scenario]] = {
     "random": draw_scenario,
@@ -154,6 +155,8 @@ def simulate(store: str, count: int, base: int, mode: str = "") -> Counter[str]:
         for name in names:
             seen.update(run_schedule(name, make_store).seen)
             seen["schedules"] += 1
+            if seen["schedules"] % PROGRESS_EVERY == 0:
+                print(f"  {seen['schedules']:,} of {count:,} schedules on {store}, no violation", file=sys.stderr)
     return seen
 
 
