@@ -45,7 +45,7 @@ TENANTS = tuple(UUID(int=0xA000 + n) for n in range(3))
 FIFO, DEAD, DELAY = "baton-tally.fifo", "baton-tally-dead.fifo", "baton-delay"
 RELAY = Relay(step_timeout_s=30, lease_s=40, asset_grace_s=0, tick_batch=50)
 LONGEST_S = 40 * 3600.0
-MOST_MOVES = 100_000
+MOST_MOVES = 10_000  # a thousand are many
 EMPTY = Contents(visible=(), in_flight=(), delayed=())
 
 
