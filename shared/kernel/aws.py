@@ -13,16 +13,19 @@ DEFAULT_REGION = "us-east-1"
 
 
 @functools.cache
-def client(service: str) -> Any:
+def client(
+    service: str, *, connect_s: int = CONNECT_TIMEOUT_S, read_s: int = READ_TIMEOUT_S, attempts: int = ATTEMPTS
+) -> Any:
     """Build the client of a service once per process; AWS_ENDPOINT_URL points it at a local cloud."""
+    config = _config(connect_s, read_s, attempts)
     if os.environ.get("AWS_ENDPOINT_URL", "").strip():
-        return _local_client(service)
+        return _local_client(service, config)
     import boto3  # noqa: PLC0415 - 100 ms that a function without AWS calls need not pay
 
-    return boto3.client(service, config=_config())
+    return boto3.client(service, config=config)
 
 
-def _local_client(service: str) -> Any:
+def _local_client(service: str, config: Any) -> Any:
     from localstack_client.session import Session  # noqa: PLC0415 - never imported in AWS
 
     session = Session(
@@ -31,15 +34,15 @@ def _local_client(service: str) -> Any:
         region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION,
     )
     # The session keeps its token to itself, so temporary credentials must be handed over here.
-    return session.client(service, config=_config(), aws_session_token=os.environ.get("AWS_SESSION_TOKEN"))
+    return session.client(service, config=config, aws_session_token=os.environ.get("AWS_SESSION_TOKEN"))
 
 
-def _config() -> Any:
+def _config(connect_s: int, read_s: int, attempts: int) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - as boto3
 
     return Config(
-        connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=READ_TIMEOUT_S,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
         tcp_keepalive=True,
     )

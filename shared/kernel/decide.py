@@ -30,6 +30,7 @@ from shared.kernel.model import (
     Verdict,
     Wait,
 )
+from shared.kernel.redact import redact
 from shared.kernel.retry import SURPRISE, TRANSIENT, Backoff, spread_s
 
 LONGEST_QUEUE_DELAY_S = 900
@@ -37,7 +38,6 @@ PROMOTE_BEFORE = timedelta(seconds=120)
 FIRST_RESEND = timedelta(minutes=3)
 LONGEST_RESEND = timedelta(minutes=30)
 PATIENT_RESENDS = 4
-RUN_LOOKED_AT_EVERY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
             return failed(turn, Problem(error.code, error.message))
         case Throttled():
             closing = GateClosing(
-                key=error.gate, shared=error.shared, retry_after_s=error.retry_after_s, reason=error.message
+                key=error.gate, shared=error.shared, retry_after_s=error.retry_after_s, reason=redact(error.message)
             )
             return LaneChange(
                 status=LaneStatus.ACTIVE,

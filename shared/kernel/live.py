@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import sqlalchemy as sa
 from pydantic import Field
 
-from shared.kernel import db
+from shared.kernel import aws, db
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Queue
@@ -58,19 +58,16 @@ def live_engine(env: Mapping[str, str]) -> sa.Engine:
 
 
 def live_queue() -> Queue:
-    # boto3 is most of what a cold start imports: nothing but a deployed function should wait for it.
-    from botocore.config import Config  # noqa: PLC0415
-
+    # botocore is most of what a cold start imports: nothing but a deployed function should wait for it.
     from shared.kernel.queue_sqs import SqsQueue  # noqa: PLC0415
 
     # A send that does not answer soon is the tick's to repeat; a step's own time is too short to wait for it.
-    patience = Config(connect_timeout=2, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
-    return SqsQueue(_client("sqs", config=patience))
+    return SqsQueue(aws.client("sqs", connect_s=2, read_s=5, attempts=2))
 
 
 def _by_secret(settings: Database, arn: str) -> tuple[str, Callable[[], str]]:
     """The secret is read again for every new connection, because it may have been rotated."""
-    client = _client("secretsmanager")
+    client = aws.client("secretsmanager")
 
     def read() -> dict[str, Any]:
         found: dict[str, Any] = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
@@ -92,7 +89,7 @@ def _by_secret(settings: Database, arn: str) -> tuple[str, Callable[[], str]]:
 def _by_iam(settings: Database) -> tuple[str, Callable[[], str]]:
     """A token lives for 15 minutes and opens one connection: each gets its own."""
     url = _url(settings, f"{PREFIX}IAM needs it")
-    client = _client("rds")
+    client = aws.client("rds")
 
     def token() -> str:
         return str(
@@ -113,9 +110,3 @@ def _url(settings: Database, why: str) -> str:
         "postgresql", settings.user, None, settings.host, settings.port or 5432, settings.name, trusted
     )
     return where.render_as_string(hide_password=False)
-
-
-def _client(service: str, **options: Any) -> Any:
-    import boto3  # noqa: PLC0415 - as above
-
-    return boto3.client(service, **options)

@@ -16,6 +16,7 @@ from shared.kernel.metrics import Metric
 from shared.kernel.model import Due, Ending, Json, NewLane, NextPhase, Run, RunStatus
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
+from shared.kernel.redact import redact
 
 
 def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json) -> UUID:
@@ -100,7 +101,7 @@ def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: 
         if run.cancel_requested_at is not None:
             return
         tx.request_cancel(run)
-        tx.add_history(run, "cancel_requested", {"reason": reason})
+        tx.add_history(run, "cancel_requested", {"reason": redact(reason)})
         dues.extend(tx.cancel_lanes(run.id))
         if not dues:
             dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports))
@@ -115,7 +116,7 @@ def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, reason: str = "") -> 
             raise Refused("being_canceled", "the run is being canceled")
         if run.paused_at is None:
             tx.pause_run(run)
-            tx.add_history(run, "paused", {"reason": reason})
+            tx.add_history(run, "paused", {"reason": redact(reason)})
 
 
 def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID) -> None:
@@ -134,7 +135,7 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: s
         if not run.status.ended:
             raise Refused("not_ended", "only a run that has ended can be tried again")
         reopened = tx.reopen_run(run)
-        tx.add_history(reopened, "retried", {"reason": reason})
+        tx.add_history(reopened, "retried", {"reason": redact(reason)})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             dues.extend(settle(tx, reopened, kind, ports))

@@ -25,7 +25,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PARTS = ("shared", "tests", "infra", "functions", "pyproject.toml")
 SCHEDULES = {"memory": 6_000, "postgres": 2_000}
-RACES_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ class Fault(StrEnum):
     CONFLICT = "conflict"  # a deadlock or a serialization failure: rolled back by the database
 
 
-STALLS = frozenset({Fault.STALL_BEFORE, Fault.STALL_AFTER})
 ANYWHERE = tuple(fault for fault in Fault if fault not in (Fault.DROP, Fault.CONFLICT))
 IN_TRANSACTION = (Fault.CRASH_BEFORE, Fault.FAIL_BEFORE, Fault.CONFLICT)
 AT_COMMIT = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAIL_BEFORE, Fault.FAIL_AFTER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -265,7 +264,9 @@ class Invariants:
         expected = Counter(dict.fromkeys(range(1, run.epoch + ended), 1))
         require(lines == expected, "I4 one terminal line per ended epoch", run.lines, run.epoch, run.status)
         if ended:
-            require(run.lines[-1][1] == run.status or run.lines[-1][0] <= run.epoch, "the line says what happened")
+            require(
+                run.lines[-1] == (run.epoch, run.status), "the last line says how it ended", run.lines[-1], run.status
+            )
             require(run.paused_at is None, "every ending clears the pause")
         if run.cancel_requested_at is not None and not ended:
             born = [lane.key for lane in lanes if lane.status == "active" and lane.holds_run and lane.cancel_at is None]
@@ -343,6 +344,3 @@ class Invariants:
         require(not twice, "I7 nothing is made twice", twice)
         forgotten = set(world.things) - listed - world.zombie_things
         require(not forgotten, "I7 nothing is left outside unlisted", forgotten)
-
-
-__all__ = ["Invariants", "Violation", "timedelta"]

@@ -34,7 +34,7 @@ from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
 from shared.kernel.settings import Relay
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import tick
-from tests.simulation.faults import ANYWHERE, AT_COMMIT, AT_SEND, IN_TRANSACTION, STALLS, Fault, Faults, RandomFaults
+from tests.simulation.faults import ANYWHERE, AT_COMMIT, AT_SEND, IN_TRANSACTION, Fault, Faults, RandomFaults
 from tests.simulation.invariants import Invariants, Violation
 from tests.simulation.scenario import Action, Scenario
 from tests.support.tally import tally_kind
@@ -470,7 +470,6 @@ class FaultyQueue:
 
     def send(self, queue: str, messages: Sequence[Outgoing]) -> list[int]:
         world = self._world
-        lost = Fault.DROP
 
         def effect() -> list[int]:
             if world.sends_are_lost():
@@ -483,7 +482,7 @@ class FaultyQueue:
         if world.rng.random() < world.scenario.switch_rate:
             world._switch()
         fault = world._draw("queue.send", AT_SEND)
-        if fault is lost:
+        if fault is Fault.DROP:
             return []
         if fault is not None:
             world._before(fault, actor, lambda: QueueUnavailable("send"))
@@ -581,6 +580,3 @@ def _brief(result: object) -> object:
             return (result.lane_id, result.epoch, result.seq, sorted(result.cursor.items()), *spent)
         case _:
             return repr(result)
-
-
-__all__ = ["STALLS", "World"]

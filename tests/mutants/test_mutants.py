@@ -1,0 +1,21 @@
+"""Guards that the mutants do not rot: each still fits the code and says which proof must notice it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.mutants.run import ROOT, Mutant, mutants
+
+PROOFS = {"memory", "postgres", "races"}
+
+
+@pytest.mark.parametrize("mutant", mutants([]), ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_code_and_names_its_proof(mutant: Mutant) -> None:
+    fits = subprocess.run(
+        ["git", "apply", "--check", str(mutant.path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert fits.returncode == 0, fits.stderr
+    assert mutant.killer[0] in PROOFS
