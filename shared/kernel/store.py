@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from shared.kernel import db, direct, sql
 from shared.kernel.baton import Baton
+from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
 from shared.kernel.direct import Row
 from shared.kernel.model import (
     REPAIRS,
@@ -54,7 +55,13 @@ class PgStore:
             yield PgTx(line)
 
     def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
-        params = {**_named(baton), "kind": baton.kind, "token": token, "lease_s": lease_s}
+        params = {
+            **_named(baton),
+            "kind": baton.kind,
+            "token": token,
+            "lease": _interval(lease_s),
+            "watch": _interval(lease_s + 60),
+        }
         # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
         row = self._again_if_disconnected(lambda: self._one(sql.CLAIM, params))
         if row is not None:
@@ -315,6 +322,7 @@ def _text(statement: str) -> sa.TextClause:
 
 
 def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+    sends = change.delay_s <= LONGEST_QUEUE_DELAY_S
     params: dict[str, Any] = {
         **_held(turn),
         "status": change.status,
@@ -322,7 +330,9 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         "progress": int(change.progress),
         "attempts": change.attempts,
         "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
-        "delay_s": change.delay_s,
+        "delay": _interval(change.delay_s),
+        "sends": sends,
+        "look": _interval(change.delay_s + (90 if sends else -120)),
         "outcome": change.outcome,
         "rows": change.rows,
         "ms": ms,
@@ -333,7 +343,16 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         params |= effect.params
     statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
     row = line.one(statement, params)
-    return None if row is None else _due(row)
+    if row is None:
+        return None
+    baton = Baton(
+        kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"]
+    )
+    return Due(baton, turn.tenant_id, change.delay_s if row["waits"] else 0.0)
+
+
+def _interval(seconds: float) -> str:
+    return f"{seconds:.6f} s"
 
 
 def _named(baton: Baton) -> dict[str, Any]:
