@@ -42,6 +42,15 @@ class Line:
         assert len(rows) < 2
         return rows[0] if rows else None
 
+    def often(self, statement: sa.TextClause, params: Row) -> Row | None:
+        """`one`, for the statements of every step: outside a transaction the server keeps their plans."""
+        text, names = _positional(statement)
+        context = self._driver.execute_often(text, [params[name] for name in names])
+        if not context.rows:
+            return None
+        (row,) = context.rows
+        return {column["name"]: value for column, value in zip(context.columns, row, strict=True)}
+
     def scalars(self, statement: sa.TextClause, params: Row) -> list[Any]:
         return [row[0] for row in self._execute(statement, params).rows]
 

@@ -63,7 +63,7 @@ class PgStore:
             "watch": _interval(lease_s + 60),
         }
         # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
-        row = self._again_if_disconnected(lambda: self._one(sql.CLAIM, params))
+        row = self._again_if_disconnected(lambda: self._often(sql.CLAIM, params))
         if row is not None:
             return _turn(row, baton, token)
         refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
@@ -136,6 +136,10 @@ class PgStore:
     def _run(self, statement: sa.TextClause, params: Row) -> int:
         with direct.alone(self._engine) as line:
             return line.run(statement, params)
+
+    def _often(self, statement: sa.TextClause, params: Row) -> Row | None:
+        with direct.alone(self._engine) as line:
+            return line.often(statement, params)
 
     def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
         with direct.alone(self._engine) as line:
@@ -342,12 +346,10 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
             raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
         params |= effect.params
     statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
-    row = line.one(statement, params)
+    row = line.often(statement, params)
     if row is None:
         return None
-    baton = Baton(
-        kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"]
-    )
+    baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
     return Due(baton, turn.tenant_id, change.delay_s if row["waits"] else 0.0)
 
 

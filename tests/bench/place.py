@@ -67,9 +67,9 @@ class Place:
 
 
 def trips(driver: Connection, act: Callable[[], int]) -> tuple[float, float]:
-    """Network flights and statements per operation. Every statement is parsed once or sent as a simple query; those that ride ahead of another count too."""
+    """Network flights and statements per operation. Every statement is bound once or sent as a simple query; those that ride ahead of another count too."""
     statements = 0
-    bound, simple = driver._bound, driver.execute_simple
+    bind, simple = driver._bind, driver.execute_simple
 
     def count(call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
@@ -80,12 +80,12 @@ def trips(driver: Connection, act: Callable[[], int]) -> tuple[float, float]:
         return counted
 
     watched: Any = driver
-    watched._bound, watched.execute_simple = count(bound), count(simple)
+    watched._bind, watched.execute_simple = count(bind), count(simple)
     flights = driver.flights
     try:
         done = act()
     finally:
-        del watched._bound, watched.execute_simple
+        del watched._bind, watched.execute_simple
     return (driver.flights - flights) / done, statements / done
 
 

@@ -318,7 +318,7 @@ def test_an_effect_sees_the_turn_being_committed(house: House) -> None:
     assert row.canary == f"tally/1/{turn.lane_id}"
 
 
-@pytest.mark.parametrize("name", ["token", "lane_id", "cursor", "rows", "delay_s"])
+@pytest.mark.parametrize("name", ["token", "lane_id", "cursor", "rows", "delay"])
 def test_an_effect_may_not_use_a_name_of_the_relay(house: House, name: str) -> None:
     run_id = house.start()
     turn = house.claim(run_id)
