@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functions.catalogue import KINDS
+from functions.catalogue import all_kinds
 from shared.kernel.entry import sweep_handler
-from shared.kernel.live import live_ports
+from shared.kernel.live import live_engine, live_ports
 
-handler = sweep_handler(live_ports(), KINDS)
+engine = live_engine()
+handler = sweep_handler(live_ports(engine=engine), all_kinds(engine))

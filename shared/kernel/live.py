@@ -33,17 +33,20 @@ class Database(Settings):
     pool: Literal["one", "none"] = "one"
 
 
-def live_ports(env: Mapping[str, str] = os.environ) -> Ports:
-    """What a deployed function works with. The queue and the database are called only when they are first needed."""
+def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = None) -> Ports:
+    """What a deployed function works with. The queue and the database are called only when they are first needed.
+
+    A kind that has statements of its own shares its `engine` with the relay: a process has one connection.
+    """
     return Ports(
-        store=PgStore(live_engine(env)),
+        store=PgStore(engine or live_engine(env)),
         queue=live_queue(),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         relay=Relay.from_env(env),
     )
 
 
-def live_engine(env: Mapping[str, str]) -> sa.Engine:
+def live_engine(env: Mapping[str, str] = os.environ) -> sa.Engine:
     settings = Database.from_env(env, PREFIX)
     name = env.get("AWS_LAMBDA_FUNCTION_NAME", "baton")[:63]
     if url := env.get("DATABASE_URL"):

@@ -379,10 +379,13 @@ PRUNE = {
     "step": _prune_by_age("step"),
     "repair": _prune_by_age("repair"),
     "signal": _prune_by_age("signal", "dispatched_at is not null"),
-    # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside.
-    "run": sa.text("""
+}
+
+# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has
+# rows of its own, the run stays until they are gone: without lanes nobody can take it up again meanwhile.
+PRUNE_RUNS = sa.text("""
 with old as (
-    select id from run r
+    select id, tenant_id, kind from run r
     where finished_at < now() - make_interval(days => :days)
       and not exists (select from lane l where l.run_id = r.id and l.status = 'active')
       and not exists (select from remote_call c where c.run_id = r.id and c.leaves_asset and c.cleaned_at is null)
@@ -390,7 +393,8 @@ with old as (
 lanes as (delete from lane where run_id in (select id from old) returning id),
 steps as (delete from step where lane_id in (select id from lanes)),
 calls as (delete from remote_call where run_id in (select id from old)),
-lines as (delete from history where run_id in (select id from old))
-delete from run where id in (select id from old)
-"""),
-}
+lines as (delete from history where run_id in (select id from old)),
+gone as (delete from run where id in (select id from old where kind <> all(cast(:with_rows as text[]))))
+select id, tenant_id, kind from old
+""")
+FORGET_RUN = sa.text("delete from run where id = :run_id")

@@ -133,6 +133,10 @@ class PgStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
 
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
+        rows = self._all(sql.PRUNE_RUNS, {"with_rows": list(with_rows), "days": older_than_days, "most": most})
+        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
+
     def _run(self, statement: sa.TextClause, params: Row) -> int:
         with direct.alone(self._engine) as line:
             return line.run(statement, params)
@@ -223,6 +227,9 @@ class PgTx:
     def fail_open_lanes(self, run_id: UUID, problem: Problem) -> None:
         self._run(sql.FAIL_OPEN_LANES, {"run_id": run_id, "error": db.jsonb(problem.to_json())})
 
+    def forget_run(self, run: Run) -> None:
+        self._run(sql.FORGET_RUN, {"run_id": run.id})
+
     def look_at_run_later(self, run: Run) -> None:
         self._run(sql.LOOK_AT_RUN_LATER, {"run_id": run.id})
 
@@ -233,8 +240,8 @@ class PgTx:
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
 
-    def apply(self, effect: Effect) -> None:
-        self._line.run(_text(effect.statement.sql), effect.params)
+    def apply(self, effect: Effect) -> int:
+        return self._line.run(_text(effect.statement.sql), effect.params)
 
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})

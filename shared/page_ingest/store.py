@@ -93,6 +93,13 @@ select max(external_id) from (
     select external_id from raw_item where run_id = :run_id and external_id > :after order by external_id limit :most) batch
 """)
 
+# What a run leaves behind besides its lanes. Diamonds belong to no run: they stay.
+PRUNE = Statement(
+    "page_ingest.prune",
+    """delete from raw_item where ctid = any(array(
+           select ctid from raw_item where run_id = :run_id order by external_id limit :most))""",
+)
+
 # A token that holds; or the right to fetch a new one; or neither, while somebody else fetches it.
 LOOK_UP = sa.text("""
 with known as (

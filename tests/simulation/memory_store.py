@@ -239,6 +239,9 @@ class MemoryStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return 0
 
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
+        return []
+
     # What several statements share.
 
     def holds(self, turn: Turn) -> bool:
@@ -394,8 +397,11 @@ class MemoryTx:
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self.s.append(self.s.signals, (tenant_id, name, payload))
 
-    def apply(self, effect: Effect) -> None:
+    def apply(self, effect: Effect) -> int:
         raise NotImplementedError(effect.statement.name)
+
+    def forget_run(self, run: Run) -> None:
+        raise NotImplementedError(run.id)
 
     def request_cancel(self, run: Run) -> None:
         self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now(), paused_at=None)
