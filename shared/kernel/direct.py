@@ -44,8 +44,7 @@ class Line:
 
     def often(self, statement: sa.TextClause, params: Row) -> Row | None:
         """`one`, for the statements of every step: outside a transaction the server keeps their plans."""
-        text, names = _positional(statement)
-        context = self._driver.execute_often(text, [params[name] for name in names])
+        context = self._execute(statement, params, often=True)
         if not context.rows:
             return None
         (row,) = context.rows
@@ -54,9 +53,10 @@ class Line:
     def scalars(self, statement: sa.TextClause, params: Row) -> list[Any]:
         return [row[0] for row in self._execute(statement, params).rows]
 
-    def _execute(self, statement: sa.TextClause, params: Row) -> Any:
+    def _execute(self, statement: sa.TextClause, params: Row, *, often: bool = False) -> Any:
         text, names = _positional(statement)
-        return self._driver.execute_unnamed(text, [params[name] for name in names])
+        values = [params[name] for name in names]
+        return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
 
 
 class _Loan:
