@@ -310,6 +310,11 @@ select id, tenant_id, kind from run where status in ('queued', 'running') and ch
 order by check_at, id limit :most
 """)
 
+# A run that could not be moved makes room for those behind it.
+SET_RUN_ASIDE = sa.text("""
+update run set check_at = now() + interval '2 minutes' where id = :run_id and tenant_id = :tenant_id and check_at <= now()
+""")
+
 # Only the holder of the turn may write an intent. A row that was there already is read, not written.
 INTEND = sa.text("""
 with held as (

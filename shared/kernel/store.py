@@ -126,6 +126,9 @@ class PgStore:
         rows = self._again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
         return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
 
+    def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
+        self._run(sql.SET_RUN_ASIDE, {"run_id": run_id, "tenant_id": tenant_id})
+
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         params = {**_named(baton), "kind": baton.kind, "error": db.jsonb(problem.to_json())}
         return self._run(sql.NOTE_DEAD_LETTER, params) == 1
@@ -357,7 +360,7 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
     if row is None:
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
-    return Due(baton, turn.tenant_id, change.delay_s if row["waits"] else 0.0)
+    return Due(baton, turn.tenant_id, float(change.delay_s) if row["waits"] else 0.0)
 
 
 def _interval(seconds: float) -> str:

@@ -228,6 +228,11 @@ class MemoryStore:
         rows.sort(key=lambda run: (run.check_at, run.id.int))
         return [(run.id, run.tenant_id, run.kind) for run in rows[:most]]
 
+    def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
+        run = self.runs[run_id]
+        if run.check_at <= self.now():
+            self.write(run, check_at=self.now() + seconds(120))
+
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         lane = self.lanes.get(baton.lane_id)
         if lane is None or lane.status is not ACTIVE or (lane.epoch, lane.seq) != (baton.epoch, baton.seq):
