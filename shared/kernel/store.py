@@ -360,7 +360,7 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
     if row is None:
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
-    return Due(baton, turn.tenant_id, float(change.delay_s) if row["waits"] else 0.0)
+    return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0)
 
 
 def _interval(seconds: float) -> str:
