@@ -56,7 +56,7 @@ with turn as (
     update lane
     set seq = seq + 1, status = :status, cursor = coalesce(cast(:cursor as jsonb), cursor),
         steps = steps + :progress, attempts = :attempts, last_error = coalesce(cast(:error as jsonb), last_error),
-        claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(),
+        claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
         next_due_at = case when cancel_at is null then now() + cast(:delay as interval) else now() end,
         sent_at = case when cast(:sends as boolean) or cancel_at is not null then now() end,
         check_at = least(check_at, now() + case when cancel_at is null then cast(:look as interval) else interval '90 s' end)
@@ -262,6 +262,7 @@ probed as (
       and not exists (select from wanted where blocks)
     returning g.key)
 select (select extract(epoch from max(until) - now())::double precision from wanted where blocks) as blocked_s,
+       (select key from wanted where blocks order by until desc, key limit 1) as closed_by,
        (select count(*) from wanted where not blocks) as free,
        coalesce((select array_agg(key) from probed), array[]::text[]) as probes
 """)

@@ -100,7 +100,7 @@ class PgStore:
         row = self._one(sql.PASS_GATES, params)
         assert row is not None
         if row["blocked_s"] is not None:
-            return GatePass(row["blocked_s"], frozenset())
+            return GatePass(row["blocked_s"], frozenset(), row["closed_by"])
         probes = frozenset(row["probes"])
         # Between our look and our update another lane took the probe, or opened the gate: look again soon.
         return GatePass(RACED_S if len(probes) < row["free"] else None, probes)
@@ -363,6 +363,7 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         "outcome": change.outcome,
         "rows": change.rows,
         "ms": ms,
+        "waits_for": change.waits_for,
     }
     for effect in change.effects:
         if clash := params.keys() & effect.params.keys():

@@ -128,6 +128,7 @@ MOVED = {
     "outcome": "moved",
     "rows": 1,
     "ms": 1,
+    "waits_for": None,
 }
 
 

@@ -163,9 +163,10 @@ class MemoryStore:
         now = self.now()
         gates = [self.gates.get((key, tenant)) for key in keys for tenant in (turn.tenant_id, None)]
         shut = [gate for gate in gates if gate is not None and gate.state != "open"]
-        blocking = [g.until for g in shut if g.until > now and not (g.state == "probing" and g.holder == turn.token)]
+        blocking = [g for g in shut if g.until > now and not (g.state == "probing" and g.holder == turn.token)]
         if blocking:
-            return GatePass((max(blocking) - now).total_seconds(), frozenset())
+            until = max(gate.until for gate in blocking)
+            return GatePass((until - now).total_seconds(), frozenset(), min(g.key for g in blocking if g.until == until))
         for gate in shut:
             self.write(gate, state="probing", holder=turn.token, until=now + seconds(probe_s))
         return GatePass(None, frozenset(gate.key for gate in shut))

@@ -155,7 +155,7 @@ def _a_step(connection: sa.Connection, sizes: Sizes) -> Measured:
     yield "claim", explain(connection, sql.CLAIM, {**held, "kind": "tally", "lease": "70 s", "watch": "130 s"})
     change = {
         "status": "active", "cursor": '{"n": 2}', "progress": 1, "attempts": 0, "error": None, "delay": "0 s", "sends": True, "look": "90 s",
-        "outcome": "moved", "rows": ROWS_PER_STEP, "ms": 1, "many": ROWS_PER_STEP,
+        "outcome": "moved", "rows": ROWS_PER_STEP, "ms": 1, "waits_for": None, "many": ROWS_PER_STEP,
     }  # fmt: skip
     yield "commit", explain(connection, sql.commit_turn((ADD_MANY,)), {**held, **change})
     batons = db.jsonb([{"lane_id": str(lane_id), "epoch": 1, "seq": 2, "resend_no": 0}])
