@@ -166,7 +166,9 @@ class MemoryStore:
         blocking = [g for g in shut if g.until > now and not (g.state == "probing" and g.holder == turn.token)]
         if blocking:
             until = max(gate.until for gate in blocking)
-            return GatePass((until - now).total_seconds(), frozenset(), min(g.key for g in blocking if g.until == until))
+            return GatePass(
+                (until - now).total_seconds(), frozenset(), min(g.key for g in blocking if g.until == until)
+            )
         for gate in shut:
             self.write(gate, state="probing", holder=turn.token, until=now + seconds(probe_s))
         return GatePass(None, frozenset(gate.key for gate in shut))
