@@ -1,12 +1,15 @@
-"""Lambda entry point: the HTTP API."""
+"""Lambda entry point: the HTTP API. Each kind of work brings its routes."""
 
 from __future__ import annotations
 
-import os
-
+from functions.catalogue import all_kinds
 from infra.migrations.head import newest_revision
-from shared.kernel.api import api_handler
-from shared.kernel.live import live_engine
+from shared.kernel.api import runs
+from shared.kernel.api.desk import Front
+from shared.kernel.api.frame import api_handler
+from shared.kernel.live import live_engine, live_ports
 from shared.kernel.store import PgStore
 
-handler = api_handler(PgStore(live_engine(os.environ)).health, newest_revision())
+engine = live_engine()
+front = Front(engine, live_ports(engine=engine), all_kinds(engine))
+handler = api_handler(front, PgStore(engine).health, newest_revision(), [runs.router])

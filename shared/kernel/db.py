@@ -26,6 +26,8 @@ LOST = ("network error", "connection is closed", "communication error", "Can't c
 
 # For one transaction only: a setting of the session would meet the next user of the connection.
 SET_TENANT = "select set_config('app.tenant', $1, true)"
+# The same for somebody who sees only what is his own.
+SET_TENANT_AND_OWNER = "select set_config('app.tenant', $1, true), set_config('app.owner', $2, true)"
 
 
 def connect_engine(

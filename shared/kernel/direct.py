@@ -62,17 +62,20 @@ class Line:
 class _Loan:
     """A pooled connection for as long as a `with` lasts. No generator: this is entered twice in every step."""
 
-    __slots__ = ("_commits", "_connection", "_loan", "_tenant")
+    __slots__ = ("_commits", "_connection", "_loan", "_owner", "_tenant")
 
-    def __init__(self, engine: sa.Engine, tenant: UUID | None, *, commits: bool) -> None:
+    def __init__(self, engine: sa.Engine, tenant: UUID | None, owner: str | None, *, commits: bool) -> None:
         self._loan = engine.raw_connection()
         self._connection = cast("driver.Connection", self._loan.dbapi_connection)
         self._tenant = tenant
+        self._owner = owner
         self._commits = commits
 
     def __enter__(self) -> Line:
         self._connection.autocommit = not self._commits
-        if self._tenant is not None:
+        if self._owner is not None:
+            self._connection.before_next(db.SET_TENANT_AND_OWNER, str(self._tenant), self._owner)
+        elif self._tenant is not None:
             self._connection.before_next(db.SET_TENANT, str(self._tenant))
         return Line(self._connection)
 
@@ -89,14 +92,14 @@ class _Loan:
             self._loan.close()  # the pool rolls back what is open and leaves autocommit
 
 
-def alone(engine: sa.Engine, tenant: UUID | None = None) -> _Loan:
-    """Each statement is its own transaction; the tenant holds for the first."""
-    return _Loan(engine, tenant, commits=False)
+def alone(engine: sa.Engine, tenant: UUID | None = None, owner: str | None = None) -> _Loan:
+    """Each statement is its own transaction; tenant and owner hold for the first."""
+    return _Loan(engine, tenant, owner, commits=False)
 
 
-def together(engine: sa.Engine, tenant: UUID | None) -> _Loan:
-    """One transaction, committed at the end unless something is raised."""
-    return _Loan(engine, tenant, commits=True)
+def together(engine: sa.Engine, tenant: UUID | None, owner: str | None = None) -> _Loan:
+    """One transaction, committed at the end unless something is raised. With an owner, only his runs are there."""
+    return _Loan(engine, tenant, owner, commits=True)
 
 
 @lru_cache(maxsize=1024)

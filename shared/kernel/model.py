@@ -396,3 +396,16 @@ class GatePass:
     wait_s: float | None
     probes: frozenset[str]
     closed_by: str | None = None  # the key of the gate that opens last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """Who did what to what, and why. `actor` is `user:<subject>` or `token:<id>`."""
+
+    tenant_id: UUID
+    actor: str
+    action: str
+    target: str
+    before: Json | None = None
+    after: Json | None = None
+    reason: str = ""

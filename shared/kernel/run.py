@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 from uuid import UUID
 
@@ -13,29 +13,50 @@ from shared.kernel.decide import settlement
 from shared.kernel.deliver import deliver, deliver_unsent
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.metrics import Metric
-from shared.kernel.model import Due, Ending, Json, NewLane, NextPhase, Run, RunStatus
+from shared.kernel.model import AuditEntry, Due, Ending, Json, NewLane, NextPhase, Run, RunStatus
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.redact import redact
 
 
-def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json) -> UUID:
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who asks for an action, and why; without an actor (a test, the command line on the spot) nothing is audited."""
+
+    actor: str | None = None
+    reason: str = ""
+    correlation_id: str | None = None
+
+
+NOBODY = By()
+
+
+def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY) -> UUID:
     """Create a run with its first lanes in one transaction, then send their batons."""
     with ports.store.begin(tenant_id) as tx:
-        run, dues = create_run(tx, ports, kind, tenant_id, params)
+        run, dues = create_run(tx, ports, kind, tenant_id, params, by)
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
     deliver(ports, dues)
     return run.id
 
 
-def create_run(tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, params: Json) -> tuple[Run, list[Due]]:
+def create_run(
+    tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY, label: str | None = None
+) -> tuple[Run, list[Due]]:
     """Start a run inside the caller's transaction; the caller delivers the batons after its commit."""
     new = kind.start(tx, tenant_id, params)
+    new = replace(
+        new,
+        created_by=by.actor or new.created_by,
+        correlation_id=by.correlation_id or new.correlation_id,
+        label=label or new.label,
+    )
     if not any(lane.holds_run for lane in new.lanes):
         raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
     run = tx.insert_run(ports.chance.new_id(), tenant_id, kind.name, new)
     tx.add_history(run, "accepted", {"lanes": len(new.lanes)})
+    _audit(tx, run, "start", by, after={"kind": kind.name})
     return run, create_lanes(tx, run, new.lanes, kind, ports)
 
 
@@ -93,7 +114,7 @@ def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]
     return create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
 
 
-def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
+def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Ask every lane that holds the run to stop at its next turn, and make that turn due now."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.status.ended:
@@ -101,13 +122,14 @@ def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: 
         if run.cancel_requested_at is not None:
             return
         tx.request_cancel(run)
-        tx.add_history(run, "cancel_requested", {"reason": redact(reason)})
+        tx.add_history(run, "cancel_requested", _said(by))
+        _audit(tx, run, "cancel", by)
         dues.extend(tx.cancel_lanes(run.id))
         if not dues:
             dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports))
 
 
-def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
+def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """No lane takes a new turn until resume; turns in progress still commit."""
     with _action(ports, tenant_id, run_id) as (tx, run, _):
         if run.status.ended:
@@ -116,26 +138,29 @@ def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, reason: str = "") -> 
             raise Refused("being_canceled", "the run is being canceled")
         if run.paused_at is None:
             tx.pause_run(run)
-            tx.add_history(run, "paused", {"reason": redact(reason)})
+            tx.add_history(run, "paused", _said(by))
+            _audit(tx, run, "pause", by)
 
 
-def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID) -> None:
+def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Go on where the pause began: due times stay, deadlines move by the time it took."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.paused_at is None:
             raise Refused("not_paused", "the run is not paused")
         paused_s = tx.resume_run(run)
-        tx.add_history(run, "resumed", {"paused_s": round(paused_s)})
+        tx.add_history(run, "resumed", {"paused_s": round(paused_s), **_said(by)})
+        _audit(tx, run, "resume", by)
         dues.extend(tx.resume_lanes(run.id, paused_s))
 
 
-def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: str = "") -> None:
+def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if not run.status.ended:
             raise Refused("not_ended", "only a run that has ended can be tried again")
         reopened = tx.reopen_run(run)
-        tx.add_history(reopened, "retried", {"reason": redact(reason)})
+        tx.add_history(reopened, "retried", _said(by))
+        _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             if not tx.lanes(run.id):
@@ -143,17 +168,19 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: s
             dues.extend(settle(tx, reopened, kind, ports))
 
 
-def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID) -> None:
+def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> None:
     """Make a waiting lane's turn due now, with a fresh copy of its baton."""
-    _lane_action(ports, tenant_id, lane_id, "lane_woken", lambda tx: tx.wake_lane(lane_id))
+    _lane_action(ports, tenant_id, lane_id, "lane_woken", by, lambda tx: tx.wake_lane(lane_id))
 
 
-def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None) -> None:
+def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None, by: By = NOBODY) -> None:
     """Open the next epoch of one lane of a run that goes on; None keeps its place."""
-    _lane_action(ports, tenant_id, lane_id, "lane_restarted", lambda tx: tx.restart_lane(lane_id, cursor))
+    _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, lambda tx: tx.restart_lane(lane_id, cursor))
 
 
-def _lane_action(ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, act: Callable[[Tx], Due | None]) -> None:
+def _lane_action(
+    ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, by: By, act: Callable[[Tx], Due | None]
+) -> None:
     with ports.store.begin(tenant_id) as tx:
         run_id = tx.lane_run(lane_id, tenant_id)
     if run_id is None:
@@ -166,7 +193,8 @@ def _lane_action(ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, act: C
         due = act(tx)
         if due is None:
             raise Refused("lane_ended", "the lane has ended; restart it instead")
-        tx.add_history(run, name, {"lane_id": str(lane_id)})
+        tx.add_history(run, name, {"lane_id": str(lane_id), **_said(by)})
+        _audit(tx, run, name, by, after={"lane_id": str(lane_id)})
         dues.append(due)
 
 
@@ -183,3 +211,18 @@ def _action(ports: Ports, tenant_id: UUID, run_id: UUID) -> Iterator[tuple[Tx, R
         point(Point.ACTION_WRITTEN)
     point(Point.ACTION_COMMITTED)
     deliver_unsent(ports, dues)
+
+
+def _said(by: By) -> dict[str, object]:
+    """What a line of history tells of whoever acted."""
+    said: dict[str, object] = {"reason": redact(by.reason)}
+    return said | {"by": by.actor} if by.actor else said
+
+
+def _audit(tx: Tx, run: Run, action: str, by: By, before: Json | None = None, after: Json | None = None) -> None:
+    if by.actor is not None:
+        entry = AuditEntry(
+            tenant_id=run.tenant_id, actor=by.actor, action=f"run.{action}", target=f"run:{run.id}",
+            before=before, after=after, reason=by.reason,
+        )  # fmt: skip
+        tx.add_audit(entry)

@@ -163,6 +163,11 @@ update run set check_at = case when paused_at is null then least(deadline_at, no
 where id = :run_id
 """)
 
+ADD_AUDIT = sa.text("""
+insert into audit (tenant_id, actor, action, target, before, after, reason)
+values (:tenant_id, :actor, :action, :target, cast(:before as jsonb), cast(:after as jsonb), :reason)
+""")
+
 # Under the run's lock, so the numbers have no gaps and no race.
 ADD_HISTORY = sa.text("""
 insert into history (run_id, n, tenant_id, epoch, type, data, at)

@@ -16,6 +16,7 @@ from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
 from shared.kernel.direct import Row
 from shared.kernel.model import (
     REPAIRS,
+    AuditEntry,
     Due,
     Effect,
     Ending,
@@ -38,6 +39,7 @@ from shared.kernel.model import (
     RunStatus,
     Turn,
 )
+from shared.kernel.redact import redact
 
 T = TypeVar("T")
 RACED_S = 1.0
@@ -46,12 +48,13 @@ RACED_S = 1.0
 class PgStore:
     """Every method but `begin` is one statement, one round trip, one transaction."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, owner: str | None = None) -> None:
         self._engine = engine
+        self._whose = owner  # whose runs alone are there, for somebody who sees no others
 
     @contextmanager
     def begin(self, tenant_id: UUID | None) -> Iterator[PgTx]:
-        with direct.together(self._engine, tenant_id) as line:
+        with direct.together(self._engine, tenant_id, self._whose) as line:
             yield PgTx(line)
 
     def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
@@ -252,6 +255,20 @@ class PgTx:
     def add_history(self, run: Run, type_: str, data: Json) -> None:
         params = {"run_id": run.id, "tenant_id": run.tenant_id, "epoch": run.epoch, "type": type_}
         self._run(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
+
+    def add_audit(self, entry: AuditEntry) -> None:
+        self._run(
+            sql.ADD_AUDIT,
+            {
+                "tenant_id": entry.tenant_id,
+                "actor": entry.actor,
+                "action": entry.action,
+                "target": entry.target,
+                "before": None if entry.before is None else db.jsonb(entry.before),
+                "after": None if entry.after is None else db.jsonb(entry.after),
+                "reason": redact(entry.reason),
+            },
+        )
 
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})

@@ -220,7 +220,7 @@ class Worker:
     def _act(self, name: str, tenant: UUID, target: UUID) -> None:
         match name:
             case "cancel":
-                runs.cancel_run(self.ports, self.kind, tenant, target, "asked")
+                runs.cancel_run(self.ports, self.kind, tenant, target, runs.By(reason="asked"))
             case "pause":
                 runs.pause_run(self.ports, tenant, target)
             case "resume":

@@ -248,7 +248,7 @@ def test_a_canceled_run_ends_canceled_and_cleans_up(house: House, driver: Driver
     driver.drain()
     assert len(house.world.things) == 1
 
-    runs.cancel_run(house.ports, house.kind, ALICE, run_id, "enough")
+    runs.cancel_run(house.ports, house.kind, ALICE, run_id, runs.By(reason="enough"))
     driver.drain()
 
     assert (house.run(run_id).status, house.endings(run_id)) == ("canceled", ["canceled"])

@@ -393,7 +393,7 @@ class World:
         tenant, lanes = self.invariants.tenant_of(run_id), self.invariants.lane_ids(run_id)
         match name:
             case "cancel":
-                runs.cancel_run(self.ports, self.kind, tenant, run_id, "asked")
+                runs.cancel_run(self.ports, self.kind, tenant, run_id, runs.By(reason="asked"))
             case "pause":
                 runs.pause_run(self.ports, tenant, run_id)
             case "resume":

@@ -122,7 +122,7 @@ where r.kind = 'page_ingest' and {TENANT.replace("tenant_id", "r.tenant_id")}
 group by r.id;
 
 grant select on raw_diamonds_nivoda, partition_progress, worker_runs, run_metadata to baton_api, baton_worker
-"""  # noqa: S608 - our own words
+"""
 
 
 def upgrade() -> None:

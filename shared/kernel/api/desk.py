@@ -1,0 +1,136 @@
+"""What one request works with: who asks, the rows he may see, the relay's actions, and signed cursors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.kernel import direct
+from shared.kernel.api import sql
+from shared.kernel.auth import Membership, Principal, Role
+from shared.kernel.catalogue import Catalogue
+from shared.kernel.direct import Line, Row
+from shared.kernel.errors import Refused
+from shared.kernel.paging import Pager
+from shared.kernel.ports import Ports
+from shared.kernel.run import By
+from shared.kernel.store import PgStore, PgTx
+
+
+class PgRegister:
+    """Looks up people and tokens before a tenant is known, through functions that tell no more than that."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def memberships(self, subject: str) -> list[Membership]:
+        return [_membership(row) for row in self._all(sql.MEMBERSHIPS, {"subject": subject})]
+
+    def membership(self, subject: str, tenant_id: UUID) -> Membership | None:
+        rows = self._all(sql.MEMBERSHIP, {"subject": subject, "tenant_id": tenant_id})
+        return _membership(rows[0]) if rows else None
+
+    def use_token(self, token_hash: bytes) -> tuple[UUID, Membership] | None:
+        rows = self._all(sql.USE_TOKEN, {"hash": token_hash})
+        return (rows[0]["id"], _membership({**rows[0], "is_super": False})) if rows else None
+
+    def cursor_key(self) -> bytes:
+        (row,) = self._all(sql.CURSOR_KEY, {})
+        return bytes(row["key"])
+
+    def _all(self, statement: sa.TextClause, params: Row) -> list[Row]:
+        with direct.alone(self._engine) as line:
+            return line.all(statement, params)
+
+
+@dataclass(slots=True)
+class Front:
+    """What a process keeps between requests."""
+
+    engine: sa.Engine
+    ports: Ports
+    kinds: Catalogue
+    register: PgRegister = field(init=False)
+    _cursor_key: bytes | None = None
+
+    def __post_init__(self) -> None:
+        self.register = PgRegister(self.engine)
+
+    def desk(self, principal: Principal, correlation_id: str) -> Desk:
+        ports = replace(self.ports, store=PgStore(self.engine, principal.owner))
+        return Desk(principal, self.engine, ports, self.kinds, correlation_id, self.cursor_key)
+
+    def cursor_key(self) -> bytes:
+        if self._cursor_key is None:
+            self._cursor_key = self.register.cursor_key()
+        return self._cursor_key
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    principal: Principal
+    engine: sa.Engine
+    ports: Ports
+    kinds: Catalogue
+    correlation_id: str
+    cursor_key: Callable[[], bytes]
+
+    @property
+    def tenant_id(self) -> UUID:
+        return self.principal.tenant_id
+
+    def by(self, reason: str = "") -> By:
+        return By(self.principal.actor, reason, self.correlation_id or None)
+
+    def pager(self, name: str, question: Mapping[str, Any]) -> Pager:
+        scope = (name, str(self.tenant_id), self.principal.owner or "")
+        return Pager(self.cursor_key(), scope, question)
+
+    def all(self, statement: sa.TextClause, **params: Any) -> list[Row]:
+        with direct.alone(self.engine, self.tenant_id, self.principal.owner) as line:
+            return line.all(statement, {"tenant_id": self.tenant_id, **params})
+
+    def one(self, statement: sa.TextClause, **params: Any) -> Row | None:
+        rows = self.all(statement, **params)
+        return rows[0] if rows else None
+
+    @contextmanager
+    def begin(self) -> Iterator[tuple[Line, PgTx]]:
+        """One transaction for the API's own statements and the relay's."""
+        with direct.together(self.engine, self.tenant_id, self.principal.owner) as line:
+            yield line, PgTx(line)
+
+    def once(self, line: Line, key: str | None, request: bytes) -> Kept | None:
+        """What was answered to this key before; None: nothing, and the key is ours until the transaction ends."""
+        if key is None:
+            return None
+        mine = {"tenant_id": self.tenant_id, "actor": self.principal.actor, "key": key}
+        asked = hashlib.sha256(request).digest()
+        if line.run(sql.CLAIM_KEY, {**mine, "request_hash": asked}):
+            return None
+        kept = line.one(sql.ANSWERED, mine)
+        assert kept is not None
+        if bytes(kept["request_hash"]) != asked:
+            raise Refused("key_reused", "This Idempotency-Key was used for another request: take a new one.")
+        return Kept(kept["status"], kept["body"])
+
+    def keep(self, line: Line, key: str | None, status: int, body: str) -> None:
+        if key is not None:
+            mine = {"tenant_id": self.tenant_id, "actor": self.principal.actor, "key": key}
+            line.run(sql.KEEP_ANSWER, {**mine, "status": status, "body": body})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    status: int
+    body: str
+
+
+def _membership(row: Row) -> Membership:
+    return Membership(row["tenant_id"], row["tenant"], Role(row["role"]), row["is_super"])

@@ -1,0 +1,438 @@
+"""Runs of every kind: start, list, look at, act. What a route may do is said beside it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Body, Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.kernel import run as relay
+from shared.kernel.api import sql
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import Problem, allows, desk
+from shared.kernel.auth import READS, STARTS
+from shared.kernel.db import jsonb
+from shared.kernel.deliver import deliver
+from shared.kernel.errors import NotFound
+from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
+from shared.kernel.points import Point, point
+
+router = Router()  # type: ignore[no-untyped-call]
+
+RunId = Annotated[UUID, Path(description="The run's id")]
+LaneId = Annotated[UUID, Path(description="The lane's id")]
+Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="How many at most")]
+Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before")]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key with the same body gets the same answer, for a day at least",
+    ),
+]
+Short = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Told(BaseModel):
+    """What we answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Asked(BaseModel):
+    """What we are asked: nothing unknown is passed over."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Shown(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class Why(Told):
+    """Why nothing moves now, until when, what holds it, and which action frees it."""
+
+    code: str
+    sentence: str
+    until: datetime | None
+    held_by: str | None
+    action: str | None
+
+
+class Progress(Told):
+    lanes: int
+    lanes_ended: int
+    more_lanes: bool
+    steps: int
+    moved_at: datetime | None
+    next_due_at: datetime | None
+
+
+class Run(Told):
+    id: UUID
+    kind: str
+    label: str | None
+    status: Shown
+    outcome: str | None
+    epoch: int
+    created_by: str | None
+    source: str | None
+    source_ref: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    cancel_requested_at: datetime | None
+    error: dict[str, Any] | None
+    progress: Progress
+    why: Why | None
+
+
+class RemoteCall(Told):
+    epoch: int
+    key: str
+    kind: str
+    remote_id: str | None
+    leaves_asset: bool
+    intended_at: datetime
+    confirmed_at: datetime | None
+    cleaned_at: datetime | None
+
+
+class RunDetail(Run):
+    params: dict[str, Any]
+    correlation_id: str | None
+    rate_per_minute: float | None
+    eta: datetime | None
+    remote_calls: list[RemoteCall]
+
+
+class Runs(Told):
+    runs: list[Run]
+    next: str | None
+
+
+class Lane(Told):
+    id: UUID
+    key: str
+    holds_run: bool
+    status: Literal["active", "done", "failed", "canceled"]
+    epoch: int
+    seq: int
+    steps: int
+    max_steps: int
+    attempts: int
+    claims: int
+    next_due_at: datetime
+    deadline_at: datetime | None
+    last_error: dict[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
+    why: Why | None
+
+
+class Lanes(Told):
+    lanes: list[Lane]
+    next: str | None
+
+
+class Step(Told):
+    epoch: int
+    seq: int
+    outcome: str
+    rows: int
+    ms: int
+    at: datetime
+
+
+class Steps(Told):
+    steps: list[Step]
+    next: str | None
+
+
+class HistoryLine(Told):
+    n: int
+    epoch: int
+    type: str
+    data: dict[str, Any]
+    at: datetime
+
+
+class History(Told):
+    lines: list[HistoryLine]
+    next: int | None
+
+
+class Started(Told):
+    id: UUID
+
+
+class StartRun(Asked):
+    kind: Short
+    params: dict[str, Any] = Field(default_factory=dict)
+    label: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class Because(Asked):
+    """Why somebody acts; it is kept in the run's history and in the audit."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class Done(Told):
+    done: Literal[True] = True
+
+
+@router.get("/runs", tags=["runs"], **allows(READS))
+def list_runs(
+    kind: Annotated[str | None, Query(max_length=100)] = None,
+    status: Annotated[Shown | None, Query()] = None,
+    label: Annotated[str | None, Query(max_length=200)] = None,
+    source: Annotated[str | None, Query(max_length=200)] = None,
+    created_by: Annotated[str | None, Query(max_length=200)] = None,
+    created_from: Annotated[datetime | None, Query()] = None,
+    created_before: Annotated[datetime | None, Query()] = None,
+    finished_from: Annotated[datetime | None, Query()] = None,
+    finished_before: Annotated[datetime | None, Query()] = None,
+    limit: Limit = USUAL_PAGE,
+    cursor: Cursor = None,
+) -> Runs:
+    """Runs, newest first."""
+    wanted: dict[str, Any] = {
+        "kind": kind, "label": label, "source": source, "created_by": created_by, "created_from": created_from,
+        "created_before": created_before, "finished_from": finished_from, "finished_before": finished_before,
+        **({"paused": True} if status is Shown.PAUSED else {"status": None if status is None else str(status)}),
+    }  # fmt: skip
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    here, pager = desk(router), desk(router).pager("runs", wanted)
+    place = pager.place(cursor)
+    params = {**wanted, "most": limit + 1}
+    if place is not None:
+        params |= {"after_at": place[0], "after_id": place[1]}
+    rows = here.all(sql.list_runs(frozenset(wanted), after=place is not None), **params)
+    page = rows[:limit]
+    last = page[-1] if len(rows) > limit else None
+    return Runs(
+        runs=[Run(**_run(row)) for row in page],
+        next=None if last is None else pager.cursor([last["created_at"].isoformat(), str(last["id"])]),
+    )
+
+
+@router.post("/runs", tags=["runs"], status_code=201, **allows(STARTS))
+def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
+    """Start a run of any kind."""
+    return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
+
+
+def start(
+    here: Desk, kind_name: str, params: dict[str, Any], label: str | None, key: str | None, request: bytes
+) -> Response[str]:
+    """Start a run once per key. The run, its lanes and the answer that is kept are one transaction."""
+    kind = here.kinds.get(kind_name)
+    if kind is None:
+        raise Problem(422, "unknown_kind", f"There is no kind of work {kind_name!r}: {', '.join(sorted(here.kinds))}.")
+    with here.begin() as (line, tx):
+        kept = here.once(line, key, request)
+        if kept is not None:
+            return Response(kept.status, "application/json", kept.body)
+        room = line.one(sql.OPEN_RUNS, {"tenant_id": here.tenant_id})
+        if room is not None and room["full"]:
+            raise Problem(429, "too_many_runs", f"{room['most_open_runs']} runs are open already: let some end first.")
+        run, dues = relay.create_run(tx, here.ports, kind, here.tenant_id, params, here.by(), label)
+        body = jsonb({"id": str(run.id)})
+        here.keep(line, key, 201, body)
+        point(Point.START_WRITTEN)
+    point(Point.START_COMMITTED)
+    deliver(here.ports, dues)
+    return Response(201, "application/json", body)
+
+
+@router.get("/runs/<run_id>", tags=["runs"], **allows(READS))
+def get_run(run_id: RunId) -> RunDetail:
+    """A run as it is now: the truth, whatever a stream last said."""
+    here = desk(router)
+    row = here.one(sql.ONE_RUN, run_id=run_id)
+    if row is None:
+        raise NotFound
+    calls = here.all(sql.REMOTE_CALLS, run_id=run_id, most=LARGEST_PAGE)
+    shown = _run(row)
+    return RunDetail(
+        **shown,
+        params=row["params"],
+        correlation_id=row["correlation_id"],
+        remote_calls=[RemoteCall(**call) for call in calls],
+        **_pace(row),
+    )
+
+
+@router.get("/runs/<run_id>/lanes", tags=["runs"], **allows(READS))
+def list_lanes(
+    run_id: RunId,
+    status: Annotated[Literal["active", "done", "failed", "canceled"] | None, Query()] = None,
+    limit: Limit = USUAL_PAGE,
+    cursor: Cursor = None,
+) -> Lanes:
+    """The lanes of a run by their keys, each with the reason why it waits."""
+    here = _desk_of(run_id)
+    pager = here.pager("lanes", {"run_id": run_id, "status": status})
+    place = pager.place(cursor)
+    params: dict[str, Any] = {"run_id": run_id, "most": limit + 1}
+    if status is not None:
+        params["status"] = status
+    if place is not None:
+        params["after_key"] = place[0]
+    rows = here.all(sql.list_lanes(with_status=status is not None, after=place is not None), **params)
+    page = [Lane(**_with_why(row)) for row in rows[:limit]]
+    return Lanes(lanes=page, next=pager.cursor([page[-1].key]) if len(rows) > limit else None)
+
+
+@router.get("/runs/<run_id>/lanes/<lane_id>/steps", tags=["runs"], **allows(READS))
+def list_steps(run_id: RunId, lane_id: LaneId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Steps:
+    """What the steps of a lane did, newest first."""
+    here = _desk_of(run_id)
+    if here.one(sql.LANE_EXISTS, run_id=run_id, lane_id=lane_id) is None:
+        raise NotFound
+    pager = here.pager("steps", {"lane_id": lane_id})
+    place = pager.place(cursor)
+    params: dict[str, Any] = {"lane_id": lane_id, "most": limit + 1}
+    if place is not None:
+        params |= {"after_epoch": place[0], "after_seq": place[1]}
+    rows = here.all(sql.list_steps(after=place is not None), **params)
+    page = [Step(**row) for row in rows[:limit]]
+    return Steps(steps=page, next=pager.cursor([page[-1].epoch, page[-1].seq]) if len(rows) > limit else None)
+
+
+@router.get("/runs/<run_id>/history", tags=["runs"], **allows(READS))
+def get_history(
+    run_id: RunId,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The number of the last line you know")] = 0,
+    limit: Limit = LARGEST_PAGE,
+) -> History:
+    """The numbered lines of a run, oldest first."""
+    here = _desk_of(run_id)
+    rows = here.all(sql.HISTORY, run_id=run_id, after=after, most=limit + 1)
+    lines = [HistoryLine(**row) for row in rows[:limit]]
+    return History(lines=lines, next=lines[-1].n if len(rows) > limit else None)
+
+
+@router.post("/runs/<run_id>/cancel", tags=["actions"], **allows(STARTS))
+def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Ask every lane to stop at its next turn, which is due now."""
+    here = desk(router)
+    relay.cancel_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@router.post("/runs/<run_id>/pause", tags=["actions"], **allows(STARTS))
+def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Let no lane take a new turn until it is resumed."""
+    here = desk(router)
+    relay.pause_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@router.post("/runs/<run_id>/resume", tags=["actions"], **allows(STARTS))
+def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Go on where the pause began; deadlines move by the time it took."""
+    here = desk(router)
+    relay.resume_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@router.post("/runs/<run_id>/retry", tags=["actions"], **allows(STARTS))
+def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    here = desk(router)
+    relay.retry_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@router.post("/runs/<run_id>/lanes/<lane_id>/wake", tags=["actions"], **allows(STARTS))
+def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
+    """Make a waiting lane's turn due now."""
+    here = _desk_of_lane(run_id, lane_id)
+    relay.wake_lane(here.ports, here.tenant_id, lane_id, here.by(because.reason))
+    return Done()
+
+
+@router.post("/runs/<run_id>/lanes/<lane_id>/restart", tags=["actions"], **allows(STARTS))
+def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
+    """Open the next epoch of one lane of a run that goes on, at the place where it stopped."""
+    here = _desk_of_lane(run_id, lane_id)
+    relay.restart_lane(here.ports, here.tenant_id, lane_id, by=here.by(because.reason))
+    return Done()
+
+
+def _desk_of(run_id: UUID) -> Desk:
+    here = desk(router)
+    if here.one(sql.RUN_EXISTS, run_id=run_id) is None:
+        raise NotFound
+    return here
+
+
+def _desk_of_lane(run_id: UUID, lane_id: UUID) -> Desk:
+    here = desk(router)
+    if here.one(sql.LANE_EXISTS, run_id=run_id, lane_id=lane_id) is None:
+        raise NotFound
+    return here
+
+
+def _kind_of(here: Desk, run_id: UUID) -> Any:
+    row = here.one(sql.ONE_RUN, run_id=run_id)
+    if row is None:
+        raise NotFound
+    kind = here.kinds.get(row["kind"])
+    if kind is None:
+        raise Problem(409, "unknown_kind", f"The kind of work {row['kind']} is not deployed here.")
+    return kind
+
+
+def _run(row: Any) -> dict[str, Any]:
+    shown = {name: row[name] for name in Run.model_fields if name not in {"progress", "why"}}
+    progress = Progress(
+        lanes=row["lanes"], lanes_ended=row["lanes_ended"], more_lanes=row["lanes"] >= sql.MOST_LANES,
+        steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
+    )  # fmt: skip
+    return {**shown, "progress": progress, "why": _why(row)}
+
+
+def _with_why(row: Any) -> dict[str, Any]:
+    return {**{name: row[name] for name in Lane.model_fields if name != "why"}, "why": _why(row)}
+
+
+def _why(row: Any) -> Why | None:
+    if row["why"] is None:
+        return None
+    return Why(
+        code=row["why"],
+        sentence=row["why_sentence"],
+        until=row["why_until"],
+        held_by=row["held_by"],
+        action=row["action"],
+    )
+
+
+def _pace(row: Any) -> dict[str, Any]:
+    """Steps per minute so far, and when the lanes that are left would be done at the pace of those that are."""
+    began, done, lanes = row["started_at"], row["lanes_ended"], row["lanes"]
+    if began is None or row["finished_at"] is not None:
+        return {"rate_per_minute": None, "eta": None}
+    took = row["now"] - began
+    minutes = took.total_seconds() / 60
+    rate = round((row["steps"] or 0) / minutes, 2) if minutes > 0 else None
+    eta = row["now"] + took * ((lanes - done) / done) if 0 < done < lanes else None
+    return {"rate_per_minute": rate, "eta": eta}

@@ -1,0 +1,121 @@
+"""Who asks, in which tenant, and what he may do. Nothing here trusts the request: tenant and role come from rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+from uuid import UUID
+
+TOKEN_PREFIX = "baton_"  # noqa: S105 - says what a token is, so that scanners of leaked secrets know ours
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"  # sees the tenant's runs
+    MEMBER = "member"  # starts runs, sees and moves its own
+    ADMIN = "admin"  # everything of the tenant
+    WORKER = "worker"  # a machine that takes jobs
+
+
+# What an operation asks for. A super admin may do whatever an admin may, in every tenant.
+READS = frozenset({Role.VIEWER, Role.MEMBER, Role.ADMIN})
+STARTS = frozenset({Role.MEMBER, Role.ADMIN})
+MANAGES = frozenset({Role.ADMIN})
+ANYBODY = frozenset(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody at work in one tenant."""
+
+    actor: str
+    tenant_id: UUID
+    tenant: str
+    role: Role
+    is_super: bool = False
+
+    @property
+    def owner(self) -> str | None:
+        """Whose runs alone are there for him; None: all of the tenant."""
+        return self.actor if self.role is Role.MEMBER and not self.is_super else None
+
+    def may(self, allowed: frozenset[Role]) -> bool:
+        return self.role in allowed or (self.is_super and Role.ADMIN in allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    tenant_id: UUID
+    tenant: str
+    role: Role
+    is_super: bool
+
+
+class Unknown(Exception):
+    """Nobody we know: no token, a wrong one, or one that is over."""
+
+
+@dataclass
+class Elsewhere(Exception):
+    """Somebody we know, but not in this tenant, or in several without saying which."""
+
+    code: str
+    message: str
+
+
+class Register(Protocol):
+    """Where people and tokens are looked up before a tenant is known."""
+
+    def memberships(self, subject: str) -> list[Membership]: ...
+    def membership(self, subject: str, tenant_id: UUID) -> Membership | None: ...
+    def use_token(self, token_hash: bytes) -> tuple[UUID, Membership] | None: ...
+
+
+def token_hash(token: str) -> bytes:
+    """Tokens are 256 random bits: a plain hash cannot be guessed backwards."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Register) -> Principal:
+    """A person whose token the HTTP API's authorizer has checked; `wanted` is the tenant he asks for."""
+    subject = (claims or {}).get("sub")
+    if not isinstance(subject, str) or not subject:
+        raise Unknown
+    if wanted is None:
+        found = register.memberships(subject)
+        if not found:
+            raise Elsewhere("no_tenant", "You belong to no tenant yet. An admin of one must add you.")
+        if len(found) > 1:
+            raise Elsewhere("which_tenant", "You belong to several tenants: say which in the header X-Tenant-Id.")
+        return _principal(f"user:{subject}", found[0])
+    tenant_id = _uuid(wanted)
+    member = None if tenant_id is None else register.membership(subject, tenant_id)
+    if member is None:
+        raise Elsewhere("not_your_tenant", "You do not belong to the tenant that X-Tenant-Id names.")
+    return _principal(f"user:{subject}", member)
+
+
+def by_machine_token(token: str | None, wanted: str | None, register: Register) -> Principal:
+    """A machine: its token says its tenant, and the header may only agree."""
+    if not token or not token.startswith(TOKEN_PREFIX):
+        raise Unknown
+    found = register.use_token(token_hash(token))
+    if found is None:
+        raise Unknown
+    token_id, member = found
+    if wanted is not None and _uuid(wanted) != member.tenant_id:
+        raise Elsewhere("not_your_tenant", "This token does not belong to the tenant that X-Tenant-Id names.")
+    return _principal(f"token:{token_id}", member)
+
+
+def _principal(actor: str, member: Membership) -> Principal:
+    return Principal(actor, member.tenant_id, member.tenant, member.role, member.is_super)
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
