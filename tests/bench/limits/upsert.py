@@ -37,10 +37,14 @@ ONE_ROW = f"{INSERT} values ($1, $2, $3, $4, $5, now(), $6, $7, $8, $9, $10) {ON
 
 
 class Stone(Protocol):
-    external_id: str
-    offer_id: str
-    price_cents: int
-    payload: Any
+    @property
+    def external_id(self) -> str: ...
+    @property
+    def offer_id(self) -> str: ...
+    @property
+    def price_cents(self) -> int: ...
+    @property
+    def payload(self) -> Any: ...
 
 
 class Pages:
