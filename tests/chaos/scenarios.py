@@ -126,7 +126,7 @@ def work_that_kills_its_process(play: Play) -> None:
 
 def an_ingestion(play: Play) -> None:
     """A few partitions of a catalogue that throttles once and shows empty pages; paused and resumed on its way."""
-    run = play.start("succeeded", source="nivoda", low=200, high=20_000, partition_records=30, page_size=20)
+    run = play.start("succeeded", source="nivoda", low=200, high=20_000, partition_records=30, page_size=10)
     play.work()
     play.act("pause", run)
     play.act("resume", run)
