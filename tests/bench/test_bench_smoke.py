@@ -29,6 +29,10 @@ def test_the_quick_bench_measures_every_path_and_writes_its_figures(
         "a stale message",
         "start of a run",
         "overdue lanes",
+        "a page of 30 rows",
+        "a page of 1,000 rows",
+        "flights per page",
+        "a whole ingestion",
         "schedules",
         "claim, pages",
     ):
