@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import sqlalchemy as sa
 
 from shared.kernel.catalogue import Catalogue
-from shared.kernel.live import live_engine
 from shared.page_ingest.live import live as live_page_ingest
 from shared.page_ingest.steps import page_ingest
 
-KINDS = Catalogue(page_ingest(live_page_ingest(live_engine(os.environ))))
+
+def kinds(engine: sa.Engine) -> Catalogue:
+    """The kinds on one engine: what a process does to its database goes through one connection."""
+    return Catalogue(page_ingest(live_page_ingest(engine)))

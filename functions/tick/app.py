@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from functions.catalogue import KINDS
-from shared.kernel.entry import tick_handler
-from shared.kernel.live import live_ports
+import os
+from dataclasses import replace
 
-handler = tick_handler(live_ports(), KINDS)
+from functions.catalogue import kinds
+from shared.kernel.entry import tick_handler
+from shared.kernel.live import live_engine, live_ports
+from shared.kernel.store import PgStore
+
+engine = live_engine(os.environ)
+handler = tick_handler(replace(live_ports(), store=PgStore(engine)), kinds(engine))

@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -104,9 +104,9 @@ class Cloud:
     ) -> Self:
         """Everything up and migrated, nothing deployed yet."""
         home.mkdir(parents=True, exist_ok=True)
-        elapsed = stopwatch()
-        postgres = Postgres.start(home / "postgres")
-        try:
+        with ExitStack() as parts:
+            elapsed = stopwatch()
+            postgres = parts.enter_context(Postgres.start(home / "postgres"))
             say(f"Postgres     {postgres.url(DATABASE)}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             _create_database(postgres.url())
@@ -114,12 +114,10 @@ class Cloud:
             say(f"migrated     {DATABASE}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             _clear(home / "aws")
-            ministack = MiniStack.start(home / "aws", port=port, enforce_iam=enforce_iam)
+            ministack = parts.enter_context(MiniStack.start(home / "aws", port=port, enforce_iam=enforce_iam))
             say(f"AWS          {ministack.url}  ({elapsed():.1f} s)")
             cloud = cls(home, postgres, ministack, NivodaStandIn(seed, stones=stones))
-        except BaseException:
-            postgres.stop("immediate")
-            raise
+            parts.pop_all()  # from here on they are the cloud's to stop
         say(f"Nivoda       {cloud._nivoda_url}  (a stand-in with {stones:,} stones)")
         cloud._parameters = {**PARAMETERS, **cloud._places(), **parameters}
         return cloud
@@ -134,8 +132,10 @@ class Cloud:
             outputs=outputs,
         )
 
-    def deploy(self, root: Path = ROOT) -> Deployed:
-        return deploy(self.ministack.url, self._parameters, root=root)
+    def deploy(self, say: Say = lambda _: None, *, root: Path = ROOT) -> Deployed:
+        deployed = deploy(self.ministack.url, self._parameters, root=root, say=say)
+        say(f"deployed     template.yaml  ({deployed.seconds:.1f} s)")
+        return deployed
 
     def dead_parts(self) -> dict[str, str]:
         """Servers that have ended by themselves, with their last words."""

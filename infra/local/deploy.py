@@ -27,6 +27,7 @@ ARTIFACTS = f"baton-{STAGE}-artifacts"
 DIGEST_TAG = "baton:digest"
 SECONDS = 120
 A_MOMENT_S = 0.1
+SAY_EVERY_S = 2.0
 
 
 class DeployError(RuntimeError):
@@ -42,7 +43,9 @@ class Deployed:
     seconds: float
 
 
-def deploy(endpoint: str, parameters: Mapping[str, str], *, root: Path = ROOT) -> Deployed:
+def deploy(
+    endpoint: str, parameters: Mapping[str, str], *, root: Path = ROOT, say: Callable[[str], None] = lambda _: None
+) -> Deployed:
     """Make the stack at `endpoint` what `root` says it is. Nothing happens when it already is."""
     began = time.monotonic()
     cloudformation = aws.client("cloudformation", endpoint=endpoint, read_s=60)
@@ -58,7 +61,7 @@ def deploy(endpoint: str, parameters: Mapping[str, str], *, root: Path = ROOT) -
     _upload(endpoint, key, code)
     body = _with_code(template, f"s3://{ARTIFACTS}/{key}")
     _change(cloudformation, body, parameters, digest.hexdigest(), "CREATE" if found is None else "UPDATE")
-    stack = _settled(cloudformation)
+    stack = _settled(cloudformation, say)
     return Deployed(_outputs(stack), changed=True, seconds=time.monotonic() - began)
 
 
@@ -146,11 +149,19 @@ def _made(client: Any, name: str) -> Any:
     return change if change["Status"] in ("CREATE_COMPLETE", "FAILED") else None
 
 
-def _settled(client: Any) -> dict[str, Any]:
+def _settled(client: Any, say: Callable[[str], None]) -> dict[str, Any]:
+    next_word = time.monotonic() + SAY_EVERY_S
+
     def settled() -> dict[str, Any] | None:
+        nonlocal next_word
         stack = _stack(client)
-        in_progress = stack is None or stack["StackStatus"].endswith("_IN_PROGRESS")
-        return None if in_progress else stack
+        if stack is not None and not stack["StackStatus"].endswith("_IN_PROGRESS"):
+            return stack
+        if time.monotonic() > next_word:
+            next_word = time.monotonic() + SAY_EVERY_S
+            made = client.describe_stack_resources(StackName=STACK)["StackResources"]
+            say(f"             {sum(r['ResourceStatus'].endswith('_COMPLETE') for r in made)} resources are there")
+        return None
 
     stack = _wait(settled, "the stack is still being made")
     if stack["StackStatus"] not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):

@@ -1,0 +1,152 @@
+"""The demonstration: a catalogue through the deployed queues and functions, a function killed on the way, every row compared."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from rich.console import Console
+from rich.table import Table
+
+from infra.local.cloud import Address, Cloud, throwaway_home
+from infra.local.deploy import STACK
+from infra.local.progress import view, watch
+from infra.local.runs import Progress, Runs
+from infra.local.standins.nivoda_catalogue import Stone
+from infra.local.standins.nivoda_faults import Operation
+from infra.local.supervise import signals_end_it
+from shared.kernel.clock import stopwatch
+
+LOW, HIGH = 200, 20_000
+FUNCTION = f"{STACK}-page_ingest"
+KILL_AT_PAGE = 25
+TICK_EVERY_S = 5.0
+LONGEST_S = 300.0
+
+ROWS = """
+select external_id, offer_id, price_cents, carats, shape, color, clarity, lab, certificate, availability
+from diamond where gone_at is null
+"""
+
+
+def demo(console: Console, *, stones: int, seed: int) -> int:
+    """0 only if every row is exactly right."""
+    elapsed = stopwatch()
+    with signals_end_it(), throwaway_home() as home:
+        console.print("[bold]Starting a cloud on this machine[/] (no Docker, no account; all of it is gone at the end)")
+        with Cloud.start(home, console.print, stones=stones, seed=seed) as cloud:
+            console.print("deploying    template.yaml, the one that goes to AWS")
+            deployed = cloud.deploy(console.print)
+            address = cloud.address(os.getpid(), deployed.outputs)
+            set_up_s = elapsed()
+            with Runs(address) as runs:
+                run_id, killed, now = _run(console, cloud, address, runs, stones)
+                wrong = differences(cloud.nivoda.stones, runs.sql(ROWS))
+                figures = runs.figures(run_id)
+            console.print("stopping everything")
+    return _verdict(console, now, figures, killed, wrong, set_up_s=set_up_s, stones=stones)
+
+
+def _run(
+    console: Console, cloud: Cloud, address: Address, runs: Runs, stones: int
+) -> tuple[UUID, list[int], Progress]:
+    params = {"source": "nivoda", "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
+    killer = Killer(cloud)
+    cloud.nivoda.before_each = killer
+    run_id = runs.start("page_ingest", params)
+    console.print(f"\n[bold]Run {run_id}[/]: {stones:,} records of the catalogue, page by page, several prices at once")
+    told, next_tick = False, time.monotonic() + TICK_EVERY_S
+
+    def meanwhile(_: Progress) -> None:
+        nonlocal told, next_tick
+        if killer.killed and not told:
+            told = True
+            shown.note(
+                f"[red]kill -9[/] of {FUNCTION} (pid {killer.killed[0]}) in the middle of a page. Its turn stays taken "
+                "until its lease (7 s) runs out; then the tick gives it to another process. The others go on."
+            )
+        if time.monotonic() > next_tick:  # AWS fires it every minute; here one need not wait that long
+            next_tick = time.monotonic() + TICK_EVERY_S
+            address.client("lambda").invoke(FunctionName=f"{STACK}-tick", InvocationType="Event", Payload=b"{}")
+
+    with view(console) as shown:
+        now = watch(runs, run_id, shown, seconds=LONGEST_S, meanwhile=meanwhile)
+    return run_id, killer.killed, now
+
+
+class Killer:
+    """Kills the function that asks for a certain page: it is then surely in the middle of a step."""
+
+    def __init__(self, cloud: Cloud, at_page: int = KILL_AT_PAGE) -> None:
+        self._cloud = cloud
+        self._at_page = at_page
+        self._pages = 0
+        self._lock = threading.Lock()
+        self.killed: list[int] = []
+
+    def __call__(self, operation: Operation, asked: Mapping[str, Any]) -> None:  # noqa: ARG002 - the shape of a hook
+        with self._lock:
+            self._pages += operation is Operation.PAGE
+            if self._pages < self._at_page or self.killed:
+                return
+            # A FIFO mapping of MiniStack runs one function at a time, so this is the one that asks.
+            for pid in self._cloud.ministack.workers(FUNCTION):
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+
+
+def differences(stones: tuple[Stone, ...], rows: list[Mapping[str, Any]]) -> list[str]:
+    """What the rows lack, have too much, or have otherwise than the catalogue."""
+    expected = {
+        stone.id: (
+            stone.offer_id, stone.price_cents, Decimal(str(stone.carats)), stone.shape, stone.rest["color"],
+            stone.rest["clarity"], stone.rest["lab"], stone.rest["certNumber"], stone.availability,
+        )  # fmt: skip
+        for stone in stones
+        if LOW * 100 <= stone.price_cents < HIGH * 100
+    }
+    found = {row["external_id"]: tuple(row.values())[1:] for row in rows}
+    wrong = [f"missing: {key}" for key in expected.keys() - found.keys()]
+    wrong += [f"nobody has: {key}" for key in found.keys() - expected.keys()]
+    wrong += [f"twice: {key}" for key, count in Counter(row["external_id"] for row in rows).items() if count > 1]
+    both = expected.keys() & found.keys()
+    wrong += [f"{key}: {found[key]} instead of {expected[key]}" for key in both if found[key] != expected[key]]
+    return sorted(wrong)
+
+
+def _verdict(
+    console: Console,
+    now: Progress,
+    figures: Mapping[str, Any],
+    killed: list[int],
+    wrong: list[str],
+    *,
+    set_up_s: float,
+    stones: int,
+) -> int:
+    partitions = sum(lane["key"].startswith("part:") for lane in now.lanes)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("run", f"{now.run['status']} ({now.run['outcome']})")
+    table.add_row("rows", f"{figures['rows']:,} in {partitions} partitions; {len(wrong)} differ from the catalogue")
+    table.add_row("pages", f"{figures['pages']:,} in {figures['steps']:,} steps of the function")
+    table.add_row("killed", f"{len(killed)} process with -9, in the middle of a page")
+    table.add_row("mended", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
+    table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to set up")
+    console.print()
+    console.print(table)
+    right = now.run["status"] == "succeeded" and figures["rows"] == stones and not wrong and len(killed) == 1
+    for line in wrong[:10]:
+        console.print(f"  {line}")
+    if not right:
+        console.print("\n[bold red]Not right.[/] Please say so, with the lines above.")
+        return 1
+    console.print("\n[bold green]Exactly the catalogue's rows, each once.[/] Nothing is left running.")
+    console.print("Next: `make up` keeps such a cloud; docs/local-cloud.md shows what to do with it; `make chaos` is rougher.")
+    return 0
