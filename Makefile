@@ -7,10 +7,14 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 BATON := $(VENV)/bin/baton
 BENCH := .local/bench-venv
+SAM := .local/sam-venv
+ARCHITECTURE ?= arm64
+export ARCHITECTURE
+CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench build deploy certificates lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -69,6 +73,34 @@ $(BENCH)/.ready: requirements-bench.lock $(READY)
 	@VIRTUAL_ENV=$(BENCH) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-bench.lock
 	@touch $@
 
+build: $(SAM)/.ready ## the artifact for AWS, without Docker; ARCHITECTURE=arm64|x86_64|here
+	$(SAM)/bin/sam build
+
+deploy: build ## to AWS; CONFIG=prod is the stage of samconfig.toml (docs/deploy.md)
+	$(SAM)/bin/sam deploy --config-env $(CONFIG) $(ARGS)
+
+certificates: ## the certificates of RDS, shipped with the next build: TLS to RDS is verified, and no system trusts them
+	@mkdir -p .local/certificates
+	$(PYTHON) -c 'import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=60).read())' \
+		https://truststore.pki.rds.amazonaws.com/global/global-bundle.pem > .local/certificates/rds.pem.new
+	@grep -q 'BEGIN CERTIFICATE' .local/certificates/rds.pem.new && mv .local/certificates/rds.pem.new .local/certificates/rds.pem
+
+# `sam build` calls build-<LogicalId> once per function. All get the same files, so one upload serves them all.
+ARTIFACT := .local/artifact/$(ARCHITECTURE)
+SHIPPED := $(shell find functions shared infra/migrations infra/sam/artifact.py .local/certificates -name '*.p[ye]*' ! -name '*.pyc' 2>/dev/null)
+$(ARTIFACT)/functions: requirements.lock $(SHIPPED) | $(READY)
+	@$(RUN) -m infra.sam.artifact --architecture $(ARCHITECTURE) $(ARTIFACT)
+	@touch $@
+
+build-%: $(ARTIFACT)/functions
+	@cp -al $(ARTIFACT)/. "$(ARTIFACTS_DIR)/" 2>/dev/null || cp -R $(ARTIFACT)/. "$(ARTIFACTS_DIR)/"
+
+$(SAM)/.ready: requirements-sam.lock $(READY)
+	@mkdir -p .local
+	@$(VENV)/bin/uv venv --quiet --clear --python $(RUN) $(SAM)
+	@VIRTUAL_ENV=$(SAM) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-sam.lock
+	@touch $@
+
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -87,6 +119,7 @@ lock: $(READY) ## resolve the dependencies again (the lock files name no host)
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements.lock pyproject.toml --group dev -o requirements-dev.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements-dev.lock pyproject.toml --group dev --group bench -o requirements-bench.lock
+	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
 
 clean: ## remove what was made here
-	rm -rf $(VENV) .local .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .local .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context
 
+from infra.migrations.run import open_engine
+
 ONE_AT_A_TIME = sa.text("select pg_advisory_xact_lock(hashtext('baton.migrations'))")
 
 
 def _run() -> None:
-    engine = sa.create_engine(context.config.attributes["url"], poolclass=sa.NullPool)
-    with engine.connect() as connection:
+    with open_engine(context.config.attributes["url"]).connect() as connection:
         context.configure(connection=connection, version_table="alembic_version", version_table_schema="public")
         with context.begin_transaction():
             connection.execute(ONE_AT_A_TIME)

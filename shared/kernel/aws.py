@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from typing import Any
 
@@ -33,6 +34,12 @@ def client(
     import boto3  # noqa: PLC0415 - 100 ms that a function without AWS calls need not pay
 
     return boto3.client(service, config=config)
+
+
+def secret(arn: str) -> dict[str, Any]:
+    """What a secret holds now. Asked each time: it may have been rotated since."""
+    held: dict[str, Any] = json.loads(client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"])
+    return held
 
 
 def _local_client(service: str, config: Any) -> Any:

@@ -50,7 +50,7 @@ def connect_engine(
     Values come as pg8000 decodes them, json and jsonb by orjson; a timestamp that Python cannot hold ('infinity')
     comes as its text. Errors of the server are `sa.exc.DatabaseError`: ask `sqlstate`, not the class.
     """
-    where = _location(url)
+    where = location(url)
     tls = tls_for(where)
 
     def connect() -> driver.Connection:
@@ -149,7 +149,12 @@ def tls_for(url: sa.URL) -> ssl.SSLContext | Literal[False]:
     return ssl.create_default_context(cafile=cast("str | None", bundle))
 
 
-def _location(url: str) -> sa.URL:
+def as_user(url: str, user: str) -> str:
+    """The same database, entered as somebody else."""
+    return location(url).set(username=user).render_as_string(hide_password=False)
+
+
+def location(url: str) -> sa.URL:
     where = sa.make_url(url)
     if where.drivername not in SPELLINGS:
         raise ValueError(f"not a Postgres url for pg8000: {where.drivername}://")

@@ -80,7 +80,7 @@ def _queue_handler(ports: Ports, handle: Callable[[Ports, Received], bool]) -> H
     log = json_log()
 
     def handler(event: Event, context: Context) -> Answer:
-        with _invocation(ports, context) as now:
+        with invocation(ports, context) as now:
             failed = _failures(event["Records"], lambda record: _is_done(record, now, handle))
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
@@ -92,8 +92,9 @@ def _schedule_handler(name: str, ports: Ports, work: Callable[[Ports], Answer]) 
     log = json_log()
 
     def handler(event: Event, context: Context) -> Answer:  # noqa: ARG001 - the event decides nothing
-        with _invocation(ports, context) as now:
+        with invocation(ports, context) as now:
             report = work(now)
+            now.store.beat(name)
         logger.info(name, extra={"report": report})
         return report
 
@@ -101,7 +102,7 @@ def _schedule_handler(name: str, ports: Ports, work: Callable[[Ports], Answer]) 
 
 
 @contextmanager
-def _invocation(ports: Ports, context: Context) -> Iterator[Ports]:
+def invocation(ports: Ports, context: Context) -> Iterator[Ports]:
     """The ports of one invocation, which know how much time it has left; its metrics are written at its end."""
     try:
         yield replace(ports, time_left_s=lambda: context.get_remaining_time_in_millis() / 1000)

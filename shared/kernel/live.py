@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -21,7 +20,10 @@ PREFIX = "BATON_DB_"
 
 
 class Database(Settings):
-    """Where Postgres is, unless DATABASE_URL says it all: BATON_DB_SECRET_ARN or BATON_DB_IAM, and the rest."""
+    """Where Postgres is, unless DATABASE_URL says it all: BATON_DB_SECRET_ARN or BATON_DB_IAM, and the rest.
+
+    BATON_DB_USER names who enters, and wins over the url and the secret.
+    """
 
     secret_arn: str | None = None
     iam: bool = False
@@ -44,17 +46,22 @@ def live_ports(env: Mapping[str, str] = os.environ) -> Ports:
 
 
 def live_engine(env: Mapping[str, str]) -> sa.Engine:
-    settings = Database.from_env(env, PREFIX)
+    url, password = live_url(env)
     name = env.get("AWS_LAMBDA_FUNCTION_NAME", "baton")[:63]
+    pool = Database.from_env(env, PREFIX).pool
+    return db.connect_engine(url, pool=pool, application_name=name, password=password)
+
+
+def live_url(env: Mapping[str, str]) -> tuple[str, Callable[[], str] | None]:
+    """Where Postgres is and who enters, and the password of the moment unless the url holds it."""
+    settings = Database.from_env(env, PREFIX)
     if url := env.get("DATABASE_URL"):
-        return db.connect_engine(url, pool=settings.pool, application_name=name)
+        return (url if settings.user is None else db.as_user(url, settings.user)), None
     if settings.secret_arn is not None:
-        url, password = _by_secret(settings, settings.secret_arn)
-    elif settings.iam:
-        url, password = _by_iam(settings)
-    else:
-        raise BadSettings(f"DATABASE_URL, {PREFIX}SECRET_ARN or {PREFIX}IAM must say how to reach Postgres")
-    return db.connect_engine(url, pool=settings.pool, application_name=name, password=password)
+        return _by_secret(settings, settings.secret_arn)
+    if settings.iam:
+        return _by_iam(settings)
+    raise BadSettings(f"DATABASE_URL, {PREFIX}SECRET_ARN or {PREFIX}IAM must say how to reach Postgres")
 
 
 def live_queue() -> Queue:
@@ -67,11 +74,9 @@ def live_queue() -> Queue:
 
 def _by_secret(settings: Database, arn: str) -> tuple[str, Callable[[], str]]:
     """The secret is read again for every new connection, because it may have been rotated."""
-    client = aws.client("secretsmanager")
 
     def read() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
-        return found
+        return aws.secret(arn)
 
     if settings.host is None or settings.name is None or settings.user is None:
         secret = read()

@@ -21,6 +21,7 @@ class Metric(StrEnum):
     PRUNED = "Pruned"  # rows removed by retention, by table
     CLEANED = "Cleaned"  # outside assets removed by the sweep
     CLEAN_FAILED = "CleanFailed"
+    EVENT = "Event"  # an event from outside, by what became of it: taken, again (seen before), refused
 
 
 class Meter(Protocol):

@@ -178,6 +178,21 @@ ADD_SIGNAL = sa.text("""
 insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cast(:payload as jsonb), now())
 """)
 
+# The same event twice is one signal: whoever delivers it, EventBridge or S3, does so at least once.
+ADD_SIGNAL_ONCE = sa.text("""
+insert into signal (tenant_id, name, payload, event_id, at)
+values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (event_id) do nothing
+""")
+
+BEAT = sa.text("""
+insert into beat (name, at) values (:name, now()) on conflict (name) do update set at = excluded.at
+""")
+
+HEALTH = sa.text("""
+select (select version_num from public.alembic_version) as revision,
+       (select extract(epoch from now() - at)::double precision from beat where name = 'tick') as tick_age_s
+""")
+
 REQUEST_CANCEL = sa.text("""
 update run set cancel_requested_at = now(), paused_at = null where id = :run_id and status in ('queued', 'running')
 """)

@@ -126,6 +126,19 @@ class PgStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
 
+    def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
+        params = {"event_id": event_id, "tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)}
+        return self._again_if_disconnected(lambda: self._run(sql.ADD_SIGNAL_ONCE, params)) == 1
+
+    def beat(self, name: str) -> None:
+        self._run(sql.BEAT, {"name": name})
+
+    def health(self) -> tuple[str | None, float | None]:
+        """The revision of the schema, and the seconds since the last tick ended."""
+        row = self._again_if_disconnected(lambda: self._one(sql.HEALTH, {}))
+        assert row is not None
+        return row["revision"], row["tick_age_s"]
+
     def _run(self, statement: sa.TextClause, params: Row) -> int:
         with direct.alone(self._engine) as line:
             return line.run(statement, params)

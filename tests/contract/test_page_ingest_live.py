@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import boto3
 import pytest
 import sqlalchemy as sa
+from moto import mock_aws
 
 from shared.kernel.errors import Permanent
 from shared.page_ingest.adapters.nivoda import Nivoda
@@ -49,3 +53,31 @@ def test_an_address_that_makes_no_sense_is_named(address: str) -> None:
 def test_there_is_no_other_source() -> None:
     with pytest.raises(Permanent, match="no source elsewhere"):
         live(NOWHERE, ACCOUNT).upstream("elsewhere", a_turn(1), lambda: 30.0)
+
+
+@pytest.fixture
+def secret_arn(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    with mock_aws():
+        client = boto3.client("secretsmanager")
+        yield client.create_secret(Name="nivoda", SecretString='{"username": "buyer", "password": "canary-1"}')["ARN"]
+
+
+def test_the_account_may_be_a_secret_that_is_not_asked_for_at_every_page(secret_arn: str) -> None:
+    env = {"BATON_NIVODA_BASE_URL": "https://upstream.example", "BATON_NIVODA_SECRET_ARN": secret_arn}
+    ports = live(NOWHERE, env)
+    assert isinstance(ports.upstream("nivoda", a_turn(1), lambda: 30.0), Nivoda)
+
+    boto3.client("secretsmanager").put_secret_value(SecretId=secret_arn, SecretString="{}")
+
+    assert isinstance(ports.upstream("nivoda", a_turn(2), lambda: 30.0), Nivoda)
+
+
+def test_what_a_secret_lacks_is_named(secret_arn: str) -> None:
+    boto3.client("secretsmanager").put_secret_value(SecretId=secret_arn, SecretString='{"username": "buyer"}')
+    env = {"BATON_NIVODA_BASE_URL": "https://upstream.example", "BATON_NIVODA_SECRET_ARN": secret_arn}
+
+    with pytest.raises(Permanent, match="BATON_NIVODA_PASSWORD"):
+        live(NOWHERE, env).upstream("nivoda", a_turn(1), lambda: 30.0)

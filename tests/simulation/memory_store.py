@@ -236,6 +236,12 @@ class MemoryStore:
         self.repairs.append((lane.id, "dead_letter"))
         return True
 
+    def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
+        raise NotImplementedError("no schedule sends events")
+
+    def beat(self, name: str) -> None:
+        raise NotImplementedError("ticks are called, not scheduled")
+
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return 0
 

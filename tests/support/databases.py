@@ -14,7 +14,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from infra.local.postgres import NO_SETTINGS, Postgres
-from infra.migrations.run import VERSIONS, migrate
+from infra.migrations.head import VERSIONS
+from infra.migrations.run import migrate
 
 # Roles belong to the whole server, so two migrations at once on one server would race to create them.
 ONE_MIGRATION = sa.text("select pg_advisory_lock(hashtext('baton.template'))")

@@ -1,0 +1,61 @@
+"""Brings a deployment's database up to date: the schema, then how the functions' roles may enter.
+
+The function that calls this has the owner's way in (DATABASE_URL or BATON_DB_*, as everywhere). The roles enter by IAM
+if BATON_ROLES_IAM is true, and by the passwords in the secrets BATON_WORKER_SECRET_ARN and BATON_API_SECRET_ARN, if named.
+Neither is named for a database whose roles are somebody else's to manage.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from scramp import ScramMechanism
+
+from infra.migrations.head import newest_revision
+from infra.migrations.run import migrate, open_engine
+from shared.kernel import aws, db
+from shared.kernel.live import live_url
+from shared.kernel.log import logger
+from shared.kernel.settings import BadSettings
+
+SECRETS = {"baton_worker": "BATON_WORKER_SECRET_ARN", "baton_api": "BATON_API_SECRET_ARN"}
+
+FOUND = sa.text("select version_num from public.alembic_version")
+HAS_IAM = sa.text("select exists (select from pg_roles where rolname = 'rds_iam')")
+
+
+def bring_up_to_date(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Idempotent; answers the revision that the database has now."""
+    url, password = live_url(env)
+    if password is not None:
+        url = db.location(url).set(password=password()).render_as_string(hide_password=False)
+    migrate(url)
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        _let_in(connection, env)
+        revision = str(connection.execute(FOUND).scalar_one())
+    logger.info("the schema is up to date", extra={"revision": revision, "newest": newest_revision()})
+    return {"Revision": revision}
+
+
+def _let_in(connection: sa.Connection, env: Mapping[str, str]) -> None:
+    if env.get("BATON_ROLES_IAM") == "true":
+        if not connection.execute(HAS_IAM).scalar_one():
+            raise BadSettings("DatabaseIamAuth is true, but this database has no role rds_iam: is it RDS or Aurora?")
+        connection.exec_driver_sql("grant rds_iam to baton_worker, baton_api")
+        return
+    for role, name in SECRETS.items():
+        if arn := env.get(name):
+            # Hashed here, so that the password itself is in no statement that a server may log.
+            verifier = scram_verifier(str(aws.secret(arn)["password"]))
+            connection.exec_driver_sql(f"alter role {role} password '{verifier}'")
+
+
+def scram_verifier(password: str) -> str:
+    """A password as Postgres keeps it: only letters, digits and `$:+/=-`, so it may stand in a statement."""
+    salt, stored, server, rounds = ScramMechanism("SCRAM-SHA-256").make_auth_info(password)
+    told = [base64.b64encode(part).decode() for part in (salt, stored, server)]
+    return f"SCRAM-SHA-256${rounds}:{told[0]}${told[1]}:{told[2]}"

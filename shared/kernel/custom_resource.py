@@ -1,0 +1,60 @@
+"""A custom resource of CloudFormation: it waits for an answer at a URL, and must get one whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import urllib3
+
+from shared.kernel.entry import Answer, Context, Event, Handler
+from shared.kernel.log import logger
+from shared.kernel.log_json import json_log
+from shared.kernel.redact import redact
+
+LONGEST_REASON = 1_000  # CloudFormation takes 4 KB for the whole answer
+ANSWERING = urllib3.Retry(total=4, backoff_factor=0.5, status_forcelist=(500, 502, 503, 504), allowed_methods={"PUT"})
+
+
+def custom_resource_handler(work: Callable[[], Mapping[str, str]]) -> Handler:
+    """Does `work` when the stack is created or moves forward, and tells CloudFormation how it went.
+
+    A deletion and a step back (the property Head goes down, as in a rollback) do nothing and succeed: a stack must
+    always be able to leave. Without a ResponseURL somebody called by hand: then the result is the answer, or it raises.
+    """
+    log = json_log()
+
+    def handler(event: Event, context: Context) -> Answer:  # noqa: ARG001 - Lambda passes it
+        by_hand = "ResponseURL" not in event
+        try:
+            data = {} if _goes_back(event) else dict(work())
+        except Exception as error:
+            if by_hand:
+                raise
+            logger.exception("the work of a deployment failed")
+            reason = redact(f"{type(error).__name__}: {error}")[:LONGEST_REASON]
+            return _answer(event, {"Status": "FAILED", "Reason": f"{reason} (see the function's log)"})
+        return {"Data": data} if by_hand else _answer(event, {"Status": "SUCCESS", "Data": data})
+
+    return log.inject_lambda_context(handler, clear_state=True)
+
+
+def _goes_back(event: Event) -> bool:
+    if event.get("RequestType") != "Update":
+        return event.get("RequestType") == "Delete"
+    now, before = (event.get(name, {}).get("Head", "") for name in ("ResourceProperties", "OldResourceProperties"))
+    return str(now) < str(before)
+
+
+def _answer(event: Event, said: dict[str, Any]) -> Answer:
+    told = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
+    # The same id for ever: another one would make CloudFormation delete "the old" resource.
+    answer = {**told, "PhysicalResourceId": event.get("PhysicalResourceId") or told["LogicalResourceId"], **said}
+    headers = {"Content-Type": ""}  # the URL is signed for an empty one
+    with urllib3.PoolManager(timeout=urllib3.Timeout(connect=5, read=10), retries=ANSWERING) as pool:
+        sent = pool.request("PUT", event["ResponseURL"], body=orjson.dumps(answer), headers=headers)
+    if sent.status >= 300:
+        raise RuntimeError(f"CloudFormation did not take the answer: {sent.status}")
+    logger.info("CloudFormation was told", extra={"status": answer["Status"]})
+    return answer

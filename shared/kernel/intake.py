@@ -1,0 +1,150 @@
+"""Events from outside become signals: an uploaded object, or what somebody put on our bus. Each is read strictly.
+
+Both are delivered at least once, so a signal's id is made from what the event is about: an object's version, or the
+event's own id. What cannot be read is refused for good: to deliver it again would not make it readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid5
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.kernel.entry import Answer, Context, Event, Handler, invocation
+from shared.kernel.log import logger
+from shared.kernel.log_json import json_log
+from shared.kernel.metrics import Metric
+from shared.kernel.model import Json
+from shared.kernel.ports import Ports
+from shared.kernel.redact import redact
+
+NAMESPACE = UUID("7d4c9f0e-52a1-5d8e-9a3b-5d3f0c6b1e27")
+UPLOADS = "uploads/"  # then the tenant's id: uploads/<tenant>/<anything>
+LARGEST_PAYLOAD = 64 * 1024
+OURS = ("run.", "object.")  # what is said by Baton itself
+
+
+class Unreadable(Exception):
+    """An event that is none of those we know; the message says why, without what it carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One signal, as it will be written."""
+
+    event_id: UUID
+    tenant_id: UUID
+    name: str
+    payload: Json
+
+
+class _FromAws(BaseModel):
+    model_config = ConfigDict(extra="ignore")  # AWS adds fields as it likes
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Bucket(_FromAws):
+    name: str
+
+
+class _Object(_FromAws):
+    key: Annotated[str, Field(min_length=1, max_length=1024)]
+    size: Annotated[int, Field(ge=0)]
+    etag: str = ""
+    sequencer: str = ""
+    version_id: Annotated[str, Field(alias="version-id")] = ""
+
+
+class _Created(_FromAws):
+    bucket: _Bucket
+    object: _Object
+
+
+class _ObjectCreated(_FromAws):
+    source: Literal["aws.s3"]
+    detail_type: Annotated[Literal["Object Created"], Field(alias="detail-type")]
+    detail: _Created
+
+
+class _Said(_Strict):
+    tenant_id: Annotated[UUID, Field(strict=False)]
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,99}$")]
+    payload: dict[str, Any] = {}
+
+
+class _Signal(_FromAws):
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+    source: Annotated[str, Field(min_length=1, max_length=256)]
+    detail_type: Annotated[Literal["Baton Signal"], Field(alias="detail-type")]
+    detail: _Said
+
+
+def intake_handler(ports: Ports, bucket: str | None) -> Handler:
+    """Turns an event from outside into one signal. What it cannot read it refuses: to try again would not help."""
+    log = json_log()
+
+    def handler(event: Event, context: Context) -> Answer:
+        with invocation(ports, context) as now:
+            return take_in(now, event, bucket)
+
+    return log.inject_lambda_context(handler, clear_state=True)
+
+
+def take_in(ports: Ports, event: Mapping[str, Any], bucket: str | None) -> dict[str, Any]:
+    """Write the event's signal, once. A database that is away raises: then the event must come again."""
+    try:
+        heard = read_event(event, bucket)
+    except Unreadable as error:
+        ports.meter.count(Metric.EVENT, outcome="refused")
+        logger.warning("an event was refused", extra={"reason": str(error), "event_id": redact(str(event.get("id")))})
+        return {"outcome": "refused", "reason": str(error)}
+    fresh = ports.store.add_signal_once(heard.event_id, heard.tenant_id, heard.name, heard.payload)
+    outcome = "taken" if fresh else "again"
+    ports.meter.count(Metric.EVENT, outcome=outcome)
+    logger.info("an event came", extra={"outcome": outcome, "signal": heard.name, "tenant": str(heard.tenant_id)})
+    return {"outcome": outcome, "event_id": str(heard.event_id)}
+
+
+def read_event(event: Mapping[str, Any], bucket: str | None) -> Heard:
+    """What an event says, or Unreadable."""
+    try:
+        if event.get("source") == "aws.s3":
+            return _uploaded(_ObjectCreated.model_validate(event).detail, bucket)
+        return _said(_Signal.model_validate(event))
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc'])) or 'event'}: {each['type']}" for each in error.errors())
+        raise Unreadable("; ".join(problems)) from None
+
+
+def _uploaded(created: _Created, bucket: str | None) -> Heard:
+    if created.bucket.name != bucket:
+        raise Unreadable("detail.bucket.name: not our bucket")
+    found = created.object
+    tenant, _, rest = found.key.removeprefix(UPLOADS).partition("/")
+    if not found.key.startswith(UPLOADS) or not rest:
+        raise Unreadable(f"detail.object.key: not {UPLOADS}<tenant>/<name>")
+    try:
+        tenant_id = UUID(tenant)
+    except ValueError:
+        raise Unreadable("detail.object.key: the tenant is no id") from None
+    which = found.version_id or found.sequencer or found.etag
+    payload: Json = {"bucket": bucket, "key": found.key, "version_id": found.version_id or None}
+    payload = {**payload, "size": found.size, "etag": found.etag or None}
+    return Heard(uuid5(NAMESPACE, f"s3\n{bucket}\n{found.key}\n{which}"), tenant_id, "object.created", payload)
+
+
+def _said(signal: _Signal) -> Heard:
+    said = signal.detail
+    if said.name.startswith(OURS):
+        raise Unreadable(f"detail.name: {' and '.join(OURS)} are Baton's own")
+    if len(orjson.dumps(said.payload)) > LARGEST_PAYLOAD:
+        raise Unreadable(f"detail.payload: more than {LARGEST_PAYLOAD} bytes; store it and send its place")
+    event_id = uuid5(NAMESPACE, f"bus\n{signal.source}\n{signal.id}")
+    return Heard(event_id, said.tenant_id, said.name, said.payload)
