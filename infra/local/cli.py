@@ -356,7 +356,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("id", type=UUID)
 
     made = command("demo", run_demo, "a catalogue through the local cloud while a function is killed; then all is gone")
-    _add_catalogue(made, 6_000)
+    _add_catalogue(made, 10_000)
     return parser
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
@@ -15,9 +14,9 @@ from uuid import UUID
 from rich.console import Console
 from rich.table import Table
 
-from infra.local.cloud import Address, Cloud, throwaway_home
+from infra.local.cloud import Cloud, throwaway_home
 from infra.local.deploy import STACK
-from infra.local.progress import view, watch
+from infra.local.progress import View, label, view, watch
 from infra.local.runs import Progress, Runs
 from infra.local.standins.nivoda_catalogue import Stone
 from infra.local.standins.nivoda_faults import Operation
@@ -27,8 +26,7 @@ from shared.kernel.clock import stopwatch
 LOW, HIGH = 200, 20_000
 FUNCTION = f"{STACK}-page_ingest"
 KILL_AT_PAGE = 25
-TICK_EVERY_S = 5.0
-LONGEST_S = 300.0
+LONGEST_S = 240.0
 
 ROWS = """
 select external_id, offer_id, price_cents, carats, shape, color, clarity, lab, certificate, availability
@@ -44,41 +42,49 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
         with Cloud.start(home, console.print, stones=stones, seed=seed) as cloud:
             console.print("deploying    template.yaml, the one that goes to AWS")
             deployed = cloud.deploy(console.print)
-            address = cloud.address(os.getpid(), deployed.outputs)
             set_up_s = elapsed()
-            with Runs(address) as runs:
-                run_id, killed, now = _run(console, cloud, address, runs, stones)
+            with Runs(cloud.address(os.getpid(), deployed.outputs)) as runs:
+                run_id, killed, now = _run(console, cloud, runs, stones)
                 wrong = differences(cloud.nivoda.stones, runs.sql(ROWS))
                 figures = runs.figures(run_id)
             console.print("stopping everything")
     return _verdict(console, now, figures, killed, wrong, set_up_s=set_up_s, stones=stones)
 
 
-def _run(
-    console: Console, cloud: Cloud, address: Address, runs: Runs, stones: int
-) -> tuple[UUID, list[int], Progress]:
+def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, list[int], Progress]:
     params = {"source": "nivoda", "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
     killer = Killer(cloud)
     cloud.nivoda.before_each = killer
     run_id = runs.start("page_ingest", params)
     console.print(f"\n[bold]Run {run_id}[/]: {stones:,} records of the catalogue, page by page, several prices at once")
-    told, next_tick = False, time.monotonic() + TICK_EVERY_S
-
-    def meanwhile(_: Progress) -> None:
-        nonlocal told, next_tick
-        if killer.killed and not told:
-            told = True
-            shown.note(
-                f"[red]kill -9[/] of {FUNCTION} (pid {killer.killed[0]}) in the middle of a page. Its turn stays taken "
-                "until its lease (7 s) runs out; then the tick gives it to another process. The others go on."
-            )
-        if time.monotonic() > next_tick:  # AWS fires it every minute; here one need not wait that long
-            next_tick = time.monotonic() + TICK_EVERY_S
-            address.client("lambda").invoke(FunctionName=f"{STACK}-tick", InvocationType="Event", Payload=b"{}")
-
+    story = Story(killer)
     with view(console) as shown:
-        now = watch(runs, run_id, shown, seconds=LONGEST_S, meanwhile=meanwhile)
+        now = watch(runs, run_id, shown, seconds=LONGEST_S, meanwhile=lambda seen: story.tell(seen, shown))
     return run_id, killer.killed, now
+
+
+class Story:
+    """Says when the function was killed, and when another process took its turn over."""
+
+    def __init__(self, killer: Killer) -> None:
+        self._killer = killer
+        self._lane: str | None = None
+        self._told = False
+
+    def tell(self, now: Progress, shown: View) -> None:
+        if self._lane is None and self._killer.killed:
+            dead = [lane["key"] for lane in now.lanes if lane["claims"] and lane["status"] == "active"]
+            self._lane = dead[0] if dead else ""
+            self._elapsed = stopwatch()
+            shown.note(
+                f"[red]kill -9[/] of {FUNCTION}, pid {self._killer.killed[0]}, in the middle of a page of "
+                f"{label(self._lane)}. Its message comes again after 30 s; the others go on meanwhile."
+            )
+        elif self._lane and not self._told:
+            (lane,) = (lane for lane in now.lanes if lane["key"] == self._lane)
+            if lane["claims"] != 1:
+                self._told = True
+                shown.note(f"[green]taken over[/]: another process goes on with {label(self._lane)} after {self._elapsed():.0f} s")
 
 
 class Killer:

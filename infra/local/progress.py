@@ -125,10 +125,10 @@ def label(key: str) -> str:
 def state(lane: Mapping[str, Any]) -> str:
     if lane["status"] != "active":
         return str(lane["status"])
-    if lane["at_work"] and lane["claims"] > 1:
-        return "taken over"
     if lane["at_work"]:
-        return "at work"
+        return "taken over" if lane["claims"] > 1 else "at work"
+    if lane["claims"]:
+        return "its process is gone"
     if lane["due_in_s"] >= 1:
         return f"due in {lane['due_in_s']:.0f} s"
     return "waiting for its turn"
