@@ -58,9 +58,10 @@ def deploy(
         delete(endpoint)
         found = None
     key = f"{hashlib.sha256(code).hexdigest()}.zip"
-    _upload(endpoint, key, code)
-    body = _with_code(template, f"s3://{ARTIFACTS}/{key}")
-    _change(cloudformation, body, parameters, digest.hexdigest(), "CREATE" if found is None else "UPDATE")
+    # A body of over 51,200 characters is refused, so the template goes the way of the code.
+    place = f"{digest.hexdigest()}.json"
+    _upload(endpoint, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
+    _change(cloudformation, f"{endpoint}/{ARTIFACTS}/{place}", parameters, digest.hexdigest(), "CREATE" if found is None else "UPDATE")
     stack = _settled(cloudformation, say)
     return Deployed(_outputs(stack), changed=True, seconds=time.monotonic() - began)
 
@@ -121,19 +122,20 @@ def _with_code(template: str, uri: str) -> str:
     return json.dumps(document, default=str)
 
 
-def _upload(endpoint: str, key: str, content: bytes) -> None:
+def _upload(endpoint: str, files: Mapping[str, bytes]) -> None:
     s3 = aws.client("s3", endpoint=endpoint)
     s3.create_bucket(Bucket=ARTIFACTS)
-    s3.put_object(Bucket=ARTIFACTS, Key=key, Body=content)
+    for key, content in files.items():
+        s3.put_object(Bucket=ARTIFACTS, Key=key, Body=content)
 
 
-def _change(client: Any, body: str, parameters: Mapping[str, str], digest: str, kind: str) -> None:
+def _change(client: Any, template_url: str, parameters: Mapping[str, str], digest: str, kind: str) -> None:
     name = f"baton-{digest[:32]}-{time.monotonic_ns()}"
     client.create_change_set(
         StackName=STACK,
         ChangeSetName=name,
         ChangeSetType=kind,
-        TemplateBody=body,
+        TemplateURL=template_url,
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
         Tags=[{"Key": DIGEST_TAG, "Value": digest}],
