@@ -22,7 +22,6 @@ from rich.table import Table
 from infra.local import supervise
 from infra.local.binaries import PostgresError
 from infra.local.cloud import HOME, STONES, Address, Cloud
-from infra.local.demo import demo
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
 from infra.local.ministack import MiniStackError
@@ -133,7 +132,9 @@ def reset(options: argparse.Namespace) -> None:
     """Runs and rows are forgotten and queues emptied; what is deployed stays."""
     address = _up(options)
     with Runs(address) as runs:
-        tables = runs.sql("select tablename from pg_tables where schemaname = 'public' and tablename <> 'alembic_version'")
+        tables = runs.sql(
+            "select tablename from pg_tables where schemaname = 'public' and tablename <> 'alembic_version'"
+        )
         runs.sql(f"truncate {', '.join(row['tablename'] for row in tables)}")
     purge(address)
     _say("every run and row is forgotten, every queue is empty")
@@ -199,8 +200,8 @@ def _wanted(message: str) -> bool:
 
 def invoke_function(options: argparse.Namespace) -> None:
     address = _up(options)
-    event = sys.stdin.read() if options.event == "-" else _read(Path(options.event))
     name = _function(address, options.function)
+    event = sys.stdin.read() if options.event == "-" else _read(Path(options.event))
     print(invoke(configuration_of(address, name), address.endpoint, event))
 
 
@@ -293,6 +294,8 @@ def _watch(runs: Runs, run_id: UUID) -> int:
 
 
 def run_demo(options: argparse.Namespace) -> int:
+    from infra.local.demo import demo  # noqa: PLC0415 - the other commands need not wait for it
+
     return demo(console, stones=options.stones, seed=options.seed)
 
 
@@ -315,7 +318,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--home", type=_folder, default=HOME, help="where its state is (default: .local/cloud)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[..., Any], text: str, *, answers_json: bool = False) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[..., Any], text: str, *, answers_json: bool = False
+    ) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
         made.set_defaults(run=run, json=False)
         if answers_json:
@@ -334,7 +339,9 @@ def _parser() -> argparse.ArgumentParser:
     made = command("logs", logs, "what functions wrote")
     made.add_argument("function", nargs="?", help="default: all of them")
     made.add_argument("-f", "--follow", action="store_true")
-    made = command("invoke", invoke_function, "call a function with an event in a fresh process, by the code of this folder")
+    made = command(
+        "invoke", invoke_function, "call a function with an event in a fresh process, by the code of this folder"
+    )
     made.add_argument("function")
     made.add_argument("-e", "--event", default="-", help="a file (events/ has one for each); default: standard input")
     command("tick", tick, "what the schedule does every minute, now")

@@ -11,17 +11,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
 from infra.local.deploy import ROOT, STAGE, Deployed, deploy
 from infra.local.ministack import MiniStack, answers
 from infra.local.postgres import Postgres
-from infra.local.standins.nivoda import CONTROL, PASSWORD, USERNAME, NivodaStandIn
-from infra.migrations.run import migrate
 from shared.kernel import aws, db
 from shared.kernel.clock import stopwatch
+
+if TYPE_CHECKING:
+    from infra.local.standins.nivoda import NivodaStandIn
 
 HOME = ROOT / ".local" / "cloud"
 DATABASE = "baton"
@@ -72,7 +73,7 @@ class Address:
         return {
             "postgres": (self.database_url, _database_answers(self.database_url)),
             "aws": (self.endpoint, answers(f"{self.endpoint}/_ministack/health")),
-            "nivoda": (self.nivoda_url, answers(f"{self.nivoda_url}{CONTROL}")),
+            "nivoda": (self.nivoda_url, answers(f"{self.nivoda_url}/_control")),
         }
 
     def deploy(self, root: Path = ROOT) -> Deployed:
@@ -103,6 +104,10 @@ class Cloud:
         parameters: Mapping[str, str] = NO_PARAMETERS,
     ) -> Self:
         """Everything up and migrated, nothing deployed yet."""
+        # Only who starts a cloud pays for these imports; who asks it something should not wait.
+        from infra.local.standins.nivoda import NivodaStandIn  # noqa: PLC0415
+        from infra.migrations.run import migrate  # noqa: PLC0415
+
         home.mkdir(parents=True, exist_ok=True)
         with ExitStack() as parts:
             elapsed = stopwatch()
@@ -163,8 +168,8 @@ class Cloud:
             "ApiDatabaseUrl": self.postgres.url(DATABASE, "baton_api"),
             "OwnerDatabaseUrl": self.postgres.url(DATABASE),
             "NivodaBaseUrl": self._nivoda_url,
-            "NivodaUsername": USERNAME,
-            "NivodaPassword": PASSWORD,
+            "NivodaUsername": self.nivoda.username,
+            "NivodaPassword": self.nivoda.password,
         }
 
 
@@ -197,10 +202,8 @@ def _database_answers(url: str) -> bool:
     engine = db.connect_engine(url, pool="none", connect_seconds=2)
     try:
         with engine.connect() as connection:
-            return connection.scalar(sa.text("select 1")) == 1
-    except sa.exc.SQLAlchemyError:
-        return False
-    except OSError:
+            return bool(connection.scalar(sa.text("select true")))
+    except (sa.exc.SQLAlchemyError, OSError):
         return False
     finally:
         engine.dispose()

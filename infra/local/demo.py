@@ -84,7 +84,9 @@ class Story:
             (lane,) = (lane for lane in now.lanes if lane["key"] == self._lane)
             if lane["claims"] != 1:
                 self._told = True
-                shown.note(f"[green]taken over[/]: another process goes on with {label(self._lane)} after {self._elapsed():.0f} s")
+                shown.note(
+                    f"[green]taken over[/]: another process goes on with {label(self._lane)} after {self._elapsed():.0f} s"
+                )
 
 
 class Killer:
@@ -112,9 +114,16 @@ def differences(stones: tuple[Stone, ...], rows: list[Mapping[str, Any]]) -> lis
     """What the rows lack, have too much, or have otherwise than the catalogue."""
     expected = {
         stone.id: (
-            stone.offer_id, stone.price_cents, Decimal(str(stone.carats)), stone.shape, stone.rest["color"],
-            stone.rest["clarity"], stone.rest["lab"], stone.rest["certNumber"], stone.availability,
-        )  # fmt: skip
+            stone.offer_id,
+            stone.price_cents,
+            Decimal(str(stone.carats)),
+            stone.shape,
+            stone.rest["color"],
+            stone.rest["clarity"],
+            stone.rest["lab"],
+            stone.rest["certNumber"],
+            stone.availability,
+        )
         for stone in stones
         if LOW * 100 <= stone.price_cents < HIGH * 100
     }
@@ -154,5 +163,7 @@ def _verdict(
         console.print("\n[bold red]Not right.[/] Please say so, with the lines above.")
         return 1
     console.print("\n[bold green]Exactly the catalogue's rows, each once.[/] Nothing is left running.")
-    console.print("Next: `make up` keeps such a cloud; docs/local-cloud.md shows what to do with it; `make chaos` is rougher.")
+    console.print(
+        "Next: `make up` keeps such a cloud; docs/local-cloud.md shows what to do with it; `make chaos` is rougher."
+    )
     return 0

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import marshal
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
-from samtranslator.yaml_helper import yaml_parse
 
 from shared.kernel import aws
 
@@ -61,7 +61,13 @@ def deploy(
     # A body of over 51,200 characters is refused, so the template goes the way of the code.
     place = f"{digest.hexdigest()}.json"
     _upload(endpoint, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
-    _change(cloudformation, f"{endpoint}/{ARTIFACTS}/{place}", parameters, digest.hexdigest(), "CREATE" if found is None else "UPDATE")
+    _change(
+        cloudformation,
+        f"{endpoint}/{ARTIFACTS}/{place}",
+        parameters,
+        digest.hexdigest(),
+        "CREATE" if found is None else "UPDATE",
+    )
     stack = _settled(cloudformation, say)
     return Deployed(_outputs(stack), changed=True, seconds=time.monotonic() - began)
 
@@ -98,11 +104,10 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 def _bytecode(name: Path, path: Path) -> tuple[str, bytes]:
     """A cold start that need not compile: the functions run on this very interpreter."""
     source = path.read_bytes()
-    code = compile(source, str(name), "exec", dont_inherit=True)
-    compiled = importlib._bootstrap_external._code_to_hash_pyc(  # type: ignore[attr-defined] # noqa: SLF001
-        code, importlib.util.source_hash(source), checked=False
-    )
-    return importlib.util.cache_from_source(str(name)), bytes(compiled)
+    code = marshal.dumps(compile(source, str(name), "exec", dont_inherit=True))
+    unchecked = (1).to_bytes(4, "little")  # a zip file changes every time stamp
+    content = importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + code
+    return importlib.util.cache_from_source(str(name)), content
 
 
 def _template(root: Path) -> str:
@@ -114,6 +119,8 @@ def _template(root: Path) -> str:
 
 def _with_code(template: str, uri: str) -> str:
     """The template with the code's place in it: what `sam package` does."""
+    from samtranslator.yaml_helper import yaml_parse  # noqa: PLC0415 - slow, and mostly nothing has changed
+
     document = yaml_parse(template)
     document.get("Globals", {}).get("Function", {}).pop("CodeUri", None)
     for resource in document["Resources"].values():

@@ -46,8 +46,9 @@ class Bars:
             key = lane["key"]
             if key not in self._tasks:
                 self._tasks[key] = self._bars.add_task(label(key), total=lane["total"], state="")
-            done = lane["total"] if lane["status"] == "done" else lane["done"]
-            self._bars.update(self._tasks[key], completed=done or 0, total=lane["total"], state=state(lane))
+            total = lane["total"] or (1 if lane["status"] == "done" else None)
+            done = total if lane["status"] == "done" else lane["done"]
+            self._bars.update(self._tasks[key], completed=done or 0, total=total, state=state(lane))
             if lane["status"] != "active":
                 self._bars.stop_task(self._tasks[key])
 

@@ -68,22 +68,25 @@ def spawn(home: Path, arguments: Sequence[str], show: Say) -> Address:
             stderr=log,
             start_new_session=True,
         )
+    try:
+        return _up_at_last(keeper, home, show)
+    except BaseException:
+        keeper.terminate()
+        keeper.wait(END_SECONDS)
+        raise
+
+
+def _up_at_last(keeper: subprocess.Popen[bytes], home: Path, show: Say) -> Address:
     with (home / LOG).open() as said:
-        try:
-            while (address := _of(keeper.pid, home)) is None:
-                for line in said:
-                    show(line.rstrip("\n"))
-                if keeper.poll() is not None:
-                    rest = said.read().strip()
-                    raise CloudError(f"the local cloud did not start.\n{rest}".strip())
-                time.sleep(A_MOMENT_S)
-        except BaseException:
-            keeper.terminate()
-            keeper.wait(END_SECONDS)
-            raise
-        for line in said:
-            show(line.rstrip("\n"))
-    return address
+        while True:
+            address, ended = _of(keeper.pid, home), keeper.poll() is not None
+            if ended:
+                raise CloudError(f"the local cloud did not start.\n{said.read()}".strip())
+            for line in said:
+                show(line.rstrip("\n"))
+            if address is not None:
+                return address
+            time.sleep(A_MOMENT_S)
 
 
 def running(home: Path) -> Address | None:

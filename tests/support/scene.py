@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from infra.local.cloud import Address, Cloud, throwaway_home
 from infra.local.cli import fire_tick, purge
+from infra.local.cloud import Address, Cloud, throwaway_home
 from infra.local.deploy import STACK
 from infra.local.runs import Progress, Runs
 from infra.local.standins.nivoda_faults import Operation
@@ -66,7 +66,9 @@ class Scene:
         now = self.wait(run_id)
         assert (now.run["status"], now.run["outcome"]) == ("succeeded", "complete"), now
         rows = self.runs.sql("select external_id, price_cents from diamond where source_run = :id", id=run_id)
-        held = {s.id: s.price_cents for s in self.cloud.nivoda.stones if self.low * 100 <= s.price_cents < self.high * 100}
+        held = {
+            s.id: s.price_cents for s in self.cloud.nivoda.stones if self.low * 100 <= s.price_cents < self.high * 100
+        }
         assert {row["external_id"]: row["price_cents"] for row in rows} == held
         assert len(rows) == len(held) > 0
         endings = self.runs.sql(
