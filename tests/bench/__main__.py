@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.bench import flatness, profiled
 from tests.bench.figures import Figure, table, write
-from tests.bench.paths import peers, refused, simulated, start, step, tick, whole_run
+from tests.bench.paths import cold, hops, peers, refused, simulated, start, step, tick, whole_run
 from tests.bench.place import Place, place
 
 OUT = Path(".local/bench.json")
@@ -26,6 +26,8 @@ def parts(here: Place, *, quick: bool) -> Iterator[Part]:
     yield lambda: start.measure(here, lanes=100 if quick else 1_000, rounds=rounds)
     yield lambda: tick.measure(here, lanes=1_000 if quick else 20_000, rounds=1 if quick else 5)
     yield lambda: simulated.measure(schedules=5 if quick else 100, rounds=1 if quick else 5)
+    yield lambda: cold.measure(rounds=2 if quick else 21)
+    yield lambda: hops.measure(quick=quick)
     if peers.installed():
         yield lambda: peers.measure(here, steps=5 if quick else 50, rounds=2 if quick else 15)
 
