@@ -35,10 +35,13 @@ class Database(Settings):
     pool: Literal["one", "none"] = "one"
 
 
-def live_ports(env: Mapping[str, str] = os.environ) -> Ports:
-    """What a deployed function works with. The queue and the database are called only when they are first needed."""
+def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = None) -> Ports:
+    """What a deployed function works with. The queue and the database are called only when they are first needed.
+
+    `engine`: one that the function has already made for its kind, so that both share its connection.
+    """
     return Ports(
-        store=PgStore(live_engine(env)),
+        store=PgStore(live_engine(env) if engine is None else engine),
         queue=live_queue(),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         relay=Relay.from_env(env),
