@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from moto import mock_aws
-from scramp import ScramMechanism
 
 from infra.migrations.at_deploy import bring_up_to_date, scram_verifier
 from infra.migrations.head import newest_revision
@@ -166,6 +165,5 @@ def test_roles_get_the_passwords_of_their_secrets(
         connection.exec_driver_sql(
             "alter role baton_worker password null"
         )  # the server is shared by the session's tests
-    rounds, salt = kept.split("$")[1].split(":")
+    salt = kept.split("$")[1].split(":")[1]
     assert kept == scram_verifier("it's ünique", salt=salt)
-    assert int(rounds) >= ScramMechanism("SCRAM-SHA-256").iteration_count

@@ -50,12 +50,15 @@ def statements(template: Node) -> Iterator[tuple[str, Node]]:
     """Every statement of a role or a managed policy, with the id of what holds it."""
     for name, role in of_type(template, "AWS::IAM::Role").items():
         for policy in role.get("Policies", []):
-            yield from ((name, each) for each in policy["PolicyDocument"]["Statement"])
+            yield from _plain(name, policy)
     for name, policy in of_type(template, "AWS::IAM::ManagedPolicy").items():
-        for each in policy["PolicyDocument"]["Statement"]:
-            yield from (
-                (name, part) for part in each.get("Fn::If", [each]) if isinstance(part, dict) and "Effect" in part
-            )
+        yield from _plain(name, policy)
+
+
+def _plain(name: str, policy: Node) -> Iterator[tuple[str, Node]]:
+    """The statements of a policy, also those under a condition."""
+    for each in policy["PolicyDocument"]["Statement"]:
+        yield from ((name, part) for part in each.get("Fn::If", [each]) if isinstance(part, dict) and "Effect" in part)
 
 
 def actions(statement: Node) -> list[str]:
