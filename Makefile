@@ -5,6 +5,7 @@ UV_VERSION := 0.13.7
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+BATON := $(VENV)/bin/baton
 BENCH := .local/bench-venv
 SAM := .local/sam-venv
 ARCHITECTURE ?= arm64
@@ -13,7 +14,7 @@ CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types imports format verify simulate chaos mutants bench build deploy certificates lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench build deploy certificates lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -30,10 +31,18 @@ $(READY): requirements-dev.lock
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
+	@printf '%s\n' '#!$(CURDIR)/$(RUN)' 'import sys' 'sys.path.insert(0, "$(CURDIR)")' 'from infra.local.cli import main' 'sys.exit(main())' > $(BATON)
+	@chmod +x $(BATON)
 	@touch $@
 
-demo: $(READY) ## real work on a real Postgres while workers are killed and the database is stopped
-	$(RUN) -m tests.chaos.chaos --runs 60
+demo: $(READY) ## a catalogue through the local cloud while a function is killed: every row is compared
+	@$(BATON) demo $(ARGS)
+
+up: $(READY) ## the local cloud: Postgres, AWS and the outside on this machine; then `.venv/bin/baton`
+	@$(BATON) up $(ARGS)
+
+down: $(READY) ## end the local cloud
+	@$(BATON) down
 
 test: $(READY) ## the tests; ARGS="-k gate -x" goes to pytest
 	$(RUN) -m pytest -n 2 $(ARGS)

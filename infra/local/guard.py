@@ -72,13 +72,13 @@ def _end(server: subprocess.Popen[bytes], signals: tuple[signal.Signals, ...]) -
 
 def _bury_orphans() -> None:
     """A server cannot start again on data that a child of the dead one still holds."""
-    while orphans := _children(os.getpid()):
+    while orphans := children(os.getpid()):
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def _children(parent: int) -> list[int]:
+def children(parent: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

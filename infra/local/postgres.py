@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,10 +16,9 @@ import pg8000.dbapi
 
 from infra.local import guard
 from infra.local.binaries import PostgresError, bin_directory, reachable_directory, server_account
+from infra.local.child import FAST, HOST, IMMEDIATE, KILL, Child, free_port
 
-HOST = "127.0.0.1"
 START_SECONDS = 30
-STOP_SECONDS = 30
 PORT_ATTEMPTS = 10
 
 # Without fsync a killed server still keeps every commit, because the operating system has it; without
@@ -53,8 +49,7 @@ class Postgres:
         self._binaries = binaries
         self._uid = uid
         self._settings = {**SETTINGS, **settings}
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
+        self._child = Child(directory / "server.log")
 
     @classmethod
     def start(cls, data_dir: Path, *, port: int | None = None, settings: Mapping[str, str] = NO_SETTINGS) -> Self:
@@ -63,7 +58,7 @@ class Postgres:
         server = cls(bin_directory(uid), reachable_directory(data_dir, uid), uid, settings)
         server._initialise()
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
-            server.port = port or _free_port()
+            server.port = port or free_port()
             try:
                 server._launch()
             except PostgresError:
@@ -78,7 +73,7 @@ class Postgres:
 
     @property
     def running(self) -> bool:
-        return self._guard is not None and self._guard.poll() is None
+        return self._child.running
 
     @property
     def pid(self) -> int:
@@ -87,11 +82,11 @@ class Postgres:
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         """End the server: `fast` writes everything down first, `immediate` leaves a recovery to the next start."""
-        self._order(b"f" if mode == "fast" else b"i")
+        self._child.order(FAST if mode == "fast" else IMMEDIATE)
 
     def kill(self) -> None:
         """SIGKILL the server and all its children, as a crash of the machine's memory would."""
-        self._order(b"k")
+        self._child.order(KILL)
 
     def restart(self) -> None:
         """Start again on the same port and data, after an end of whatever kind."""
@@ -100,9 +95,7 @@ class Postgres:
 
     def log_tail(self, lines: int = 20) -> str:
         """The end of what the server wrote since its last start."""
-        with self._log.open("rb") as log:
-            log.seek(self._log_start)
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+        return self._child.log_tail(lines)
 
     def __enter__(self) -> Self:
         return self
@@ -115,10 +108,6 @@ class Postgres:
     @property
     def _data(self) -> Path:
         return self.directory / "pgdata"
-
-    @property
-    def _log(self) -> Path:
-        return self.directory / "server.log"
 
     def _initialise(self) -> None:
         if self._data.exists():
@@ -147,16 +136,7 @@ class Postgres:
         unfinished.rename(self._data)
 
     def _launch(self) -> None:
-        with self._log.open("ab") as log:
-            self._log_start = log.tell()
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self._uid), *self._command()],
-                cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the starter, which then ends the server in its own time
-            )
+        self._child.launch(self._command(), uid=self._uid)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -197,28 +177,3 @@ class Postgres:
             f"{what} on {HOST}:{self.port} in {self.directory}. If the folder is from another version or is damaged, "
             f"remove it; or set DATABASE_URL to a running server. The server's last words:\n{self.log_tail()}"
         )
-
-    def _order(self, order: bytes) -> None:
-        if self._guard is None:
-            return
-        assert self._guard.stdin is not None
-        try:
-            with self._guard.stdin as leash:
-                leash.write(order)
-        except BrokenPipeError:
-            pass  # it has already ended
-        self._guard.wait(STOP_SECONDS)
-        self._guard = None
-
-
-def _free_port() -> int:
-    """A port below those that the system gives to clients: a restart finds it free again."""
-    while True:
-        port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port

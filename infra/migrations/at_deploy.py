@@ -54,8 +54,9 @@ def _let_in(connection: sa.Connection, env: Mapping[str, str]) -> None:
             connection.exec_driver_sql(f"alter role {role} password '{verifier}'")
 
 
-def scram_verifier(password: str) -> str:
+def scram_verifier(password: str, salt: str | None = None) -> str:
     """A password as Postgres keeps it: only letters, digits and `$:+/=-`, so it may stand in a statement."""
-    salt, stored, server, rounds = ScramMechanism("SCRAM-SHA-256").make_auth_info(password)
-    told = [base64.b64encode(part).decode() for part in (salt, stored, server)]
+    given = None if salt is None else base64.b64decode(salt)
+    salted, stored, server, rounds = ScramMechanism("SCRAM-SHA-256").make_auth_info(password, salt=given)
+    told = [base64.b64encode(part).decode() for part in (salted, stored, server)]
     return f"SCRAM-SHA-256${rounds}:{told[0]}${told[1]}:{told[2]}"

@@ -12,6 +12,8 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
 from shared.kernel.log_json import json_log
+from shared.kernel.metrics import Metric
+from shared.kernel.model import REPAIRS
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Received, is_fifo
 from shared.kernel.sweep import sweep
@@ -65,6 +67,7 @@ def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
 
     def mend(now: Ports) -> Answer:
         report = tick(now, kinds)
+        now.meter.count(Metric.REPAIRS, sum(report.lanes[verdict] for verdict in REPAIRS))
         lanes = {str(verdict): count for verdict, count in report.lanes.items()}
         return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
 

@@ -15,6 +15,7 @@ class Metric(StrEnum):
     GIVEN_BACK = "GivenBack"  # a message returned to the queue because the database could not be written
     SEND_FAILED = "SendFailed"  # batons the queue did not take; the tick sends them
     REPAIR = "Repair"  # what the tick mended, by reason
+    REPAIRS = "Repairs"  # of one pass of the tick, all kinds and reasons together: what the alarm reads
     RUN_ENDED = "RunEnded"  # by kind and status
     TICK = "Tick"  # one pass of the tick: its absence is an alarm
     DEAD_LETTER = "DeadLetter"  # a message that came back too often

@@ -19,7 +19,8 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], prefix: str = "BATON_") -> Self:
-        given = {name: env[prefix + name.upper()] for name in cls.model_fields if prefix + name.upper() in env}
+        # An empty variable is an unset one: `sam local` and compose files have no other way to leave one out.
+        given = {name: value for name in cls.model_fields if (value := env.get(prefix + name.upper()))}
         try:
             return cls.model_validate(given)
         except ValidationError as error:

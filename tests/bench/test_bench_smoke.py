@@ -35,6 +35,9 @@ def test_the_quick_bench_measures_every_path_and_writes_its_figures(
         "a whole ingestion",
         "schedules",
         "claim, pages",
+        "cold start",
+        "artifact",
+        "hops through the local cloud",
     ):
         assert any(path in figure["name"] for figure in figures), path
         assert path in printed

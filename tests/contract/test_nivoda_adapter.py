@@ -271,6 +271,14 @@ def test_without_time_nothing_is_asked(
     assert standin.calls[Operation.PAGE] == 0
 
 
+def test_the_time_out_of_the_local_cloud_is_enough(
+    standin: NivodaStandIn, base_url: str, token: str, pool: urllib3.PoolManager
+) -> None:
+    late_in_the_step = a_client(standin, base_url, pool, left_s=3.5)
+
+    assert late_in_the_step.page(token, ALL, 0, 5).fetched == 5
+
+
 @pytest.mark.parametrize(
     ("retry_after", "low", "high"),
     [

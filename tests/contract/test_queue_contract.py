@@ -1,15 +1,19 @@
-"""What every queue must do, asked of each: the one in memory, moto, and a live endpoint when BATON_SQS_ENDPOINT is set."""
+"""What every queue must do, asked of each: the one in memory, moto, MiniStack, and any other service at BATON_SQS_ENDPOINT."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import itertools
 import json
 import os
 import random
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import boto3
@@ -18,6 +22,7 @@ import pytest
 from botocore.config import Config
 from moto import mock_aws
 
+from infra.local.ministack import MiniStack
 from shared.kernel.queue import Consumer, Outgoing, QueueRefused, Received
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
 from shared.kernel.queue_sqs import SqsQueue
@@ -54,8 +59,7 @@ DEVIATIONS = {
         "test_the_service_itself_refuses_a_blank_in_an_id": "does not look",
         "test_the_service_itself_takes_the_good_entries_of_a_batch_with_a_bad_one": "refuses the whole batch",
     },
-    # As MiniStack 1.5.33 answers; another service at the endpoint needs its own list.
-    "endpoint": {
+    "ministack": {
         "test_deleting_twice_is_accepted": "forgets a receipt with its message",
         "test_fifo_refuses_to_delete_with_an_expired_receipt": "honours the newest receipt for ever",
         "test_fifo_refuses_to_change_visibility_with_an_expired_receipt": "honours the newest receipt for ever",
@@ -113,11 +117,29 @@ def moto_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
         yield sqs_backend(sqs_client(None), clock.advance)
 
 
+def ministack_backend(_monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+    yield from backend_at(ministack().url)
+
+
 def endpoint_backend(_monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    backend = sqs_backend(sqs_client(ENDPOINT), time.sleep)
+    yield from backend_at(ENDPOINT)
+
+
+def backend_at(endpoint: str) -> Iterator[Backend]:
+    backend = sqs_backend(sqs_client(endpoint), time.sleep)
     yield backend
     for name in SETTINGS:
         backend.raw.delete_queue(QueueUrl=backend.url(name))
+
+
+@functools.cache
+def ministack() -> MiniStack:
+    """One for all tests of the process; its guard ends it when the process ends."""
+    directory = tempfile.mkdtemp(prefix="baton-contract-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    server = MiniStack.start(Path(directory))
+    atexit.register(server.stop)
+    return server
 
 
 @functools.cache
@@ -151,7 +173,8 @@ def queue_attributes(client: Any, settings: QueueSettings, urls: dict[str, str])
     return attributes
 
 
-MAKERS = {"memory": memory_backend, "moto": moto_backend} | ({"endpoint": endpoint_backend} if ENDPOINT else {})
+MAKERS = {"memory": memory_backend, "moto": moto_backend, "ministack": ministack_backend}
+MAKERS |= {"endpoint": endpoint_backend} if ENDPOINT else {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -560,7 +583,7 @@ def test_a_purge_does_not_forget_dedup_ids(backend: Backend) -> None:
     assert backend.queue.receive(STEPS) == []
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_a_duplicate_is_answered_with_the_message_id_of_its_original(backend: Backend) -> None:
     request = {"MessageBody": "a", "MessageGroupId": "x", "MessageDeduplicationId": "d"}
 
@@ -716,7 +739,7 @@ def test_the_longest_ids_and_the_largest_body_are_accepted(backend: Backend) -> 
     assert (received.group, received.dedup_id, len(received.body)) == (longest.group, longest.dedup_id, 1_048_576)
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 @pytest.mark.parametrize(
     ("queue", "request_"),
     [
@@ -734,19 +757,19 @@ def test_the_service_itself_refuses_what_the_port_refuses(
         backend.raw.send_message(QueueUrl=backend.url(queue), MessageBody="a", **request_)
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_the_service_itself_refuses_a_delay_of_901(backend: Backend) -> None:
     with pytest.raises(backend.raw.exceptions.ClientError):
         backend.raw.send_message(QueueUrl=backend.url(LATER), MessageBody="a", DelaySeconds=901)
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_the_service_itself_refuses_a_dedup_id_on_a_standard_queue(backend: Backend) -> None:
     with pytest.raises(backend.raw.exceptions.ClientError):
         backend.raw.send_message(QueueUrl=backend.url(LATER), MessageBody="a", MessageDeduplicationId="d")
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_the_service_itself_refuses_a_blank_in_an_id(backend: Backend) -> None:
     with pytest.raises(backend.raw.exceptions.ClientError):
         backend.raw.send_message(
@@ -754,7 +777,7 @@ def test_the_service_itself_refuses_a_blank_in_an_id(backend: Backend) -> None:
         )
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_the_service_itself_accepts_an_explicit_delay_of_none_on_fifo(backend: Backend) -> None:
     backend.raw.send_message(
         QueueUrl=backend.url(STEPS), MessageBody="a", MessageGroupId="x", MessageDeduplicationId="d", DelaySeconds=0
@@ -763,7 +786,7 @@ def test_the_service_itself_accepts_an_explicit_delay_of_none_on_fifo(backend: B
     assert receive_one(backend).body == "a"
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_the_service_itself_takes_the_good_entries_of_a_batch_with_a_bad_one(backend: Backend) -> None:
     good = {"Id": "0", "MessageBody": "a", "MessageGroupId": "x", "MessageDeduplicationId": "d"}
     bad = good | {"Id": "1", "MessageDeduplicationId": "e", "DelaySeconds": 1}
@@ -840,7 +863,7 @@ def test_the_dedup_id_of_a_dead_letter_still_swallows_a_second_send(backend: Bac
 # --- the adapter's own ------------------------------------------------------------------------------------------------
 
 
-@only_on("moto", "endpoint")
+@only_on("moto", "ministack", "endpoint")
 def test_a_queue_without_a_given_address_is_found_by_its_name(backend: Backend) -> None:
     name = backend.url(STEPS).rsplit("/", 1)[1]
     finding = SqsQueue(backend.raw)

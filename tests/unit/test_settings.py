@@ -20,6 +20,10 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert Relay.from_env({}) == Relay()
 
 
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert Relay.from_env({"BATON_LEASE_S": "", "BATON_DELAY_QUEUE": ""}) == Relay()
+
+
 def test_variables_of_others_are_left_alone() -> None:
     assert Relay.from_env({"PATH": "/bin", "BATON_DB_HOST": "x", "LEASE_S": "1"}) == Relay()
 
@@ -35,7 +39,7 @@ def test_a_value_within_its_bounds_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("value", ["below", "above", "", "many", "1.5", "1e3", "\x00"])
+@pytest.mark.parametrize("value", ["below", "above", " ", "many", "1.5", "1e3", "\x00"])
 def test_a_value_out_of_bounds_or_no_number_is_named_by_its_variable(name: str, value: str) -> None:
     least, most = BOUNDS[name]
     given = {"below": str(least - 1), "above": str(most + 1)}.get(value, value)

@@ -1,0 +1,386 @@
+"""The command `baton`: the local cloud, and runs in it. Every error says what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from infra.local import supervise
+from infra.local.binaries import PostgresError
+from infra.local.cloud import HOME, STONES, Address, Cloud
+from infra.local.deploy import STACK, DeployError
+from infra.local.invoke import InvokeError, invoke
+from infra.local.ministack import MiniStackError
+from infra.local.progress import view, watch
+from infra.local.runs import TENANT, Runs, configuration_of, functions_of, queues_of
+from infra.local.supervise import CloudError
+from shared.kernel.errors import NotFound, Refused
+
+INGEST = {"source": "nivoda", "low": 200, "high": 20_000, "partition_records": 1_000, "page_size": 50}
+FOLLOW_EVERY_S = 1.0
+LONGEST_WATCH_S = 24 * 3600.0
+KNOWN_ERRORS = (CloudError, DeployError, InvokeError, MiniStackError, PostgresError, Refused)
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options) or 0)
+    except KeyboardInterrupt:
+        return 130
+    except NotFound:
+        return _complain("there is no such run; `baton watch` without an id shows the newest")
+    except KNOWN_ERRORS as error:
+        return _complain(str(error))
+    except (ClientError, BotoCoreError) as error:
+        return _complain(f"the local AWS refused: {error}. `baton status` says what is up; `baton up` mends it")
+
+
+def _complain(text: str) -> int:
+    print(f"baton: {text}", file=sys.stderr)
+    return 1
+
+
+# --- the cloud --------------------------------------------------------------------------------------------------------
+
+
+def up(options: argparse.Namespace) -> None:
+    if options.foreground:
+        supervise.supervise(options.home, _say, lambda: _start(options), ephemeral=options.ephemeral)
+        return
+    show: Callable[[str], None] = (lambda _: None) if options.json else _say
+    address = supervise.running(options.home)
+    if address is not None and not all(alive for _, alive in address.parts().values()):
+        dead = ", ".join(name for name, (_, alive) in address.parts().items() if not alive)
+        show(f"{dead} does not answer: starting again, with the same database")
+        supervise.end(options.home)
+        address = None
+    if address is None:
+        address = supervise.spawn(options.home, _passed_on(options), show)
+    else:
+        deployed = address.deploy()
+        took = f"deployed what changed in {deployed.seconds:.1f} s" if deployed.changed else "nothing has changed"
+        show(f"already up; {took}")
+    _describe(address, options)
+
+
+def _start(options: argparse.Namespace) -> Cloud:
+    return Cloud.start(options.home, _say, port=options.port, stones=options.stones, seed=options.seed)
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    given = [f"--stones={options.stones}", f"--seed={options.seed}"]
+    given += [f"--port={options.port}"] if options.port else []
+    return [*given, "--ephemeral"] if options.ephemeral else given
+
+
+def down(options: argparse.Namespace) -> None:
+    _say("down; nothing is running" if supervise.end(options.home) else "nothing was up")
+
+
+def status(options: argparse.Namespace) -> int:
+    address = supervise.running(options.home)
+    if address is None:
+        if options.json:
+            print(json.dumps({"up": False}))
+        else:
+            _say("nothing is up. `baton up` starts it")
+        return 1
+    parts = address.parts()
+    whole = all(alive for _, alive in parts.values())
+    queues = _depths(address) if parts["aws"][1] else {}
+    if options.json:
+        described = {name: {"address": where, "up": alive} for name, (where, alive) in parts.items()}
+        print(json.dumps({"up": whole, "pid": address.pid, "parts": described, "queues": queues}))
+        return 0 if whole else 1
+    for name, (where, alive) in parts.items():
+        console.print(f"{name:12} {'[green]up[/]  ' if alive else '[red]dead[/]'} {escape(where)}")
+    for name, (ready, in_flight) in queues.items():
+        console.print(f"queue        {name}: {ready} waiting, {in_flight} in flight")
+    if not whole:
+        _say(f"`baton up` starts again what is dead; {options.home / supervise.LOG} has its last words")
+    return 0 if whole else 1
+
+
+def _depths(address: Address) -> dict[str, tuple[int, int]]:
+    sqs = address.client("sqs")
+    names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+    found = {}
+    for name, url in queues_of(address).items():
+        answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=list(names))["Attributes"]
+        found[name] = (int(answer[names[0]]), int(answer[names[1]]))
+    return found
+
+
+def reset(options: argparse.Namespace) -> None:
+    """Runs and rows are forgotten and queues emptied; what is deployed stays."""
+    address = _up(options)
+    with Runs(address) as runs:
+        tables = runs.sql(
+            "select tablename from pg_tables where schemaname = 'public' and tablename <> 'alembic_version'"
+        )
+        runs.sql(f"truncate {', '.join(row['tablename'] for row in tables)}")
+    purge(address)
+    _say("every run and row is forgotten, every queue is empty")
+
+
+def purge(address: Address) -> None:
+    for url in queues_of(address).values():
+        address.client("sqs").purge_queue(QueueUrl=url)
+
+
+def _describe(address: Address, options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps({"endpoint": address.endpoint, "database_url": address.database_url,
+                          "nivoda_url": address.nivoda_url, "outputs": address.outputs}))  # fmt: skip
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("AWS", f"AWS_ENDPOINT_URL={address.endpoint}")
+    table.add_row("database", f"psql {address.database_url.replace('+pg8000', '')}")
+    table.add_row("upstream", address.nivoda_url)
+    for name, value in sorted(address.outputs.items()):
+        table.add_row(name, escape(value))
+    table.add_row("functions", ", ".join(functions_of(address)))
+    console.print(table)
+    home = "" if options.home == HOME else f" --home {options.home}"
+    _say(f"try: baton{home} ingest --watch    end: baton{home} down")
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def logs(options: argparse.Namespace) -> None:
+    address = _up(options)
+    names = [_function(address, options.function)] if options.function else functions_of(address)
+    seen: set[tuple[int, str, str, str]] = set()
+    while True:
+        lines = {line for name in names for line in _lines(address, name)} - seen
+        for at, name, _, message in sorted(lines):
+            if _wanted(message):
+                clock = datetime.fromtimestamp(at / 1000, UTC).strftime("%H:%M:%S")
+                print(f"{clock} {name}  {message}", flush=True)
+        seen |= lines
+        if not options.follow:
+            return
+        time.sleep(FOLLOW_EVERY_S)
+
+
+def _lines(address: Address, function: str) -> list[tuple[int, str, str, str]]:
+    client = address.client("logs")
+    try:
+        pages = client.get_paginator("filter_log_events").paginate(logGroupName=f"/aws/lambda/{STACK}-{function}")
+        events = [event for page in pages for event in page["events"]]
+    except client.exceptions.ResourceNotFoundException:
+        return []
+    return [(event["timestamp"], function, event["logStreamName"], event["message"].rstrip()) for event in events]
+
+
+def _wanted(message: str) -> bool:
+    """Lambda's own lines about an invocation, and the counts for CloudWatch, say little to a reader."""
+    return not re.match(r"(START|END|REPORT) RequestId|\{\"_aws\"", message)
+
+
+def invoke_function(options: argparse.Namespace) -> None:
+    address = _up(options)
+    name = _function(address, options.function)
+    event = sys.stdin.read() if options.event == "-" else _read(Path(options.event))
+    print(invoke(configuration_of(address, name), address.endpoint, event))
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text()
+        json.loads(text)
+    except OSError as error:
+        raise CloudError(f"{path} cannot be read: {error.strerror}. events/ has one for every function") from None
+    except ValueError as error:
+        raise CloudError(f"{path} is not JSON: {error}") from None
+    return text
+
+
+def tick(options: argparse.Namespace) -> None:
+    print(json.dumps(fire_tick(_up(options))))
+
+
+def fire_tick(address: Address) -> Any:
+    """What the schedule does every minute, now, and its report."""
+    answer = address.client("lambda").invoke(FunctionName=f"{STACK}-tick", Payload=b"{}")
+    report = json.load(answer["Payload"])
+    if "FunctionError" in answer:
+        raise CloudError(f"the tick failed: {report}. `baton logs tick` has more")
+    return report
+
+
+def _function(address: Address, name: str) -> str:
+    known = functions_of(address)
+    wanted = name.removeprefix(f"{STACK}-")
+    if wanted not in known:
+        raise CloudError(f"there is no function {name}; there are {', '.join(known)}")
+    return wanted
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def start(options: argparse.Namespace) -> int:
+    try:
+        params = json.loads(options.params)
+    except ValueError as error:
+        raise CloudError(f"--params is not JSON: {error}") from None
+    with Runs(_up(options)) as runs:
+        run_id = runs.start(options.kind, params, options.tenant)
+        if not options.watch:
+            print(json.dumps({"run": str(run_id)}) if options.json else run_id)
+            return 0
+        return _watch(runs, run_id)
+
+
+def ingest(options: argparse.Namespace) -> int:
+    chosen = {name: getattr(options, name) for name in INGEST if getattr(options, name, None) is not None}
+    options.kind, options.params = "page_ingest", json.dumps({**INGEST, **chosen})
+    return start(options)
+
+
+def watch_run(options: argparse.Namespace) -> int:
+    with Runs(_up(options)) as runs:
+        run_id = options.id or runs.newest()
+        if run_id is None:
+            raise CloudError("there is no run yet: `baton ingest --watch` starts one")
+        if options.json:
+            now = runs.progress(run_id)
+            print(json.dumps({"run": now.run, "lanes": now.lanes, **runs.figures(run_id)}, default=str))
+            return 0
+        return _watch(runs, run_id)
+
+
+def retry(options: argparse.Namespace) -> int:
+    with Runs(_up(options)) as runs:
+        runs.retry(options.id)
+        return _watch(runs, options.id) if options.watch else 0
+
+
+def cancel(options: argparse.Namespace) -> None:
+    with Runs(_up(options)) as runs:
+        runs.cancel(options.id)
+
+
+def _watch(runs: Runs, run_id: UUID) -> int:
+    with view(console) as shown:
+        now = watch(runs, run_id, shown, seconds=LONGEST_WATCH_S)
+    figures = runs.figures(run_id)
+    said = ", ".join(f"{figures[name]:,} {name}" for name in ("rows", "pages", "steps", "retries", "repairs"))
+    _say(f"{now.run['status']} ({now.run['outcome']}) after {figures['seconds']:.1f} s: {said}")
+    if now.run["error"]:
+        _say(f"why: {now.run['error'].get('message')}")
+    return 0 if now.run["status"] == "succeeded" else 1
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    from infra.local.demo import demo  # noqa: PLC0415 - the other commands need not wait for it
+
+    return demo(console, stones=options.stones, seed=options.seed)
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def _up(options: argparse.Namespace) -> Address:
+    address = supervise.running(options.home)
+    if address is None:
+        raise CloudError("nothing is up. `baton up` starts it")
+    return address
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="baton", description="Baton's local cloud: no Docker, no account, no token.")
+    parser.add_argument("--home", type=_folder, default=HOME, help="where its state is (default: .local/cloud)")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, run: Callable[..., Any], text: str, *, answers_json: bool = False
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run, json=False)
+        if answers_json:
+            made.add_argument("--json", action="store_true", help="answer in JSON")
+        return made
+
+    made = command("up", up, "start it all, or deploy what changed to what is up", answers_json=True)
+    made.add_argument("--foreground", action="store_true", help="stay; Ctrl-C ends everything")
+    made.add_argument("--ephemeral", action="store_true", help="forget the database at the end")
+    made.add_argument("--port", type=int, help="the port of AWS (default: a free one)")
+    _add_catalogue(made, STONES)
+    command("down", down, "end everything; the database's files stay")
+    command("status", status, "what is up, and what lies in the queues", answers_json=True)
+    command("reset", reset, "forget every run and row, empty every queue")
+
+    made = command("logs", logs, "what functions wrote")
+    made.add_argument("function", nargs="?", help="default: all of them")
+    made.add_argument("-f", "--follow", action="store_true")
+    made = command(
+        "invoke", invoke_function, "call a function with an event in a fresh process, by the code of this folder"
+    )
+    made.add_argument("function")
+    made.add_argument("-e", "--event", default="-", help="a file (events/ has one for each); default: standard input")
+    command("tick", tick, "what the schedule does every minute, now")
+
+    made = command("start", start, "start a run of any kind", answers_json=True)
+    made.add_argument("kind")
+    made.add_argument("--params", default="{}", help="JSON")
+    _add_starting(made)
+    made = command("ingest", ingest, "start a page ingestion of the stand-in's catalogue", answers_json=True)
+    for name, value in INGEST.items():
+        made.add_argument(f"--{name.replace('_', '-')}", type=type(value), help=f"default: {value}")
+    _add_starting(made)
+    made = command("watch", watch_run, "how far a run is, until it ends", answers_json=True)
+    made.add_argument("id", nargs="?", type=UUID, help="default: the newest")
+    made = command("retry", retry, "try an ended run again where it stopped")
+    made.add_argument("id", type=UUID)
+    made.add_argument("--watch", action="store_true")
+    made = command("cancel", cancel, "ask a run to stop")
+    made.add_argument("id", type=UUID)
+
+    made = command("demo", run_demo, "a catalogue through the local cloud while a function is killed; then all is gone")
+    _add_catalogue(made, 10_000)
+    return parser
+
+
+def _folder(text: str) -> Path:
+    return Path(text).resolve()
+
+
+def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:
+    parser.add_argument("--stones", type=int, default=stones, help=f"how many the stand-in has (default: {stones:,})")
+    parser.add_argument("--seed", type=int, default=0, help="which catalogue it is")
+
+
+def _add_starting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", type=UUID, default=TENANT)
+    parser.add_argument("--watch", action="store_true", help="show it until it ends")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""Guards that the local cloud is one thing: Postgres, MiniStack and the stand-ins, up together, deployed together, gone together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import sqlalchemy as sa
+
+from infra.local.deploy import ROOT, STAGE, Deployed, deploy
+from infra.local.ministack import MiniStack, answers
+from infra.local.postgres import Postgres
+from shared.kernel import aws, db
+from shared.kernel.clock import stopwatch
+
+if TYPE_CHECKING:
+    from infra.local.standins.nivoda import NivodaStandIn
+
+HOME = ROOT / ".local" / "cloud"
+DATABASE = "baton"
+STONES = 5_000
+STATE = "cloud.json"
+
+# Short, so that a crash heals while one watches; as in AWS, the visibility is six times the time-out.
+PARAMETERS: Mapping[str, str] = MappingProxyType(
+    {"Stage": STAGE, "StepTimeoutSeconds": "5", "VisibilitySeconds": "30", "LeaseSeconds": "7", "StepConcurrency": "8"}
+)
+NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where everything is. It is all that another process needs; it is in cloud.json while the cloud is up."""
+
+    pid: int
+    endpoint: str
+    database_url: str
+    nivoda_url: str
+    parameters: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    def url_as(self, role: str) -> str:
+        return sa.make_url(self.database_url).set(username=role).render_as_string(hide_password=False)
+
+    def client(self, service: str) -> Any:
+        return aws.client(service, endpoint=self.endpoint)
+
+    def write(self, home: Path) -> None:
+        """All or nothing: whoever reads it never sees half of it."""
+        part = home / f"{STATE}.part"
+        part.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        part.rename(home / STATE)
+
+    @classmethod
+    def read(cls, home: Path) -> Self | None:
+        try:
+            return cls(**json.loads((home / STATE).read_text()))
+        except FileNotFoundError:
+            return None
+
+    def parts(self) -> dict[str, tuple[str, bool]]:
+        """Each part with its address, and whether it answers now."""
+        return {
+            "postgres": (self.database_url, _database_answers(self.database_url)),
+            "aws": (self.endpoint, answers(f"{self.endpoint}/_ministack/health")),
+            "nivoda": (self.nivoda_url, answers(f"{self.nivoda_url}/_control")),
+        }
+
+    def deploy(self, root: Path = ROOT) -> Deployed:
+        return deploy(self.endpoint, self.parameters, root=root)
+
+
+class Cloud:
+    """The parts while they run. `home` keeps the database; what AWS knew is made anew by the next deployment."""
+
+    def __init__(self, home: Path, postgres: Postgres, ministack: MiniStack, nivoda: NivodaStandIn) -> None:
+        self.home = home
+        self.postgres = postgres
+        self.ministack = ministack
+        self.nivoda = nivoda
+        self._nivoda_url = nivoda.start()
+        self._parameters: dict[str, str] = {}
+
+    @classmethod
+    def start(
+        cls,
+        home: Path,
+        say: Say,
+        *,
+        port: int | None = None,
+        stones: int = STONES,
+        seed: int = 0,
+        enforce_iam: bool = False,
+        parameters: Mapping[str, str] = NO_PARAMETERS,
+    ) -> Self:
+        """Everything up and migrated, nothing deployed yet."""
+        # Only who starts a cloud pays for these imports; who asks it something should not wait.
+        from infra.local.standins.nivoda import NivodaStandIn  # noqa: PLC0415
+        from infra.migrations.run import migrate  # noqa: PLC0415
+
+        home.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as parts:
+            elapsed = stopwatch()
+            postgres = parts.enter_context(Postgres.start(home / "postgres"))
+            say(f"Postgres     {postgres.url(DATABASE)}  ({elapsed():.1f} s)")
+            elapsed = stopwatch()
+            _create_database(postgres.url())
+            migrate(postgres.url(DATABASE))
+            say(f"migrated     {DATABASE}  ({elapsed():.1f} s)")
+            elapsed = stopwatch()
+            _clear(home / "aws")
+            ministack = parts.enter_context(MiniStack.start(home / "aws", port=port, enforce_iam=enforce_iam))
+            say(f"AWS          {ministack.url}  ({elapsed():.1f} s)")
+            cloud = cls(home, postgres, ministack, NivodaStandIn(seed, stones=stones))
+            parts.pop_all()  # from here on they are the cloud's to stop
+        say(f"Nivoda       {cloud._nivoda_url}  (a stand-in with {stones:,} stones)")
+        cloud._parameters = {**PARAMETERS, **cloud._places(), **parameters}
+        return cloud
+
+    def address(self, pid: int, outputs: Mapping[str, str]) -> Address:
+        return Address(
+            pid=pid,
+            endpoint=self.ministack.url,
+            database_url=self.postgres.url(DATABASE),
+            nivoda_url=self._nivoda_url,
+            parameters=self._parameters,
+            outputs=outputs,
+        )
+
+    def deploy(self, say: Say = lambda _: None, *, root: Path = ROOT) -> Deployed:
+        deployed = deploy(self.ministack.url, self._parameters, root=root, say=say)
+        say(f"deployed     template.yaml  ({deployed.seconds:.1f} s)")
+        return deployed
+
+    def dead_parts(self) -> dict[str, str]:
+        """Servers that have ended by themselves, with their last words."""
+        servers: dict[str, Postgres | MiniStack] = {"postgres": self.postgres, "aws": self.ministack}
+        return {name: server.log_tail() for name, server in servers.items() if not server.running}
+
+    def stop(self) -> None:
+        self.nivoda.stop()
+        self.ministack.stop()
+        self.postgres.stop()
+        (self.home / STATE).unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _places(self) -> dict[str, str]:
+        # Roles without a password: the server trusts this machine, and listens on it alone.
+        return {
+            "DatabaseUrl": self.postgres.url(DATABASE, "baton_worker"),
+            "ApiDatabaseUrl": self.postgres.url(DATABASE, "baton_api"),
+            "OwnerDatabaseUrl": self.postgres.url(DATABASE),
+            "NivodaBaseUrl": self._nivoda_url,
+            "NivodaUsername": self.nivoda.username,
+            "NivodaPassword": self.nivoda.password,
+        }
+
+
+@contextmanager
+def throwaway_home() -> Iterator[Path]:
+    """A folder that is gone at the end; the account of the database may pass through it."""
+    home = Path(tempfile.mkdtemp(prefix="baton-cloud-"))
+    home.chmod(0o711)
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _clear(folder: Path) -> None:
+    """What a killed MiniStack left in its temporary folder."""
+    for name in ("tmp", "s3", "state"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _create_database(superuser_url: str) -> None:
+    engine = db.connect_engine(superuser_url, pool="none")
+    with db.autocommit(engine).connect() as connection:
+        if not connection.scalar(sa.text("select 1 from pg_database where datname = :name"), {"name": DATABASE}):
+            connection.exec_driver_sql(f"create database {DATABASE}")
+    engine.dispose()
+
+
+def _database_answers(url: str) -> bool:
+    engine = db.connect_engine(url, pool="none", connect_seconds=2)
+    try:
+        with engine.connect() as connection:
+            return bool(connection.scalar(sa.text("select true")))
+    except (sa.exc.SQLAlchemyError, OSError):
+        return False
+    finally:
+        engine.dispose()

@@ -1,0 +1,13 @@
+#!/bin/sh
+# LocalStack runs this when it is ready: the queues of template.yaml for the stage `local`.
+# (The whole template needs services that only LocalStack's paid plans have.)
+set -eu
+fifo() {
+    awslocal sqs create-queue --queue-name "$1" \
+        --attributes FifoQueue=true,DeduplicationScope=messageGroup,FifoThroughputLimit=perMessageGroupId,VisibilityTimeout=180
+}
+fifo baton-local-page-ingest.fifo
+fifo baton-local-page-ingest-dead.fifo
+awslocal sqs create-queue --queue-name baton-local-delay --attributes VisibilityTimeout=180
+awslocal sqs create-queue --queue-name baton-local-delay-dead
+awslocal sqs create-queue --queue-name baton-local-events-dead

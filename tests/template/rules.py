@@ -1,0 +1,331 @@
+"""The rules that template.yaml must keep, each as a function that answers what breaks it. No emulator shows any of these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
+from typing import Any
+
+from infra.migrations.head import newest_revision
+from tests.support.template import ROOT, Node, Values, functions, mappings, of_type, stages
+
+Rule = Callable[[Node], list[str]]
+
+KINDS = sorted(path.parent.name for path in (ROOT / "shared").glob("*/steps.py"))
+
+# Where a star may stand in what is allowed, and why. Anything else is a finding.
+STARS: Mapping[tuple[str, str], str] = {
+    (
+        "VpcPolicy",
+        "ec2:*NetworkInterface*",
+    ): "EC2 knows no narrower resource; the code itself is denied the same actions",
+    ("VpcPolicy", "ec2:DescribeSubnets"): "as above",
+    ("VpcPolicy", "ec2:*PrivateIpAddresses"): "as above",
+    ("*DatabasePolicy", "rds-db:connect"): "DatabaseResourceId may be left open; the role's name is always fixed",
+    (
+        "*Role",
+        "sqs:SendMessage*",
+    ): "one action in AWS; MiniStack has a second name for it. Its queues are named one by one",
+    ("*Role", "logs:*"): "the streams of the function's own log group",
+}
+
+# What a function may read from its environment, and where it is read.
+KNOWN_VARIABLES = (
+    r"BATON_(STAGE|BUCKET|ROLES_IAM|WORKER_SECRET_ARN|API_SECRET_ARN)"
+    r"|BATON_(STEP_TIMEOUT_S|LEASE_S|TICK_BATCH|TICK_SECONDS|DELAY_QUEUE|FIFO_QUEUE|ASSET_GRACE_S)"
+    r"|BATON_DB_(SECRET_ARN|IAM|HOST|PORT|USER|NAME|CA_FILE|POOL)"
+    r"|BATON_NIVODA_(BASE_URL|SECRET_ARN|USERNAME|PASSWORD)"
+    r"|DATABASE_URL|AWS_ENDPOINT_URL|LOG_LEVEL|POWERTOOLS_METRICS_NAMESPACE"
+)
+
+
+def every_stage(template: Node) -> Iterator[tuple[str, Values]]:
+    yield "defaults", Values(template, {})
+    for name, given in stages().items():
+        yield name, Values(template, given)
+
+
+def statements(template: Node) -> Iterator[tuple[str, Node]]:
+    """Every statement of a role or a managed policy, with the id of what holds it."""
+    for name, role in of_type(template, "AWS::IAM::Role").items():
+        for policy in role.get("Policies", []):
+            yield from _plain(name, policy)
+    for name, policy in of_type(template, "AWS::IAM::ManagedPolicy").items():
+        yield from _plain(name, policy)
+
+
+def _plain(name: str, policy: Node) -> Iterator[tuple[str, Node]]:
+    """The statements of a policy, also those under a condition."""
+    for each in policy["PolicyDocument"]["Statement"]:
+        yield from ((name, part) for part in each.get("Fn::If", [each]) if isinstance(part, dict) and "Effect" in part)
+
+
+def actions(statement: Node) -> list[str]:
+    found = statement["Action"]
+    return [found] if isinstance(found, str) else list(found)
+
+
+def a_function_that_takes_and_sends_may_go_round(template: Node) -> list[str]:
+    """Lambda stops a chain of messages after 16 hops, unless the function says that it means it."""
+    senders = {
+        name for name, each in statements(template) if any(a.startswith("sqs:SendMessage") for a in actions(each))
+    }
+    takers = {name for name, *_ in mappings(template)}
+    return [
+        f"{name} takes and sends messages without RecursiveLoop: Allow"
+        for name, function in functions(template).items()
+        if name in takers and function["Role"]["Fn::GetAtt"][0] in senders and function.get("RecursiveLoop") != "Allow"
+    ]
+
+
+def messages_stay_hidden_for_six_time_outs(template: Node) -> list[str]:
+    return [
+        f"{stage}: {queue} hides messages for less than six time-outs of {name}"
+        for stage, values in every_stage(template)
+        for name, _, queue, settings in mappings(template)
+        if values.number(settings["VisibilityTimeout"]) < 6 * values.number(functions(template)[name]["Timeout"])
+    ]
+
+
+def a_lease_outlives_its_function(template: Node) -> list[str]:
+    return [
+        f"{stage}: the lease is not longer than the time-out"
+        for stage, values in every_stage(template)
+        if values.number({"Ref": "LeaseSeconds"}) <= values.number({"Ref": "StepTimeoutSeconds"})
+    ]
+
+
+def slow_is_four_fifths_of_the_time_out(template: Node) -> list[str]:
+    found = []
+    for name, alarm in of_type(template, "AWS::CloudWatch::Alarm").items():
+        if alarm["MetricName"] == "Duration":
+            function = functions(template)[alarm["Dimensions"][0]["Value"]["Ref"]]
+            found += [
+                f"{stage}: {name} is not at four fifths of the time-out"
+                for stage, values in every_stage(template)
+                if values.number(alarm["Threshold"]) != 800 * values.number(function["Timeout"])
+            ]
+    return found
+
+
+def concurrency_fits_the_database(template: Node) -> list[str]:
+    found = []
+    for stage, values in every_stage(template):
+        most = 0
+        for name, event, *_ in mappings(template):
+            scaling = values.of(event.get("ScalingConfig", {}))
+            if not isinstance(scaling, dict) or "MaximumConcurrency" not in scaling:
+                found += [] if stage == "local" else [f"{stage}: a mapping of {name} has no limit"]
+                continue
+            limit = int(scaling["MaximumConcurrency"])
+            most += limit
+            found += [] if 2 <= limit <= 1000 else [f"{stage}: AWS takes 2 to 1000 for {name}, not {limit}"]
+        if most > values.number({"Ref": "DatabaseConnections"}):
+            found.append(f"{stage}: {most} functions at once, but fewer connections")
+    return found
+
+
+def steps_come_one_by_one(template: Node) -> list[str]:
+    found = []
+    for name, event, queue, settings in mappings(template):
+        if event.get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
+            found.append(f"{name} cannot give back one message of {queue}")
+        if settings.get("FifoQueue") and "RedrivePolicy" in settings and event.get("BatchSize") != 1:
+            found.append(f"{name} takes more than one step at once")
+    return found
+
+
+def a_fifo_queue_is_fast_and_delays_nothing(template: Node) -> list[str]:
+    found = []
+    for name, queue in of_type(template, "AWS::SQS::Queue").items():
+        if not queue.get("FifoQueue"):
+            continue
+        if "DelaySeconds" in queue:
+            found.append(f"{name} delays every message")
+        fast = (queue.get("DeduplicationScope"), queue.get("FifoThroughputLimit"))
+        if "RedrivePolicy" in queue and fast != ("messageGroup", "perMessageGroupId"):
+            found.append(f"{name} is not in high throughput mode")
+        if queue.get("ContentBasedDeduplication"):
+            found.append(f"{name} would swallow a repair: its body is the same")
+    return found
+
+
+def every_queue_has_dead_letters(template: Node) -> list[str]:
+    queues, found = of_type(template, "AWS::SQS::Queue"), []
+    for name, queue in queues.items():
+        if name.endswith("DeadQueue"):
+            continue
+        redrive = queue.get("RedrivePolicy", {})
+        dead = redrive.get("deadLetterTargetArn", {}).get("Fn::GetAtt", [""])[0]
+        if dead not in queues or redrive.get("maxReceiveCount", 0) < 5:
+            found.append(f"{name} has no queue for its dead letters, or gives up too soon")
+        elif bool(queues[dead].get("FifoQueue")) != bool(queue.get("FifoQueue")):
+            found.append(f"{dead} is of another type than {name}")
+    return found
+
+
+def every_queue_has_an_alarm(template: Node) -> list[str]:
+    watched: dict[str, set[str]] = {}
+    for alarm in of_type(template, "AWS::CloudWatch::Alarm").values():
+        for dimension in alarm.get("Dimensions", []):
+            for target in (dimension["Value"].get("Ref"), dimension["Value"].get("Fn::GetAtt", [None])[0]):
+                watched.setdefault(str(target), set()).add(alarm["MetricName"])
+    letters = {"NumberOfMessagesReceived", "ApproximateNumberOfMessagesVisible"}
+    found = []
+    for name in of_type(template, "AWS::SQS::Queue"):
+        wanted = letters if name.endswith("DeadQueue") else {"ApproximateAgeOfOldestMessage"}
+        found += [] if watched.get(name, set()) & wanted else [f"nobody is told about {name}"]
+    for name in functions(template):
+        found += [] if "Errors" in watched.get(name, set()) else [f"nobody is told about errors of {name}"]
+    return found
+
+
+def the_tick_and_the_repairs_are_watched(template: Node) -> list[str]:
+    alarms = of_type(template, "AWS::CloudWatch::Alarm").values()
+    found = []
+    if not any(a["MetricName"] == "Tick" and a["TreatMissingData"] == "breaching" for a in alarms):
+        found.append("nobody is told when no tick comes")
+    if not any(a["MetricName"] == "Repairs" for a in alarms):
+        found.append("nobody is told about repairs")
+    return found
+
+
+def schedules_call_functions(template: Node) -> list[str]:
+    return [
+        f"{name} calls something that is no function"
+        for name, schedule in of_type(template, "AWS::Scheduler::Schedule").items()
+        if schedule["Target"]["Arn"].get("Fn::GetAtt", [""])[0] not in functions(template)
+    ]
+
+
+def stars_have_reasons(template: Node) -> list[str]:
+    found: list[str] = []
+    for holder, statement in statements(template):
+        resources = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+        texts = [text for each in resources for text in _texts(each)]
+        open_wide = any("*" in text for text in texts) or "DatabaseResourceId" in str(texts)
+        found += [
+            f"{holder} allows {action} on {texts} without a written reason"
+            for action in (actions(statement) if statement["Effect"] == "Allow" else ())
+            if (open_wide or "*" in action) and not _has_reason(holder, action)
+        ]
+    for name, role in of_type(template, "AWS::IAM::Role").items():
+        if "arn:" in str(role.get("ManagedPolicyArns")):
+            found.append(f"{name} has a policy of AWS, which is wider than it needs")
+    return found
+
+
+def each_function_has_a_role_of_its_own(template: Node) -> list[str]:
+    roles = [str(function.get("Role")) for function in functions(template).values()]
+    return [f"{role} is used by {roles.count(role)} functions" for role in sorted(set(roles)) if roles.count(role) > 1]
+
+
+def every_folder_is_deployed_once(template: Node) -> list[str]:
+    handlers = [function["Handler"] for function in functions(template).values()]
+    folders = sorted(path.parent.name for path in (ROOT / "functions").glob("*/app.py"))
+    readme = (ROOT / "README.md").read_text()
+    found = [f"{handler} has no folder" for handler in handlers if handler.split(".")[1] not in folders]
+    for name in folders:
+        if handlers.count(f"functions.{name}.app.handler") != 1:
+            found.append(f"functions/{name} is deployed {handlers.count(f'functions.{name}.app.handler')} times")
+        if not (ROOT / "events" / f"{name}.json").exists():
+            found.append(f"functions/{name} has no event")
+        if not re.search(rf"^\| `{name}` \|", readme, re.MULTILINE):
+            found.append(f"functions/{name} has no row in the README")
+    for name, function in functions(template).items():
+        folder = function["Handler"].split(".")[1]
+        if function.get("FunctionName") != {"Fn::Sub": f"baton-${{Stage}}-{folder}"}:
+            found.append(f"{name} is not named after its folder")
+        logs = template["Resources"].get(name.removesuffix("Function") + "Logs", {}).get("Properties", {})
+        if logs.get("LogGroupName") != {"Fn::Sub": f"/aws/lambda/baton-${{Stage}}-{folder}"}:
+            found.append(f"the log group of {name} is not ours, so its lines are kept for ever")
+    return found
+
+
+def every_kind_has_its_queue(template: Node) -> list[str]:
+    found = []
+    for stage, values in every_stage(template):
+        names = {values.of(queue["QueueName"]) for queue in of_type(template, "AWS::SQS::Queue").values()}
+        for function, settings in functions(template).items():
+            variables = {name: values.of(value) for name, value in settings["Environment"]["Variables"].items()}
+            wanted = {variables["BATON_FIFO_QUEUE"].format(kind=kind.replace("_", "-")) for kind in KINDS}
+            missing = (wanted | {variables["BATON_DELAY_QUEUE"]}) - names
+            found += [f"{stage}: {function} would send to {name}, which is not there" for name in missing]
+    return found
+
+
+def variables_are_known(template: Node) -> list[str]:
+    return [
+        f"{name} is given {variable}, which no code reads"
+        for name, function in functions(template).items()
+        for variable in function["Environment"]["Variables"]
+        if not re.fullmatch(KNOWN_VARIABLES, variable)
+    ]
+
+
+def the_schema_comes_first(template: Node) -> list[str]:
+    resources, found = template["Resources"], []
+    head = resources["Schema"]["Properties"]["Head"]
+    if head != newest_revision():
+        found.append(f"Schema.Head is {head}, but the newest revision is {newest_revision()}: it would not run")
+    late = (name for name in functions(template) if resources[name].get("DependsOn") != "Schema")
+    return found + [f"{name} may change before the schema that it needs" for name in late if name != "MigrateFunction"]
+
+
+def strangers_see_only_the_health(template: Node) -> list[str]:
+    return [
+        f"{route['RouteKey']} is open to everybody"
+        for route in of_type(template, "AWS::ApiGatewayV2::Route").values()
+        if route["AuthorizationType"] != "JWT" and route["RouteKey"] != "GET /health"
+    ]
+
+
+def secrets_are_not_echoed(template: Node) -> list[str]:
+    return [
+        f"{name} would be shown to everybody who may look at the stack"
+        for name, parameter in template["Parameters"].items()
+        if re.search(r"Password$|Url$", name) and name != "NivodaBaseUrl" and parameter.get("NoEcho") is not True
+    ]
+
+
+RULES: list[Rule] = [
+    a_function_that_takes_and_sends_may_go_round,
+    messages_stay_hidden_for_six_time_outs,
+    a_lease_outlives_its_function,
+    slow_is_four_fifths_of_the_time_out,
+    concurrency_fits_the_database,
+    steps_come_one_by_one,
+    a_fifo_queue_is_fast_and_delays_nothing,
+    every_queue_has_dead_letters,
+    every_queue_has_an_alarm,
+    the_tick_and_the_repairs_are_watched,
+    schedules_call_functions,
+    stars_have_reasons,
+    each_function_has_a_role_of_its_own,
+    every_folder_is_deployed_once,
+    every_kind_has_its_queue,
+    variables_are_known,
+    the_schema_comes_first,
+    strangers_see_only_the_health,
+    secrets_are_not_echoed,
+]
+
+
+def _texts(resource: Any) -> Iterator[str]:
+    """The texts in an expression; a log group's own ARN ends with a star that CloudFormation adds."""
+    match resource:
+        case str():
+            yield resource
+        case {"Fn::GetAtt": [name, "Arn"]}:
+            yield f"<{name}>:*" if name.endswith("Logs") else f"<{name}>"
+        case dict():
+            for value in resource.values():
+                yield from _texts(value)
+        case list():
+            for value in resource:
+                yield from _texts(value)
+
+
+def _has_reason(holder: str, action: str) -> bool:
+    return any(fnmatch(holder, who) and (fnmatch(action, what) or action == what) for who, what in STARS)

@@ -1,0 +1,139 @@
+"""Guards what the template promises, and that each rule would notice: every one meets a template that breaks it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from fnmatch import fnmatch
+
+import pytest
+
+from tests.support.template import ROOT, Node, Values, load, stages
+from tests.template import rules
+from tests.template.rules import RULES, STARS, Rule
+
+TEMPLATE = load(ROOT / "template.yaml")
+DATABASE = load(ROOT / "infra" / "sam" / "database.yaml")
+
+Break = Callable[[Node], object]
+
+
+def prop(template: Node, name: str) -> Node:
+    found: Node = template["Resources"][name]["Properties"]
+    return found
+
+
+def event(template: Node, function: str, name: str) -> Node:
+    found: Node = prop(template, function)["Events"][name]["Properties"]
+    return found
+
+
+def grant(template: Node, role: str, **statement: object) -> None:
+    prop(template, role)["Policies"][0]["PolicyDocument"]["Statement"].append({"Effect": "Allow", **statement})
+
+
+def renamed(template: Node) -> None:
+    template["Resources"]["OtherFunction"] = template["Resources"].pop("SweepFunction")
+
+
+BROKEN: list[tuple[Rule, str, Break]] = [
+    (rules.a_function_that_takes_and_sends_may_go_round, "step", lambda t: prop(t, "PageIngestFunction").pop("RecursiveLoop")),
+    (rules.a_function_that_takes_and_sends_may_go_round, "forward", lambda t: prop(t, "ForwardFunction").update(RecursiveLoop="Terminate")),
+    (rules.messages_stay_hidden_for_six_time_outs, "default", lambda t: t["Parameters"]["VisibilitySeconds"].update(Default=359)),
+    (rules.messages_stay_hidden_for_six_time_outs, "one queue", lambda t: prop(t, "DelayQueue").update(VisibilityTimeout=30)),
+    (rules.messages_stay_hidden_for_six_time_outs, "one function", lambda t: prop(t, "DeadLetterFunction").update(Timeout=61)),
+    (rules.a_lease_outlives_its_function, "equal", lambda t: t["Parameters"]["LeaseSeconds"].update(Default=60)),
+    (rules.slow_is_four_fifths_of_the_time_out, "parameter", lambda t: t["Parameters"]["SlowMilliseconds"].update(Default=50_000)),
+    (rules.slow_is_four_fifths_of_the_time_out, "number", lambda t: prop(t, "ApiSlowAlarm").update(Threshold=29_000)),
+    (rules.concurrency_fits_the_database, "one", lambda t: event(t, "DeadLetterFunction", "Delay")["ScalingConfig"].update(MaximumConcurrency=1)),
+    (rules.concurrency_fits_the_database, "sum", lambda t: t["Parameters"]["DatabaseConnections"].update(Default=28)),
+    (rules.concurrency_fits_the_database, "no limit", lambda t: event(t, "PageIngestFunction", "Steps").pop("ScalingConfig")),
+    (rules.steps_come_one_by_one, "batch", lambda t: event(t, "PageIngestFunction", "Steps").update(BatchSize=2)),
+    (rules.steps_come_one_by_one, "all or nothing", lambda t: event(t, "ForwardFunction", "Delayed").pop("FunctionResponseTypes")),
+    (rules.a_fifo_queue_is_fast_and_delays_nothing, "delay", lambda t: prop(t, "PageIngestQueue").update(DelaySeconds=5)),
+    (rules.a_fifo_queue_is_fast_and_delays_nothing, "slow", lambda t: prop(t, "PageIngestQueue").pop("FifoThroughputLimit")),
+    (rules.a_fifo_queue_is_fast_and_delays_nothing, "by content", lambda t: prop(t, "PageIngestQueue").update(ContentBasedDeduplication=True)),
+    (rules.every_queue_has_dead_letters, "none", lambda t: prop(t, "DelayQueue").pop("RedrivePolicy")),
+    (rules.every_queue_has_dead_letters, "too soon", lambda t: prop(t, "DelayQueue")["RedrivePolicy"].update(maxReceiveCount=3)),
+    (rules.every_queue_has_dead_letters, "type", lambda t: prop(t, "PageIngestDeadQueue").pop("FifoQueue")),
+    (rules.every_queue_has_an_alarm, "letters", lambda t: t["Resources"].pop("EventsDeadQueueAlarm")),
+    (rules.every_queue_has_an_alarm, "age", lambda t: t["Resources"].pop("DelayQueueAgeAlarm")),
+    (rules.every_queue_has_an_alarm, "errors", lambda t: t["Resources"].pop("SweepErrorsAlarm")),
+    (rules.the_tick_and_the_repairs_are_watched, "missing", lambda t: prop(t, "TickMissingAlarm").update(TreatMissingData="missing")),
+    (rules.the_tick_and_the_repairs_are_watched, "repairs", lambda t: t["Resources"].pop("RepairsAlarm")),
+    (rules.schedules_call_functions, "queue", lambda t: prop(t, "TickSchedule")["Target"].update(Arn={"Fn::GetAtt": ["DelayQueue", "Arn"]})),
+    (rules.stars_have_reasons, "resource", lambda t: grant(t, "TickRole", Action="s3:GetObject", Resource="*")),
+    (rules.stars_have_reasons, "action", lambda t: grant(t, "TickRole", Action=["s3:*"], Resource="arn:aws:s3:::x")),
+    (rules.stars_have_reasons, "part", lambda t: grant(t, "ApiRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
+    (rules.stars_have_reasons, "managed", lambda t: prop(t, "ApiRole")["ManagedPolicyArns"].append("arn:aws:iam::aws:policy/AmazonSQSFullAccess")),
+    (rules.each_function_has_a_role_of_its_own, "shared", lambda t: prop(t, "SweepFunction").update(Role={"Fn::GetAtt": ["TickRole", "Arn"]})),
+    (rules.every_folder_is_deployed_once, "none", lambda t: t["Resources"].pop("SweepFunction")),
+    (rules.every_folder_is_deployed_once, "twice", lambda t: t["Resources"].update(Again=copy.deepcopy(t["Resources"]["TickFunction"]))),
+    (rules.every_folder_is_deployed_once, "name", lambda t: prop(t, "SweepFunction").update(FunctionName="sweep")),
+    (rules.every_folder_is_deployed_once, "logs", renamed),
+    (rules.every_kind_has_its_queue, "queue", lambda t: prop(t, "PageIngestQueue").update(QueueName="pages.fifo")),
+    (rules.every_kind_has_its_queue, "variable", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].update(BATON_DELAY_QUEUE="later")),
+    (rules.variables_are_known, "typo", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].update(BATON_LEASE="70")),
+    (rules.the_schema_comes_first, "head", lambda t: prop(t, "Schema").update(Head="0001")),
+    (rules.the_schema_comes_first, "order", lambda t: t["Resources"]["ApiFunction"].pop("DependsOn")),
+    (rules.strangers_see_only_the_health, "open", lambda t: prop(t, "ApiRoute").update(AuthorizationType="NONE")),
+    (rules.secrets_are_not_echoed, "echo", lambda t: t["Parameters"]["NivodaPassword"].pop("NoEcho")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_template_keeps_the_rule(rule: Rule) -> None:
+    assert rule(TEMPLATE) == []
+
+
+@pytest.mark.parametrize(("rule", "how", "breaks"), BROKEN, ids=[f"{rule.__name__}-{how}" for rule, how, _ in BROKEN])
+def test_a_template_that_breaks_the_rule_is_noticed(rule: Rule, how: str, breaks: Break) -> None:
+    broken = copy.deepcopy(TEMPLATE)
+    breaks(broken)
+
+    assert rule(broken) != []
+
+
+def test_every_rule_is_shown_able_to_fail() -> None:
+    assert {rule for rule, *_ in BROKEN} == set(RULES)
+
+
+def test_every_reason_for_a_star_is_still_needed() -> None:
+    used = {
+        reason
+        for holder, statement in rules.statements(TEMPLATE)
+        for action in rules.actions(statement)
+        for reason in STARS
+        if fnmatch(holder, reason[0]) and fnmatch(action, reason[1])
+    }
+
+    assert used == set(STARS)
+
+
+@pytest.mark.parametrize("stage", sorted(stages()))
+def test_a_stage_hands_over_parameters_that_the_template_takes(stage: str) -> None:
+    for name, value in stages()[stage].items():
+        parameter = TEMPLATE["Parameters"][name]
+        assert "NoEcho" not in parameter, f"{name} is a secret and does not belong into samconfig.toml"
+        assert str(value) in map(str, parameter.get("AllowedValues", [value]))
+        if parameter["Type"] == "Number":
+            assert parameter.get("MinValue", 0) <= int(value) <= parameter.get("MaxValue", int(value))
+
+
+def test_there_is_a_stage_for_everyday_and_one_for_production() -> None:
+    assert {"default", "prod", "local"} == set(stages())
+    assert {name: given["Stage"] for name, given in stages().items()} == {
+        "default": "dev",
+        "prod": "prod",
+        "local": "local",
+    }
+
+
+def test_what_the_database_template_gives_is_what_the_template_takes() -> None:
+    assert set(DATABASE["Outputs"]) <= set(TEMPLATE["Parameters"])
+    assert {"DatabaseHost", "OwnerSecretArn", "SubnetIds", "SecurityGroupIds"} <= set(DATABASE["Outputs"])
+
+
+def test_only_the_local_cloud_does_without_tls() -> None:
+    for stage, given in stages().items():
+        assert Values(TEMPLATE, given).holds({"Condition": "SpeaksTls"}) is (stage != "local")
