@@ -168,6 +168,18 @@ insert into audit (tenant_id, actor, action, target, before, after, reason)
 values (:tenant_id, :actor, :action, :target, cast(:before as jsonb), cast(:after as jsonb), :reason)
 """)
 
+# A connection that is ready for use, by its id alone, and by its id or else its name.
+CONNECTION = sa.text("""
+select id, settings, secret_ref from connection
+where id = :id and tenant_id = :tenant_id and provider = :provider and secret_ref is not null
+""")
+FIND_CONNECTION = sa.text("""
+select id from connection
+where tenant_id = :tenant_id and provider = :provider and secret_ref is not null
+  and (id::text = :wanted or name = :wanted)
+order by name = :wanted limit 1
+""")
+
 # Under the run's lock, so the numbers have no gaps and no race.
 ADD_HISTORY = sa.text("""
 insert into history (run_id, n, tenant_id, epoch, type, data, at)

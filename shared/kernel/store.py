@@ -273,6 +273,12 @@ class PgTx:
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
 
+    def find_connection(self, tenant_id: UUID, provider: str, wanted: str) -> UUID | None:
+        """By id or name, among the tenant's that are ready for use."""
+        params = {"tenant_id": tenant_id, "provider": provider, "wanted": wanted}
+        found = self._line.scalars(sql.FIND_CONNECTION, params)
+        return found[0] if found else None
+
     def apply(self, effect: Effect) -> int:
         return self._line.run(_text(effect.statement.sql), effect.params)
 

@@ -1,12 +1,14 @@
 """The real ports of page ingestion, built from the environment.
 
-BATON_NIVODA_BASE_URL, and the account: BATON_NIVODA_SECRET_ARN, or _USERNAME and _PASSWORD where there are no secrets.
+BATON_NIVODA_BASE_URL, and the deployment's own account: BATON_NIVODA_SECRET_ARN, or _USERNAME and _PASSWORD where there
+are no secrets. A run that names a connection uses that one's account instead.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import sqlalchemy as sa
@@ -14,9 +16,11 @@ from pydantic import SecretStr
 
 from shared.kernel import aws
 from shared.kernel.clock import stopwatch
+from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
 from shared.kernel.model import Turn
 from shared.kernel.settings import BadSettings, Settings
+from shared.kernel.vault import live_vault
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports, Upstream
 from shared.page_ingest.store import PageStore
@@ -39,9 +43,28 @@ class NivodaAccount(Settings):
     password: SecretStr
 
 
+class NivodaName(Strict):
+    """What a connection says of an account. Where the upstream is says the deployment: a tenant cannot send us elsewhere."""
+
+    username: str
+
+
+class NivodaKey(Strict):
+    password: SecretStr
+
+
 def live(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
     """The account is read when a step first needs it: the tick, which asks no upstream, does without."""
-    return Ports(upstream=partial(_upstream, env, SecretAccount()), store=PageStore(engine))
+    accounts = Accounts(engine, live_vault(env))
+    return Ports(upstream=partial(_upstream, env, SecretAccount(), accounts), store=PageStore(engine))
+
+
+def nivoda_provider(env: Mapping[str, str] = os.environ) -> Provider:
+    def check(account: Account, time_left_s: Callable[[], float]) -> str:
+        _connected(env, account, time_left_s).authenticate()
+        return "Nivoda lets this account in."
+
+    return Provider(name="nivoda", settings=NivodaName, secret=NivodaKey, check=check)
 
 
 class SecretAccount:
@@ -61,18 +84,35 @@ class SecretAccount:
 
 def _upstream(
     env: Mapping[str, str],
-    secret: SecretAccount,
+    own: SecretAccount,
+    accounts: Accounts,
     source: str,
-    turn: Turn,  # noqa: ARG001 - later the account will be the tenant's own
+    turn: Turn,
     time_left_s: Callable[[], float],
 ) -> Upstream:
     if source != "nivoda":
         raise Permanent(f"there is no source {source}", "unknown_source")
-    try:
+    connection = turn.params.get("connection")
+    if connection is not None:
+        account = accounts.of(turn.tenant_id, nivoda_provider(env), str(connection))
+        return _connected(env, account, time_left_s)
+    with _named_problems():
         place = NivodaPlace.from_env(env, PREFIX)
-        account = secret.read(place.secret_arn) if place.secret_arn else NivodaAccount.from_env(env, PREFIX)
-        password = account.password.get_secret_value()
-        return Nivoda(place.base_url, account.username, password, time_left_s=time_left_s)
+        found = own.read(place.secret_arn) if place.secret_arn else NivodaAccount.from_env(env, PREFIX)
+        return Nivoda(place.base_url, found.username, found.password.get_secret_value(), time_left_s=time_left_s)
+
+
+def _connected(env: Mapping[str, str], account: Account, time_left_s: Callable[[], float]) -> Nivoda:
+    with _named_problems():
+        base_url = NivodaPlace.from_env(env, PREFIX).base_url
+        password = account.secret.password.get_secret_value()
+        return Nivoda(base_url, account.settings.username, password, time_left_s=time_left_s)
+
+
+@contextmanager
+def _named_problems() -> Iterator[None]:
+    try:
+        yield
     except BadSettings as error:
         raise Permanent(f"the upstream's account is not set: {error}", "bad_settings") from None
     except ValueError as error:

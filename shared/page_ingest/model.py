@@ -50,6 +50,13 @@ class IngestParams(BaseModel):
     policy: Policy = AllPartitions()
     recrawls: Annotated[int, Field(ge=0, le=5)] = 2
     time_limit_s: Annotated[int, Field(ge=60, le=30 * 86_400)] | None = None
+    # By whose account: the id or name of a connection of the tenant; its id from the start on. None: the deployment's.
+    connection: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+    @property
+    def account(self) -> str:
+        """What the steps of a tenant that use one account share what they know under."""
+        return self.source if self.connection is None else f"{self.source}:{self.connection}"
 
     @model_validator(mode="after")
     def the_range_is_not_empty(self) -> Self:

@@ -29,13 +29,18 @@ TOKEN_BEING_FETCHED_S = 2.0
 CONSOLIDATE_BATCH = 1_000
 
 
-def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:  # noqa: ARG001 - the shape of a start
+def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
     """A run begins with the lane that divides the price range."""
     try:
         wanted = IngestParams.model_validate(dict(params))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
         raise Refused("bad_params", problems) from None
+    if wanted.connection is not None:
+        connection = tx.find_connection(tenant_id, wanted.source, wanted.connection)
+        if connection is None:
+            raise Refused("unknown_connection", f"connection: there is none of this id or name to {wanted.source}.")
+        wanted = wanted.model_copy(update={"connection": str(connection)})
     plan = NewLane(key="plan", cursor=PlanCursor(todo=[(wanted.low, wanted.high)]).to_json())
     return NewRun(
         params=wanted.model_dump(mode="json", exclude_none=True), lanes=[plan], time_limit_s=wanted.time_limit_s,
@@ -51,25 +56,25 @@ class PageIngest:
         params = IngestParams.model_validate(dict(turn.params))
         if turn.key.startswith("consolidate:"):
             return self._consolidate(turn, params)
-        known = self.ports.store.look_up(turn, params.source)
+        upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
+        known = self.ports.store.look_up(turn, params.account)
         if known.token is None and not known.ours:
             return Wait(after_s=TOKEN_BEING_FETCHED_S)
-        upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
-        token = known.token or self._new_token(turn, params.source, upstream)
+        token = known.token or self._new_token(turn, params.account, upstream)
         try:
             return self._look(turn, params, Asked(upstream, token), known.page_size)
         except TokenExpired:
-            self.ports.store.forget_token(turn, params.source, token)
+            self.ports.store.forget_token(turn, params.account, token)
             raise
 
-    def _new_token(self, turn: Turn, source: str, upstream: Upstream) -> str:
-        """The token that all steps of the tenant share: one of them fetches it, the others wait."""
+    def _new_token(self, turn: Turn, account: str, upstream: Upstream) -> str:
+        """The token that all steps of the tenant with this account share: one of them fetches it, the others wait."""
         try:
             token = upstream.authenticate()
         except Exception:
-            self.ports.store.give_up_token(turn, source)
+            self.ports.store.give_up_token(turn, account)
             raise
-        self.ports.store.save_token(turn, source, token)
+        self.ports.store.save_token(turn, account, token)
         return token.value
 
     def _look(self, turn: Turn, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
@@ -167,7 +172,7 @@ def _ask_for_less(cursor: CrawlCursor, params: IngestParams, limit: int) -> Deci
     smaller = limit // 2
     if smaller < SMALLEST_PAGE:
         raise Transient(f"the upstream cannot answer even {limit} records", "page_too_big")
-    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": params.source, "page_size": smaller})
+    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": params.account, "page_size": smaller})
     return Continue(cursor=cursor.but(limit=smaller).to_json(), effects=[remember])
 
 

@@ -136,20 +136,20 @@ class PageStore:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def look_up(self, turn: Turn, source: str) -> Known:
+    def look_up(self, turn: Turn, account: str) -> Known:
         with direct.alone(self._engine, turn.tenant_id) as line:
-            row = line.one(LOOK_UP, _refresher(turn, source))
+            row = line.one(LOOK_UP, _refresher(turn, account))
         assert row is not None
         return Known(**row)
 
-    def save_token(self, turn: Turn, source: str, token: Token) -> None:
-        self._run(turn, SAVE_TOKEN, {**_refresher(turn, source), "token": token.value, "lives_s": token.expires_in_s})
+    def save_token(self, turn: Turn, account: str, token: Token) -> None:
+        self._run(turn, SAVE_TOKEN, {**_refresher(turn, account), "token": token.value, "lives_s": token.expires_in_s})
 
-    def give_up_token(self, turn: Turn, source: str) -> None:
-        self._run(turn, GIVE_UP_TOKEN, _refresher(turn, source))
+    def give_up_token(self, turn: Turn, account: str) -> None:
+        self._run(turn, GIVE_UP_TOKEN, _refresher(turn, account))
 
-    def forget_token(self, turn: Turn, source: str, token: str) -> None:
-        self._run(turn, FORGET_TOKEN, {"tenant_id": turn.tenant_id, "source": source, "token": token})
+    def forget_token(self, turn: Turn, account: str, token: str) -> None:
+        self._run(turn, FORGET_TOKEN, {"tenant_id": turn.tenant_id, "source": account, "token": token})
 
     def batch_ends_at(self, turn: Turn, after: str, most: int) -> str | None:
         return self._text(turn, BATCH_ENDS_AT, {"run_id": turn.run_id, "after": after, "most": most})
@@ -167,8 +167,8 @@ class PageStore:
             line.run(statement, params)
 
 
-def _refresher(turn: Turn, source: str) -> dict[str, Any]:
-    return {"tenant_id": turn.tenant_id, "source": source, "refresher": turn.token}
+def _refresher(turn: Turn, account: str) -> dict[str, Any]:
+    return {"tenant_id": turn.tenant_id, "source": account, "refresher": turn.token}
 
 
 def _gone(source: str, cents: tuple[int, int], after: str) -> dict[str, Any]:

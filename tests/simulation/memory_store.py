@@ -415,6 +415,9 @@ class MemoryTx:
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self.s.append(self.s.signals, (tenant_id, name, payload))
 
+    def find_connection(self, tenant_id: UUID, provider: str, wanted: str) -> UUID | None:
+        raise NotImplementedError("no schedule connects")
+
     def apply(self, effect: Effect) -> int:
         raise NotImplementedError(effect.statement.name)
 
