@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functions.catalogue import all_kinds
+from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
-from shared.kernel.api import runs
 from shared.kernel.api.desk import Front
 from shared.kernel.api.frame import api_handler
 from shared.kernel.live import live_engine, live_ports
@@ -12,4 +12,4 @@ from shared.kernel.store import PgStore
 
 engine = live_engine()
 front = Front(engine, live_ports(engine=engine), all_kinds(engine))
-handler = api_handler(front, PgStore(engine).health, newest_revision(), [runs.router])
+handler = api_handler(front, PgStore(engine).health, newest_revision(), ROUTERS)

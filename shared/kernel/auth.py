@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +54,14 @@ class Membership:
     is_super: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody we know, and the tenants where he may act."""
+
+    actor: str
+    memberships: list[Membership]
+
+
 class Unknown(Exception):
     """Nobody we know: no token, a wrong one, or one that is over."""
 
@@ -80,9 +89,7 @@ def token_hash(token: str) -> bytes:
 
 def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Register) -> Principal:
     """A person whose token the HTTP API's authorizer has checked; `wanted` is the tenant he asks for."""
-    subject = (claims or {}).get("sub")
-    if not isinstance(subject, str) or not subject:
-        raise Unknown
+    subject = _subject(claims)
     if wanted is None:
         found = register.memberships(subject)
         if not found:
@@ -99,15 +106,38 @@ def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Re
 
 def by_machine_token(token: str | None, wanted: str | None, register: Register) -> Principal:
     """A machine: its token says its tenant, and the header may only agree."""
-    if not token or not token.startswith(TOKEN_PREFIX):
-        raise Unknown
-    found = register.use_token(token_hash(token))
-    if found is None:
-        raise Unknown
-    token_id, member = found
+    token_id, member = _used(token, register)
     if wanted is not None and _uuid(wanted) != member.tenant_id:
         raise Elsewhere("not_your_tenant", "This token does not belong to the tenant that X-Tenant-Id names.")
     return _principal(f"token:{token_id}", member)
+
+
+def visitor_by_claims(claims: Mapping[str, Any] | None, register: Register) -> Visitor:
+    subject = _subject(claims)
+    return Visitor(f"user:{subject}", register.memberships(subject))
+
+
+def visitor_by_token(token: str | None, register: Register) -> Visitor:
+    token_id, member = _used(token, register)
+    return Visitor(f"token:{token_id}", [member])
+
+
+def new_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def _subject(claims: Mapping[str, Any] | None) -> str:
+    subject = (claims or {}).get("sub")
+    if not isinstance(subject, str) or not subject:
+        raise Unknown
+    return subject
+
+
+def _used(token: str | None, register: Register) -> tuple[UUID, Membership]:
+    found = register.use_token(token_hash(token)) if token and token.startswith(TOKEN_PREFIX) else None
+    if found is None:
+        raise Unknown
+    return found
 
 
 def _principal(actor: str, member: Membership) -> Principal:

@@ -417,6 +417,7 @@ PRUNE = {
     "step": _prune_by_age("step"),
     "repair": _prune_by_age("repair"),
     "signal": _prune_by_age("signal", "dispatched_at is not null"),
+    "answered": _prune_by_age("answered"),
 }
 
 # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has

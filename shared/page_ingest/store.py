@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -128,6 +129,21 @@ where tenant_id = :tenant_id and source = :source and refresher = :refresher
 FORGET_TOKEN = sa.text("""
 update upstream set token = null, token_until = null where tenant_id = :tenant_id and source = :source and token = :token
 """)
+
+IS_INGESTION = sa.text("select id from run where id = :run_id and tenant_id = :tenant_id and kind = 'page_ingest'")
+
+
+@lru_cache(maxsize=2)
+def list_partitions(*, after: bool) -> sa.TextClause:
+    """A page of a run's partitions by their keys, which are in the order of prices."""
+    further = "and partition_id > :after_key" if after else ""
+    return sa.text(f"""
+select partition_id as key, lane_id, min_price as low, max_price as high, crawl, status, next_offset as offset,
+       total_records as counted, duplicates, split, clean, stuck, attempts, last_error, created_at, updated_at
+from partition_progress
+where run_id = :run_id and tenant_id = :tenant_id {further}
+order by partition_id limit :most
+""")  # noqa: S608 - put together from our own constants
 
 
 class PageStore:

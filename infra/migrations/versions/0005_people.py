@@ -100,6 +100,8 @@ create table signing_key (
 insert into signing_key (key)
 select sha256(string_agg(uuid_send(gen_random_uuid()), ''::bytea)) from generate_series(1, 4);
 
+create index gate_tenant on gate (tenant_id, key);
+
 -- The lists of runs, newest first, by whatever they are filtered.
 create index run_list on run (tenant_id, created_at, id);
 create index run_list_kind on run (tenant_id, kind, created_at, id);
@@ -161,6 +163,18 @@ create policy api_rows on {table} to baton_api
 """
 
 
+# Views read with their owner's eyes: what a member sees of them is said in them. Their columns stay as they were.
+VIEWS = ("raw_diamonds_nivoda", "partition_progress", "run_metadata")
+
+
+def own_view(name: str, definition: str) -> str:
+    """The same view, of the runs of whoever sees only his own."""
+    return f"""
+create or replace view {name} with (security_barrier) as
+select v.* from ({definition.strip().rstrip(";")}) v where {OWNER} is null or owns_run(v.run_id)
+"""
+
+
 # Look-ups before a tenant is known. They tell only what belongs to the one who asks, and run as the owner.
 LOOK_UPS = """
 create function memberships(asked text)
@@ -172,7 +186,8 @@ create function memberships(asked text)
         left join public.member m on m.tenant_id = t.id and m.subject = asked
         left join public.super_admin s on s.subject = asked
         where m.subject is not null or s.subject is not null
-        order by t.name, t.id;
+        order by t.name, t.id
+        limit 201;
     end;
 create function membership(asked text, wanted uuid)
     returns table (tenant_id uuid, tenant text, role text, is_super boolean)
@@ -196,13 +211,28 @@ create function use_token(asked bytea)
         from public.machine_token k join public.tenant t on t.id = k.tenant_id
         where k.hash = asked and k.revoked_at is null and (k.expires_at is null or k.expires_at > now());
     end;
+-- A gate that all tenants share, moved by hand; without seconds it is opened. Whether he may is asked here once more.
+create function move_shared_gate(asked text, wanted text, closed_s double precision, why text) returns boolean
+    language sql security definer set search_path = pg_catalog, public
+    begin atomic
+        with moved as (
+            update public.gate set state = case when closed_s is null then 'open' else 'closed' end, holder = null,
+                until = case when closed_s is null then now()
+                             else greatest(until, now() + make_interval(secs => closed_s)) end,
+                reason = case when closed_s is not null then why end, updated_at = now()
+            where key = wanted and tenant_id is null and exists (select from public.super_admin where subject = asked)
+            returning 1)
+        select exists (select from moved);
+    end;
 create function cursor_key() returns bytea
     language sql stable security definer set search_path = pg_catalog, public
     begin atomic
         select key from public.signing_key;
     end;
-revoke all on function memberships(text), membership(text, uuid), use_token(bytea), cursor_key() from public;
-grant execute on function memberships(text), membership(text, uuid), use_token(bytea), cursor_key() to baton_api
+revoke all on function memberships(text), membership(text, uuid), use_token(bytea), cursor_key(),
+    move_shared_gate(text, text, double precision, text) from public;
+grant execute on function memberships(text), membership(text, uuid), use_token(bytea), cursor_key(),
+    move_shared_gate(text, text, double precision, text) to baton_api
 """
 
 # Why a lane takes no turn now: no row means that its message is on its way and would be taken. The conditions are those
@@ -221,31 +251,32 @@ create function why(asked uuid)
               and g.state <> 'open' and g.until > now()
             order by g.until desc limit 1) g on true
         cross join lateral (
-            select 'ended', 'The lane has ended: ' || l.status || '.', null::timestamptz, null::text,
+            select 1, 'ended', 'The lane has ended: ' || l.status || '.', null::timestamptz, null::text,
                    case when r.finished_at is null then 'restart' else 'retry' end
             where l.status <> 'active'
             union all
-            select 'paused', 'The run is paused.', null, null, 'resume'
+            select 2, 'paused', 'The run is paused.', null, null, 'resume'
             where l.status = 'active' and r.paused_at is not null and l.cancel_at is null
             union all
-            select 'at_work', 'A step is being taken now.', l.lease_until, null, null
+            select 3, 'at_work', 'A step is being taken now.', l.lease_until, null, null
             where l.status = 'active' and l.claim_token is not null and l.lease_until >= now()
             union all
-            select 'gate', 'The gate ' || g.key || ' is closed' || coalesce(': ' || g.reason, '.'), g.until, g.key, 'open_gate'
+            select 4, 'gate', 'The gate ' || g.key || ' is closed' || coalesce(': ' || g.reason, '.'), g.until, g.key, 'open_gate'
             where l.status = 'active' and l.next_due_at > now() + interval '1 s' and g.key is not null
             union all
-            select 'retrying', 'Attempt ' || l.attempts || ' failed: ' || coalesce(l.last_error ->> 'message', 'unknown'),
+            select 5, 'retrying', 'Attempt ' || l.attempts || ' failed: ' || coalesce(l.last_error ->> 'message', 'unknown'),
                    l.next_due_at, l.last_error ->> 'code', 'wake'
             where l.status = 'active' and l.next_due_at > now() + interval '1 s' and l.attempts > 0
             union all
-            select 'due_later', coalesce('It waits for ' || l.waits_for || '.', 'Its next step is due later.'), l.next_due_at,
+            select 6, 'due_later', coalesce('It waits for ' || l.waits_for || '.', 'Its next step is due later.'), l.next_due_at,
                    null, 'wake'
             where l.status = 'active' and l.next_due_at > now() + interval '1 s'
             union all
-            select 'unsent', 'Its message is not sent yet; the next tick sends it.', null, null, 'wake'
+            select 7, 'unsent', 'Its message is not sent yet; the next tick sends it.', null, null, 'wake'
             where l.status = 'active' and l.sent_at is null
-        ) as w (code, sentence, until, held_by, action)
+        ) as w (place, code, sentence, until, held_by, action)
         where l.id = asked
+        order by w.place
         limit 1;
     end;
 revoke all on function why(uuid) from public;
@@ -273,7 +304,9 @@ grant select on connection to baton_worker
 
 RIGHTS = {
     "member": "select, insert, update, delete",
-    "machine_token": "select, insert, update",
+    # Nobody who speaks for a tenant reads a hash; look-ups by it run as the owner.
+    "machine_token": """select (id, tenant_id, name, role, created_by, created_at, expires_at, revoked_at, last_used_at),
+        insert, update (revoked_at)""",
     "connection": "select, insert, update, delete",
     "audit": "select, insert",
     "answered": "select, insert, update",
@@ -292,6 +325,9 @@ def upgrade() -> None:
     run(OWN_RUNS)
     for table in BELONG_TO_A_RUN:
         run(own_rows(table))
+    for view in VIEWS:
+        (definition,) = run(f"select pg_get_viewdef('{view}'::regclass)").one()
+        run(own_view(view, definition).replace("%", "%%"))
     run(LOOK_UPS)
     run(WHY)
     run(GRANTS)

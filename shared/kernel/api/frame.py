@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import orjson
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
@@ -16,7 +20,7 @@ from aws_lambda_powertools.event_handler.openapi.models import HTTPBearer
 
 from shared.kernel import auth
 from shared.kernel.api.desk import Desk, Front
-from shared.kernel.auth import Principal, Role
+from shared.kernel.auth import ANYBODY, Role, Visitor
 from shared.kernel.entry import Context, Event, Handler
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.log import logger
@@ -24,14 +28,19 @@ from shared.kernel.log_json import json_log
 from shared.kernel.paging import BadCursor
 
 API = "/api/v1"
+ME = f"{API}/me"  # the one answer that needs no tenant: it tells which there are
 MACHINES = "/machine"  # the same API for machine tokens: a route without the authorizer, which only knows JWTs
 OLDEST_TICK_S = 180.0  # a tick comes every minute and may take most of one
 LARGEST_BODY = 256 * 1024
-CONFLICTS = frozenset({"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old"})
+DEEPEST_BODY = 32
+CONFLICTS = frozenset(
+    {"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old", "last_admin", "gate_shared"}
+)
 PROBLEM = "application/problem+json"
 
 Look = Callable[[], tuple[str | None, float | None]]
 Answer = Response[str]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
@@ -44,23 +53,54 @@ class Problem(Exception):
     more: Mapping[str, Any] | None = None
 
 
-def allows(roles: frozenset[Role]) -> dict[str, Any]:
-    """What a route says of who may use it: kept by the route itself, and told in the OpenAPI document."""
+def operation(
+    router: Router,
+    method: str,
+    path: str,
+    roles: frozenset[Role],
+    *,
+    tag: str,
+    answers: Mapping[int, Any] | None = None,
+    refuses: Iterable[int] = (),
+) -> Callable[[F], F]:
+    """A route and who may use it: kept by the route itself, and told in the OpenAPI document.
+
+    It is named for its function, and the first line of the function's docstring sums it up.
+    """
 
     def guard(app: Any, next_middleware: NextMiddleware) -> Any:
-        if not desk(app).principal.may(roles):
+        if roles != ANYBODY and not desk(app).principal.may(roles):
             raise Problem(403, "not_allowed", f"This needs the role {' or '.join(sorted(roles))}.")
+        _refuse_unknown_questions(app)
         return next_middleware(app)
 
-    return {
-        "middlewares": [guard],
-        "security": [{"jwt": []}, {"machine": []}],
-        "openapi_extensions": {"x-baton-roles": sorted(roles)},
-        "responses": {
-            200: {"description": "As asked"},
-            **{code: {"description": text, "content": PROBLEM_SCHEMA} for code, text in REFUSALS.items()},
-        },
-    }
+    said = answers or {200: {"description": "As asked"}}
+    refusals = {code: REFUSALS[code] for code in sorted({*ALWAYS_REFUSED, *refuses})}
+
+    def register(func: F) -> F:
+        route = router.route(
+            path,
+            method,
+            tags=[tag],
+            operation_id=func.__name__,
+            summary=inspect.cleandoc(func.__doc__ or "").split("\n", 1)[0],
+            middlewares=[guard],
+            security=[{"jwt": []}, {"machine": []}],
+            openapi_extensions={"x-baton-roles": sorted(roles)},
+            status_code=min(said),
+            responses={
+                **said,
+                **{code: {"description": text, "content": PROBLEM_SCHEMA} for code, text in refusals.items()},
+            },
+        )
+        return route(func)
+
+    return register
+
+
+def creates(model: type) -> dict[int, Any]:
+    """What an operation answers that makes something."""
+    return {201: {"description": "Made", "content": {"application/json": {"model": model}}}}
 
 
 REFUSALS = {
@@ -70,8 +110,11 @@ REFUSALS = {
     404: "There is no such thing, or not for you",
     409: "Its state does not allow this now",
     413: "Too large",
+    415: "A body must be JSON",
     422: "A field is not as it must be",
+    429: "Too much at once: let some end first",
 }
+ALWAYS_REFUSED = frozenset({400, 401, 403, 404, 413, 415, 422})
 PROBLEM_SCHEMA: dict[str, Any] = {
     PROBLEM: {
         "schema": {
@@ -94,19 +137,41 @@ def desk(app: Any) -> Desk:
     return found
 
 
+def visitor(app: Any) -> Visitor:
+    """Who asks, where no tenant is chosen."""
+    found: Visitor = app.context["visitor"]
+    return found
+
+
+def time_left_s(app: Any) -> float:
+    return float(app.lambda_context.get_remaining_time_in_millis()) / 1000
+
+
 def api_handler(front: Front, look: Look, newest_revision: str, routers: Sequence[Router]) -> Handler:
     """Answers HTTP requests. `look` tells the revision of the schema and the seconds since the last tick."""
     log = json_log()
-    app = make_app(front, look, newest_revision, routers)
+    app = make_app(look, newest_revision, routers)
 
     def handler(event: Event, context: Context) -> dict[str, Any]:
-        return app.resolve(_unprefixed(event), context)  # type: ignore[arg-type]
+        # Before the routes: their parameters are read before their middlewares, and nobody unknown gets that far.
+        try:
+            asked = _readable(_unprefixed(event))
+            if asked["rawPath"].startswith(API + "/"):
+                _enter(app, front, asked)
+        except Exception as error:
+            return _raw(_answer_to(error))
+        return app.resolve(asked, context)  # type: ignore[arg-type]
 
     return log.inject_lambda_context(handler, clear_state=True)
 
 
-def make_app(front: Front, look: Look, newest_revision: str, routers: Sequence[Router]) -> APIGatewayHttpResolver:
-    app = APIGatewayHttpResolver(enable_validation=True, json_body_deserializer=read_json, serializer=_dumps)
+def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> APIGatewayHttpResolver:
+    app = APIGatewayHttpResolver(
+        enable_validation=True,
+        json_body_deserializer=read_json,
+        serializer=_dumps,
+        response_validation_error_http_code=500,  # else an answer of ours that breaks its schema is called their fault
+    )
     app.configure_openapi(
         title="Baton",
         version="1",
@@ -117,15 +182,6 @@ def make_app(front: Front, look: Look, newest_revision: str, routers: Sequence[R
         },
     )
 
-    def enter(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
-        event = app.current_event.raw_event
-        if app.current_event.path.startswith(API):
-            _refuse_unspeakable(event)
-            app.append_context(desk=front.desk(_principal(event, front), _correlation(event)))  # type: ignore[no-untyped-call]
-        return next_middleware(app)
-
-    app.use(middlewares=[enter])
-
     @app.get("/health", include_in_schema=False, enable_validation=False)
     def health() -> Answer:
         status, report = say_health(look, newest_revision)
@@ -135,31 +191,11 @@ def make_app(front: Front, look: Look, newest_revision: str, routers: Sequence[R
     def openapi() -> Answer:
         return Response(200, "application/json", app.get_openapi_json_schema())
 
+    app.enable_swagger(path="/docs", compress=True)  # its scripts come with the page, from nobody else
+
     for router in routers:
         app.include_router(router, prefix=API)
-    _answer_problems(app)
-    return app
-
-
-def _answer_problems(app: APIGatewayHttpResolver) -> None:
-    def unexpected(error: Exception) -> Answer:
-        logger.exception("a request failed", exc_info=error)
-        return problem(500, "unexpected", "Something went wrong here; it is in the log under this request's id.")
-
-    answers: dict[type[Exception], Callable[[Any], Answer]] = {
-        Problem: lambda error: problem(error.status, error.code, error.detail, error.more),
-        auth.Unknown: lambda _: _unknown(),
-        auth.Elsewhere: lambda error: problem(403, error.code, error.message),
-        NotFound: lambda _: problem(404, "not_found", "There is no such thing here."),
-        Refused: lambda error: problem(409 if error.code in CONFLICTS else 422, error.code, error.message),
-        BadCursor: lambda _: problem(
-            400, "bad_cursor", "This cursor does not belong to this list and filter: begin without one."
-        ),
-        RequestValidationError: _invalid,
-        Exception: unexpected,
-    }
-    for kind, answer in answers.items():
-        app.exception_handler(kind)(answer)
+    app.exception_handler(Exception)(_answer_to)
 
     @app.not_found
     def _nothing_there(_: Exception) -> Answer:
@@ -169,13 +205,33 @@ def _answer_problems(app: APIGatewayHttpResolver) -> None:
             answer = problem(405, "method_not_allowed", f"Use {' or '.join(others)}.")
             answer.headers["Allow"] = ", ".join(others)
             return answer
-        return problem(404, "not_found", "There is no such thing here.")
+        return _answer_to(NotFound())
+
+    return app
 
 
-def _unknown() -> Answer:
-    answer = problem(401, "unauthenticated", "Log in first: send a token in the header Authorization.")
-    answer.headers["WWW-Authenticate"] = "Bearer"
-    return answer
+def _answer_to(error: Exception) -> Answer:
+    """What went wrong, as a problem document."""
+    match error:
+        case Problem():
+            return problem(error.status, error.code, error.detail, error.more)
+        case auth.Unknown():
+            answer = problem(401, "unauthenticated", "Log in first: send a token in the header Authorization.")
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        case auth.Elsewhere():
+            return problem(403, error.code, error.message)
+        case NotFound():
+            return problem(404, "not_found", "There is no such thing here.")
+        case Refused():
+            return problem(409 if error.code in CONFLICTS else 422, error.code, error.message)
+        case BadCursor():
+            return problem(400, "bad_cursor", "This cursor does not belong to this list and filter: begin without one.")
+        case RequestValidationError():
+            return _invalid(error)
+        case _:
+            logger.error("a request failed", exc_info=error)
+            return problem(500, "unexpected", "Something went wrong here; it is in the log under this request's id.")
 
 
 def _invalid(error: RequestValidationError) -> Answer:
@@ -192,47 +248,102 @@ def _methods(route: Any) -> list[str]:
     return [route.method] if isinstance(route.method, str) else list(route.method)
 
 
+def _refuse_unknown_questions(app: Any) -> None:
+    """A misspelt filter would otherwise answer with everything."""
+    known = {field.alias for field in app.context["_route"].dependant.query_params}
+    unknown = sorted({*(app.current_event.raw_event.get("queryStringParameters") or {})} - known)
+    if unknown:
+        raise Problem(422, "invalid", f"There is no such query parameter here: {', '.join(unknown)[:200]}.")
+
+
 def _unprefixed(event: Event) -> dict[str, Any]:
-    """A machine's request is the same request; that it came through the machines' door decides how it is known."""
-    path = event.get("rawPath", "")
-    if not path.startswith(MACHINES + "/"):
-        return dict(event)
-    inner = path.removeprefix(MACHINES)
+    """The request as our routes know it: without its stage, and without the machines' door.
+
+    A machine's request is the same request; that it came through that door decides how it is known.
+    """
     context = dict(event["requestContext"])
-    context["http"] = {**context["http"], "path": inner}
-    context.pop("authorizer", None)
-    return {**event, "rawPath": inner, "requestContext": {**context, "machine": True}}
+    stage = context.pop("stage", None)
+    path = event.get("rawPath", "")
+    path = path if stage in {None, "$default"} else path.removeprefix(f"/{stage}")
+    if path.startswith(MACHINES + "/"):
+        path = path.removeprefix(MACHINES)
+        context.pop("authorizer", None)
+        context["machine"] = True
+    context |= {"stage": "$default", "http": {**context["http"], "path": path}}
+    return {**event, "rawPath": path, "requestContext": context}
 
 
-def _principal(event: Mapping[str, Any], front: Front) -> Principal:
-    headers = {str(name).lower(): value for name, value in (event.get("headers") or {}).items()}
-    wanted = headers.get("x-tenant-id")
-    if event["requestContext"].get("machine"):
-        scheme, _, token = (headers.get("authorization") or "").partition(" ")
-        return auth.by_machine_token(token.strip() if scheme.lower() == "bearer" else None, wanted, front.register)
-    claims = ((event["requestContext"].get("authorizer") or {}).get("jwt") or {}).get("claims")
-    return auth.by_claims(claims, wanted, front.register)
-
-
-def _correlation(event: Mapping[str, Any]) -> str:
-    return str(event["requestContext"].get("requestId") or "")
-
-
-def _refuse_unspeakable(event: Mapping[str, Any]) -> None:
-    """What Postgres cannot hold, or what nobody means: NUL anywhere, and bodies beyond the limit."""
-    spoken = (event.get("rawPath", ""), event.get("rawQueryString", ""), *(event.get("headers") or {}).values())
-    if any("\x00" in text or "%00" in text for text in spoken):
-        raise Problem(400, "unreadable", "The request contains a NUL character.")
-    if len(event.get("body") or "") > LARGEST_BODY:
+def _readable(event: dict[str, Any]) -> dict[str, Any]:
+    """Refuses what Postgres cannot hold or nobody means: NUL, lone surrogates, a body beyond the limit or not JSON."""
+    headers = {str(name).lower(): str(value) for name, value in (event.get("headers") or {}).items()}
+    asked = event.get("rawQueryString", "")
+    questions = [text for pair in parse_qsl(asked, keep_blank_values=True) for text in pair]
+    body = event.get("body") or ""
+    if len(body) > LARGEST_BODY * (4 / 3 if event.get("isBase64Encoded") else 1):
         raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
+    try:
+        if event.get("isBase64Encoded"):
+            body = base64.b64decode(body, validate=True).decode()
+        spoken = "".join((event.get("rawPath", ""), asked, *questions, *headers.values(), body))
+        size = len(body) if spoken.isascii() else len(spoken.encode()) and len(body.encode())
+    except (UnicodeError, binascii.Error):
+        raise Problem(400, "unreadable", "The request is not valid UTF-8.") from None
+    if "\x00" in spoken or "%00" in event.get("rawPath", ""):
+        raise Problem(400, "unreadable", "The request contains a NUL character.")
+    if size > LARGEST_BODY:
+        raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
+    if body and headers.get("content-type", "application/json").partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "not_json", "Send the body as JSON, with the header Content-Type: application/json.")
+    return {**event, "body": body or None, "isBase64Encoded": False}
+
+
+def _enter(app: APIGatewayHttpResolver, front: Front, event: Mapping[str, Any]) -> None:
+    headers = {str(name).lower(): value for name, value in (event.get("headers") or {}).items()}
+    claims, token, wanted = _claims(event), _machine_token(event, headers), headers.get("x-tenant-id")
+    by_token = token is not None
+    if event["rawPath"] == ME:
+        known = (
+            auth.visitor_by_token(token, front.register) if by_token else auth.visitor_by_claims(claims, front.register)
+        )
+        app.append_context(visitor=known)  # type: ignore[no-untyped-call]
+        return
+    found = (
+        auth.by_machine_token(token, wanted, front.register)
+        if by_token
+        else auth.by_claims(claims, wanted, front.register)
+    )
+    app.append_context(desk=front.desk(found, str(event["requestContext"].get("requestId") or "")))  # type: ignore[no-untyped-call]
+
+
+def _machine_token(event: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+    """What came through the machines' door, `""` if nothing; None: another door."""
+    if not event["requestContext"].get("machine"):
+        return None
+    scheme, _, token = (headers.get("authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _claims(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    claims: Mapping[str, Any] | None = ((event["requestContext"].get("authorizer") or {}).get("jwt") or {}).get(
+        "claims"
+    )
+    return claims
 
 
 def read_json(text: str) -> Any:
-    """A body, read strictly: valid UTF-8, no NUL, no nesting that only an attacker would write."""
+    """A body, read strictly: valid JSON, no NUL, no nesting that only an attacker would write."""
     try:
         body = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
         raise Problem(400, "unreadable", "The body is no JSON.") from None
+    level = [body]
+    for _ in range(DEEPEST_BODY):
+        level = [
+            inner for each in level if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]  # fmt: skip
+    if level:
+        raise Problem(400, "unreadable", f"The body is nested deeper than {DEEPEST_BODY} levels.")
     if "\\u0000" in text and "\x00" in _dumps(body).replace("\\u0000", "\x00"):
         raise Problem(400, "unreadable", "The body contains a NUL character.")
     return body
@@ -272,3 +383,9 @@ def _json(status: int, body: Mapping[str, Any], content_type: str) -> Answer:
 
 def _dumps(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()
+
+
+def _raw(answer: Answer) -> dict[str, Any]:
+    """An answer given before there was a route for it."""
+    headers = {"Content-Type": answer.headers.get("Content-Type", PROBLEM), **answer.headers}
+    return {"statusCode": answer.status_code, "headers": headers, "body": answer.body, "isBase64Encoded": False}

@@ -9,13 +9,14 @@ from uuid import UUID
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
-from aws_lambda_powertools.event_handler.openapi.params import Body, Header, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from aws_lambda_powertools.event_handler.openapi.params import Body, Query
+from pydantic import AwareDatetime, Field
 
 from shared.kernel import run as relay
 from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
-from shared.kernel.api.frame import Problem, allows, desk
+from shared.kernel.api.frame import Problem, creates, desk, operation
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Key, LaneId, Limit, RunId, Short, Told
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
@@ -24,34 +25,6 @@ from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 from shared.kernel.points import Point, point
 
 router = Router()  # type: ignore[no-untyped-call]
-
-RunId = Annotated[UUID, Path(description="The run's id")]
-LaneId = Annotated[UUID, Path(description="The lane's id")]
-Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="How many at most")]
-Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before")]
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        pattern=r"^[\x21-\x7e]+$",
-        description="The same key with the same body gets the same answer, for a day at least",
-    ),
-]
-Short = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class Told(BaseModel):
-    """What we answer."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Asked(BaseModel):
-    """What we are asked: nothing unknown is passed over."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class Shown(StrEnum):
@@ -177,6 +150,26 @@ class History(Told):
     next: int | None
 
 
+class Reason(Told):
+    """Why so many lanes wait; `until` is the earliest of theirs."""
+
+    lanes: int
+    code: str
+    sentence: str
+    until: datetime | None
+    held_by: str | None
+    action: str | None
+
+
+class WhyRun(Told):
+    """`moving`: open lanes that nothing holds. `more`: there are more lanes than were looked at."""
+
+    status: Shown
+    moving: int
+    reasons: list[Reason]
+    more: bool
+
+
 class Started(Told):
     id: UUID
 
@@ -187,37 +180,47 @@ class StartRun(Asked):
     label: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
-class Because(Asked):
-    """Why somebody acts; it is kept in the run's history and in the audit."""
+class RunFilter(Asked):
+    """Which runs: all that is said must hold. The list takes the same names as query parameters."""
 
-    reason: Annotated[str, Field(max_length=500)] = ""
+    kind: Annotated[str, Field(max_length=100)] | None = None
+    status: Shown | None = None
+    label: Annotated[str, Field(max_length=200)] | None = None
+    source: Annotated[str, Field(max_length=200)] | None = None
+    created_by: Annotated[str, Field(max_length=200)] | None = None
+    created_from: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    finished_from: AwareDatetime | None = None
+    finished_before: AwareDatetime | None = None
+
+    def wanted(self) -> dict[str, Any]:
+        """The filters that are there, by the names of `sql.FILTERS`, and their values."""
+        said = {name: value for name, value in self if value is not None}
+        status = said.pop("status", None)
+        if status is Shown.PAUSED:
+            return {**said, "paused": True}
+        return said if status is None else {**said, "status": str(status)}
 
 
-class Done(Told):
-    done: Literal[True] = True
-
-
-@router.get("/runs", tags=["runs"], **allows(READS))
+@operation(router, "GET", "/runs", READS, tag="runs")
 def list_runs(
     kind: Annotated[str | None, Query(max_length=100)] = None,
     status: Annotated[Shown | None, Query()] = None,
     label: Annotated[str | None, Query(max_length=200)] = None,
     source: Annotated[str | None, Query(max_length=200)] = None,
     created_by: Annotated[str | None, Query(max_length=200)] = None,
-    created_from: Annotated[datetime | None, Query()] = None,
-    created_before: Annotated[datetime | None, Query()] = None,
-    finished_from: Annotated[datetime | None, Query()] = None,
-    finished_before: Annotated[datetime | None, Query()] = None,
+    created_from: Annotated[AwareDatetime | None, Query()] = None,
+    created_before: Annotated[AwareDatetime | None, Query()] = None,
+    finished_from: Annotated[AwareDatetime | None, Query()] = None,
+    finished_before: Annotated[AwareDatetime | None, Query()] = None,
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Runs:
     """Runs, newest first."""
-    wanted: dict[str, Any] = {
-        "kind": kind, "label": label, "source": source, "created_by": created_by, "created_from": created_from,
-        "created_before": created_before, "finished_from": finished_from, "finished_before": finished_before,
-        **({"paused": True} if status is Shown.PAUSED else {"status": None if status is None else str(status)}),
-    }  # fmt: skip
-    wanted = {name: value for name, value in wanted.items() if value is not None}
+    wanted = RunFilter(
+        kind=kind, status=status, label=label, source=source, created_by=created_by, created_from=created_from,
+        created_before=created_before, finished_from=finished_from, finished_before=finished_before,
+    ).wanted()  # fmt: skip
     here, pager = desk(router), desk(router).pager("runs", wanted)
     place = pager.place(cursor)
     params = {**wanted, "most": limit + 1}
@@ -227,12 +230,12 @@ def list_runs(
     page = rows[:limit]
     last = page[-1] if len(rows) > limit else None
     return Runs(
-        runs=[Run(**_run(row)) for row in page],
+        runs=[Run(**shown(row)) for row in page],
         next=None if last is None else pager.cursor([last["created_at"].isoformat(), str(last["id"])]),
     )
 
 
-@router.post("/runs", tags=["runs"], status_code=201, **allows(STARTS))
+@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started), refuses=[429])
 def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
     """Start a run of any kind."""
     return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
@@ -261,7 +264,7 @@ def start(
     return Response(201, "application/json", body)
 
 
-@router.get("/runs/<run_id>", tags=["runs"], **allows(READS))
+@operation(router, "GET", "/runs/<run_id>", READS, tag="runs")
 def get_run(run_id: RunId) -> RunDetail:
     """A run as it is now: the truth, whatever a stream last said."""
     here = desk(router)
@@ -269,9 +272,9 @@ def get_run(run_id: RunId) -> RunDetail:
     if row is None:
         raise NotFound
     calls = here.all(sql.REMOTE_CALLS, run_id=run_id, most=LARGEST_PAGE)
-    shown = _run(row)
+    told = shown(row)
     return RunDetail(
-        **shown,
+        **told,
         params=row["params"],
         correlation_id=row["correlation_id"],
         remote_calls=[RemoteCall(**call) for call in calls],
@@ -279,7 +282,7 @@ def get_run(run_id: RunId) -> RunDetail:
     )
 
 
-@router.get("/runs/<run_id>/lanes", tags=["runs"], **allows(READS))
+@operation(router, "GET", "/runs/<run_id>/lanes", READS, tag="runs")
 def list_lanes(
     run_id: RunId,
     status: Annotated[Literal["active", "done", "failed", "canceled"] | None, Query()] = None,
@@ -300,7 +303,7 @@ def list_lanes(
     return Lanes(lanes=page, next=pager.cursor([page[-1].key]) if len(rows) > limit else None)
 
 
-@router.get("/runs/<run_id>/lanes/<lane_id>/steps", tags=["runs"], **allows(READS))
+@operation(router, "GET", "/runs/<run_id>/lanes/<lane_id>/steps", READS, tag="runs")
 def list_steps(run_id: RunId, lane_id: LaneId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Steps:
     """What the steps of a lane did, newest first."""
     here = _desk_of(run_id)
@@ -316,7 +319,7 @@ def list_steps(run_id: RunId, lane_id: LaneId, limit: Limit = USUAL_PAGE, cursor
     return Steps(steps=page, next=pager.cursor([page[-1].epoch, page[-1].seq]) if len(rows) > limit else None)
 
 
-@router.get("/runs/<run_id>/history", tags=["runs"], **allows(READS))
+@operation(router, "GET", "/runs/<run_id>/history", READS, tag="runs")
 def get_history(
     run_id: RunId,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The number of the last line you know")] = 0,
@@ -329,7 +332,23 @@ def get_history(
     return History(lines=lines, next=lines[-1].n if len(rows) > limit else None)
 
 
-@router.post("/runs/<run_id>/cancel", tags=["actions"], **allows(STARTS))
+@operation(router, "GET", "/runs/<run_id>/why", READS, tag="runs")
+def get_why(run_id: RunId) -> WhyRun:
+    """Why a run waits: the reasons of its open lanes, until when, and the action that frees them."""
+    here = desk(router)
+    run = here.one(sql.RUN_STATUS, run_id=run_id)
+    if run is None:
+        raise NotFound
+    rows = here.all(sql.WHY_RUN, run_id=run_id)
+    return WhyRun(
+        status=run["status"],
+        moving=sum(row["lanes"] for row in rows if row["code"] is None),
+        reasons=[Reason(**row) for row in rows if row["code"] is not None],
+        more=sum(row["lanes"] for row in rows) >= sql.MOST_REASONED,
+    )
+
+
+@operation(router, "POST", "/runs/<run_id>/cancel", STARTS, tag="actions", refuses=[409])
 def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Ask every lane to stop at its next turn, which is due now."""
     here = desk(router)
@@ -337,7 +356,7 @@ def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     return Done()
 
 
-@router.post("/runs/<run_id>/pause", tags=["actions"], **allows(STARTS))
+@operation(router, "POST", "/runs/<run_id>/pause", STARTS, tag="actions", refuses=[409])
 def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Let no lane take a new turn until it is resumed."""
     here = desk(router)
@@ -345,7 +364,7 @@ def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     return Done()
 
 
-@router.post("/runs/<run_id>/resume", tags=["actions"], **allows(STARTS))
+@operation(router, "POST", "/runs/<run_id>/resume", STARTS, tag="actions", refuses=[409])
 def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Go on where the pause began; deadlines move by the time it took."""
     here = desk(router)
@@ -353,7 +372,7 @@ def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     return Done()
 
 
-@router.post("/runs/<run_id>/retry", tags=["actions"], **allows(STARTS))
+@operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409])
 def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
     here = desk(router)
@@ -361,7 +380,7 @@ def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     return Done()
 
 
-@router.post("/runs/<run_id>/lanes/<lane_id>/wake", tags=["actions"], **allows(STARTS))
+@operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/wake", STARTS, tag="actions", refuses=[409])
 def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
     """Make a waiting lane's turn due now."""
     here = _desk_of_lane(run_id, lane_id)
@@ -369,7 +388,7 @@ def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) ->
     return Done()
 
 
-@router.post("/runs/<run_id>/lanes/<lane_id>/restart", tags=["actions"], **allows(STARTS))
+@operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/restart", STARTS, tag="actions", refuses=[409])
 def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
     """Open the next epoch of one lane of a run that goes on, at the place where it stopped."""
     here = _desk_of_lane(run_id, lane_id)
@@ -401,13 +420,14 @@ def _kind_of(here: Desk, run_id: UUID) -> Any:
     return kind
 
 
-def _run(row: Any) -> dict[str, Any]:
-    shown = {name: row[name] for name in Run.model_fields if name not in {"progress", "why"}}
+def shown(row: Any) -> dict[str, Any]:
+    """A row as the fields of `Run`."""
+    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why"}}
     progress = Progress(
         lanes=row["lanes"], lanes_ended=row["lanes_ended"], more_lanes=row["lanes"] >= sql.MOST_LANES,
         steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
     )  # fmt: skip
-    return {**shown, "progress": progress, "why": _why(row)}
+    return {**told, "progress": progress, "why": _why(row)}
 
 
 def _with_why(row: Any) -> dict[str, Any]:

@@ -101,6 +101,8 @@ HISTORY = sa.text("""
 select n, epoch, type, data, at from history
 where run_id = :run_id and tenant_id = :tenant_id and n > :after order by n limit :most
 """)
+HISTORY_LINE = sa.text("select n from history where run_id = :run_id and tenant_id = :tenant_id and n = :n")
+RUN_STATUS = sa.text(f"select {_STATUS} from run r where r.id = :run_id and r.tenant_id = :tenant_id")
 RUN_EXISTS = sa.text("select 1 as here from run where id = :run_id and tenant_id = :tenant_id")
 LANE_EXISTS = sa.text("select run_id from lane where id = :lane_id and run_id = :run_id and tenant_id = :tenant_id")
 REMOTE_CALLS = sa.text("""
@@ -134,3 +136,121 @@ select id, at, actor, action, target, before, after, reason from audit
 where tenant_id = :tenant_id {"and id < :after_id" if after else ""}
 order by id desc limit :most
 """)
+
+
+# People. A list is in the order of an index that begins with the tenant.
+@lru_cache(maxsize=2)
+def list_members(*, after: bool) -> sa.TextClause:
+    return sa.text(f"""
+select subject, role, name, added_by, created_at from member
+where tenant_id = :tenant_id {"and subject > :after_subject" if after else ""}
+order by subject limit :most
+""")
+
+
+LOCK_ADMINS = sa.text("""
+select subject from member where tenant_id = :tenant_id and role = 'admin' order by subject for update
+""")
+LOCK_MEMBER = sa.text("""
+select role, name from member where tenant_id = :tenant_id and subject = :subject for update
+""")
+PUT_MEMBER = sa.text("""
+insert into member (tenant_id, subject, role, name, added_by) values (:tenant_id, :subject, :role, :name, :added_by)
+on conflict (tenant_id, subject) do update set role = excluded.role, name = excluded.name
+""")
+REMOVE_MEMBER = sa.text("delete from member where tenant_id = :tenant_id and subject = :subject")
+
+MOST_TOKENS = 200
+
+
+@lru_cache(maxsize=2)
+def list_tokens(*, after: bool) -> sa.TextClause:
+    return sa.text(f"""
+select id, name, role, created_by, created_at, expires_at, revoked_at, last_used_at from machine_token
+where tenant_id = :tenant_id {"and id < cast(:after_id as uuid)" if after else ""}
+order by id desc limit :most
+""")
+
+
+MAKE_TOKEN = sa.text("""
+insert into machine_token (id, tenant_id, name, role, hash, created_by, expires_at)
+select :id, :tenant_id, :name, :role, :hash, :created_by, now() + make_interval(days => cast(:days as integer))
+where (select count(*) from machine_token
+       where tenant_id = :tenant_id and revoked_at is null and (expires_at is null or expires_at > now())) < :most
+""")
+REVOKE_TOKEN = sa.text("""
+update machine_token set revoked_at = coalesce(revoked_at, now()) where id = :id and tenant_id = :tenant_id
+returning revoked_at = now() as just_now
+""")
+
+# Why a run waits: its open lanes by reason. Beyond so many lanes the answer says that there are more.
+MOST_REASONED = 1_000
+WHY_RUN = sa.text(f"""
+select count(*) as lanes, w.code, min(w.sentence) as sentence, min(w.until) as until, w.held_by, w.action
+from (select l.id from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.status = 'active'
+      limit {MOST_REASONED}) l
+left join lateral why(l.id) w on true
+group by w.code, w.held_by, w.action
+order by lanes desc, w.code
+""")
+
+
+# Gates: the tenant's own, and those that all tenants share.
+@lru_cache(maxsize=2)
+def list_gates(*, after: bool) -> sa.TextClause:
+    return sa.text(f"""
+select key, tenant_id is null as is_shared, case when state = 'closed' and until <= now() then 'half_open' else state end
+       as state, case when state <> 'open' then until end as until, reason, updated_at
+from gate
+where (tenant_id = :tenant_id or tenant_id is null)
+  {"and (key, tenant_id is null) > (:after_key, cast(:after_shared as boolean))" if after else ""}
+order by key, tenant_id is null limit :most
+""")
+
+
+GATE = sa.text("""
+select tenant_id is null as is_shared, state, until, reason from gate
+where key = :key and (tenant_id = :tenant_id or tenant_id is null) and (tenant_id is null) = :is_shared
+""")
+OPEN_GATE = sa.text("""
+update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
+where key = :key and tenant_id = :tenant_id
+""")
+MOVE_SHARED_GATE = sa.text("""
+select move_shared_gate(:subject, :key, cast(:closed_s as double precision), :reason) as moved
+""")
+# What waited for a gate that somebody opened is due now: so many at once, the others when their time comes. Lanes that
+# somebody else is writing are skipped, as wherever batons are sent again.
+MOST_WOKEN = 200
+WAKE_WAITING = sa.text(f"""
+update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
+where id in (
+    select l.id from run r join lane l on l.run_id = r.id and l.status = 'active' and l.holds_run
+    where r.tenant_id = :tenant_id and r.status in ('queued', 'running') and r.paused_at is null
+      and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
+    order by l.next_due_at limit {MOST_WOKEN}
+    for update of l skip locked)
+returning id, tenant_id, kind, epoch, seq, resend_no, 0::double precision as delay_s
+""")
+
+# Acts on many runs. What an action would change, as the relay decides it run by run.
+ELIGIBLE = {
+    "cancel": "r.status in ('queued', 'running') and r.cancel_requested_at is null",
+    "pause": "r.status in ('queued', 'running') and r.cancel_requested_at is null and r.paused_at is null",
+    "resume": "r.paused_at is not null",
+    "retry": "r.status in ('succeeded', 'failed', 'canceled')",
+}
+MOST_BULK = 10_000
+
+
+@lru_cache(maxsize=512)
+def bulk(filters: frozenset[str], action: str, *, after: bool, count: bool) -> sa.TextClause:
+    """The runs that an action on many would change, newest first, none newer than the preview; or how many they are."""
+    conditions = ["r.tenant_id = :tenant_id", ELIGIBLE[action], *(FILTERS[name] for name in sorted(filters))]
+    conditions.append("r.created_at <= cast(:upto as timestamptz)" if not count or after else "r.created_at <= now()")
+    if after:
+        conditions.append("(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))")
+    found = f"""
+select r.id, r.kind, r.created_at from run r where {" and ".join(conditions)}
+order by r.created_at desc, r.id desc limit :most"""
+    return sa.text(f"select count(*) as runs, now() as now from ({found}) r" if count else found)

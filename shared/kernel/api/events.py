@@ -1,0 +1,96 @@
+"""Live status in short answers: what is, then every line once. Whoever was cut off comes back with the last number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import orjson
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Header, Query
+
+from shared.kernel.api import runs, sql
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import desk, operation, time_left_s
+from shared.kernel.api.shapes import RunId
+from shared.kernel.auth import READS
+from shared.kernel.clock import stopwatch
+from shared.kernel.direct import Row
+from shared.kernel.errors import NotFound
+from shared.kernel.model import RunStatus
+from shared.kernel.paging import LARGEST_PAGE
+
+router = Router()  # type: ignore[no-untyped-call]
+
+STREAM = "text/event-stream"
+COME_BACK_MS = 2_000
+LONGEST_WAIT_S = 20
+SPARE_S = 3.0  # of the function's own time, for the answer itself
+TERMINAL = frozenset(str(status) for status in RunStatus if status.ended)
+ANSWERS = {
+    200: {"description": "A snapshot, then the lines", "content": {STREAM: {"schema": {"type": "string"}}}},
+    204: {"description": "The run has ended and you know every line: do not come back"},
+}
+LastEventId = Annotated[
+    int | None, Header(alias="Last-Event-ID", ge=0, le=2**31 - 1, description="The number of the last line you know")
+]
+
+
+def sleep_a_second() -> None:
+    time.sleep(1)
+
+
+@operation(router, "GET", "/runs/<run_id>/events", READS, tag="runs", answers=ANSWERS)
+def stream_events(
+    run_id: RunId,
+    last_event_id: LastEventId = None,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The same, for clients without the header")] = 0,
+    wait_s: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="How long to wait for a line")] = 0,
+) -> Response[str]:
+    """Server-sent events: what the run is now, then its lines after the last you know."""
+    here = desk(router)
+    known = after if last_event_id is None else last_event_id
+    waited = stopwatch()
+    while True:
+        # The run before its lines: what ended by then has its terminal line among them.
+        run, lines = _look(here, run_id, known)
+        if lines or run["finished_at"] is not None:
+            break
+        if waited() + 1 > wait_s or time_left_s(router) < SPARE_S:
+            break
+        sleep_a_second()
+    if not lines and run["finished_at"] is not None:
+        return Response(204, headers={"Cache-Control": "no-store"})
+    return Response(200, STREAM, _told(run, lines), headers={"Cache-Control": "no-store"})
+
+
+def _look(here: Desk, run_id: object, known: int) -> tuple[Row, Sequence[Row]]:
+    run = here.one(sql.ONE_RUN, run_id=run_id)
+    if run is None:
+        raise NotFound
+    lines = here.all(sql.HISTORY, run_id=run_id, after=known, most=LARGEST_PAGE + 1)
+    if not lines and known and here.one(sql.HISTORY_LINE, run_id=run_id, n=known) is None:
+        # A number that this run never gave: whoever has it knows none of these lines.
+        lines = here.all(sql.HISTORY, run_id=run_id, after=0, most=LARGEST_PAGE + 1)
+    return run, lines
+
+
+def _told(run: Row, lines: Sequence[Row]) -> str:
+    page = lines[:LARGEST_PAGE]
+    told = [f"retry: {COME_BACK_MS}\n\n", _event("snapshot", runs.Run(**runs.shown(run)).model_dump_json())]
+    told += [_event("line", _dumps(line), line["n"]) for line in page]
+    if page and len(lines) == len(page) and page[-1]["type"] in TERMINAL:
+        told.append(_event("end", _dumps({"n": page[-1]["n"], "status": page[-1]["type"]})))
+    return "".join(told)
+
+
+def _event(name: str, data: str, number: int | None = None) -> str:
+    """JSON has no raw line break: a line of data stays one line."""
+    numbered = "" if number is None else f"id: {number}\n"
+    return f"{numbered}event: {name}\ndata: {data}\n\n"
+
+
+def _dumps(value: Row) -> str:
+    return orjson.dumps(value, default=str).decode()

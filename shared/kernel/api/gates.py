@@ -1,0 +1,140 @@
+"""Gates: which upstreams are closed, until when, and the hand that opens or closes one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Body, Path
+from pydantic import Field
+
+from shared.kernel.api import sql
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import Problem, desk, operation
+from shared.kernel.api.shapes import Cursor, Limit, Reasoned, Told
+from shared.kernel.auth import MANAGES, READS
+from shared.kernel.baton import Baton
+from shared.kernel.deliver import deliver_unsent
+from shared.kernel.direct import Line
+from shared.kernel.errors import NotFound
+from shared.kernel.model import AuditEntry, Due, GateClosing, Json
+from shared.kernel.paging import USUAL_PAGE
+from shared.kernel.redact import redact
+from shared.kernel.store import PgTx
+
+router = Router()  # type: ignore[no-untyped-call]
+
+LONGEST_CLOSED_S = 30 * 86_400
+GateKey = Annotated[str, Path(max_length=200, pattern=r"^[\w.:@-]+$", description="The gate's key")]
+
+
+class Gate(Told):
+    """`half_open`: its time is over, and the next step through it is the probe that opens it."""
+
+    key: str
+    is_shared: bool
+    state: Literal["open", "closed", "half_open", "probing"]
+    until: datetime | None
+    reason: str | None
+    updated_at: datetime
+
+
+class Gates(Told):
+    gates: list[Gate]
+    next: str | None
+
+
+class OpenGate(Reasoned):
+    shared: bool = False
+
+
+class CloseGate(Reasoned):
+    for_s: Annotated[int, Field(ge=1, le=LONGEST_CLOSED_S)]
+    shared: bool = False
+
+
+class Moved(Told):
+    """`woken`: lanes that waited for the gate and are due now."""
+
+    done: Literal[True] = True
+    woken: int = 0
+
+
+@operation(router, "GET", "/gates", READS, tag="gates")
+def list_gates(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Gates:
+    """The gates of the tenant, and those that all tenants share."""
+    here = desk(router)
+    pager = here.pager("gates", {})
+    place = pager.place(cursor)
+    params: dict[str, Any] = {"most": limit + 1}
+    if place is not None:
+        params |= {"after_key": place[0], "after_shared": place[1]}
+    rows = here.all(sql.list_gates(after=place is not None), **params)
+    page = [Gate(**row) for row in rows[:limit]]
+    last = page[-1] if len(rows) > limit else None
+    return Gates(gates=page, next=None if last is None else pager.cursor([last.key, last.is_shared]))
+
+
+@operation(router, "POST", "/gates/<key>/open", MANAGES, tag="gates")
+def open_gate(key: GateKey, asked: Annotated[OpenGate, Body()]) -> Moved:
+    """Let steps through again; lanes that waited for the gate are due now."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        before = _before(line, here, key, shared=asked.shared)
+        if before is None:
+            raise NotFound
+        if asked.shared:
+            _move_shared(line, here, key, None, asked.reason)
+        else:
+            line.run(sql.OPEN_GATE, {"tenant_id": here.tenant_id, "key": key})
+        woken = line.all(sql.WAKE_WAITING, {"tenant_id": here.tenant_id, "key": key})
+        _note(tx, here, "gate.open", key, before, {"shared": asked.shared}, asked.reason)
+    deliver_unsent(here.ports, [_due(row) for row in woken])
+    return Moved(woken=len(woken))
+
+
+@operation(router, "POST", "/gates/<key>/close", MANAGES, tag="gates")
+def close_gate(key: GateKey, asked: Annotated[CloseGate, Body()]) -> Moved:
+    """Let no step through for a while: never shorter than what is known already."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        before = _before(line, here, key, shared=asked.shared)
+        reason = redact(asked.reason)
+        if asked.shared:
+            _move_shared(line, here, key, float(asked.for_s), reason)
+        else:
+            closing = GateClosing(key=key, shared=False, retry_after_s=float(asked.for_s), reason=reason)
+            tx.close_gate(here.tenant_id, closing)
+        after = {"shared": asked.shared, "for_s": asked.for_s}
+        _note(tx, here, "gate.close", key, before, after, asked.reason)
+    return Moved()
+
+
+def _before(line: Line, here: Desk, key: str, *, shared: bool) -> Json | None:
+    if shared and not here.principal.is_super:
+        raise Problem(403, "not_allowed", "All tenants share this gate: only a super admin moves it.")
+    row = line.one(sql.GATE, {"tenant_id": here.tenant_id, "key": key, "is_shared": shared})
+    return None if row is None else {"state": row["state"], "until": row["until"].isoformat(), "reason": row["reason"]}
+
+
+def _move_shared(line: Line, here: Desk, key: str, closed_s: float | None, reason: str) -> None:
+    """The database asks again whether he is a super admin: no policy lets this role write a row of all tenants."""
+    subject = here.principal.actor.removeprefix("user:")
+    moved = line.one(sql.MOVE_SHARED_GATE, {"subject": subject, "key": key, "closed_s": closed_s, "reason": reason})
+    assert moved is not None
+    if not moved["moved"]:
+        raise NotFound
+
+
+def _note(tx: PgTx, here: Desk, action: str, key: str, before: Json | None, after: Json, reason: str) -> None:
+    entry = AuditEntry(
+        tenant_id=here.tenant_id, actor=here.principal.actor, action=action, target=f"gate:{key}",
+        before=before, after=after, reason=reason,
+    )  # fmt: skip
+    tx.add_audit(entry)
+
+
+def _due(row: Any) -> Due:
+    baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
+    return Due(baton, row["tenant_id"], row["delay_s"])

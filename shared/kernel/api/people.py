@@ -1,0 +1,257 @@
+"""Who is who in a tenant: me, members, machine tokens, and what everybody did."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import unquote
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Body, Path
+from pydantic import Field
+
+from shared.kernel.api import sql
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import Problem, creates, desk, operation, visitor
+from shared.kernel.api.shapes import Asked, Cursor, Done, Key, Limit, Short, Told
+from shared.kernel.auth import ANYBODY, MANAGES, Role, new_token, token_hash
+from shared.kernel.db import jsonb
+from shared.kernel.direct import Line
+from shared.kernel.errors import NotFound, Refused
+from shared.kernel.model import AuditEntry, Json
+from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
+
+router = Router()  # type: ignore[no-untyped-call]
+
+# What issuers call people: ids, mail addresses, `auth0|...`. The path carries it, perhaps percent-encoded.
+SUBJECT = re.compile(r"[\w.@|:+=~-]{1,200}", re.ASCII)
+SubjectPath = Annotated[str, Path(max_length=600, description="Who: `sub` of the token")]
+LAST_ADMIN = Refused("last_admin", "A tenant keeps one admin at least: make somebody else admin first.")
+TokenId = Annotated[UUID, Path(description="The token's id")]
+
+
+class Tenant(Told):
+    id: UUID
+    name: str
+    role: Role
+
+
+class Me(Told):
+    actor: str
+    is_super_admin: bool
+    tenants: list[Tenant]
+    more_tenants: bool
+
+
+class Member(Told):
+    subject: str
+    role: Role
+    name: str | None
+    added_by: str
+    created_at: datetime
+
+
+class Members(Told):
+    members: list[Member]
+    next: str | None
+
+
+class PutMember(Asked):
+    role: Role
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class Token(Told):
+    """A machine token as it is known afterwards: without its secret."""
+
+    id: UUID
+    name: str
+    role: Role
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class Tokens(Told):
+    tokens: list[Token]
+    next: str | None
+
+
+class MakeToken(Asked):
+    name: Short
+    role: Role
+    expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = None
+
+
+class Made(Told):
+    """The token is told this once; asked again with the same key, it is null: revoke it then and make another."""
+
+    id: UUID
+    token: str | None
+
+
+class AuditLine(Told):
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    reason: str | None
+
+
+class Audit(Told):
+    lines: list[AuditLine]
+    next: str | None
+
+
+@operation(router, "GET", "/me", ANYBODY, tag="people")
+def get_me() -> Me:
+    """Who I am, and the tenants where I may act."""
+    who = visitor(router)
+    known = who.memberships[:LARGEST_PAGE]
+    return Me(
+        actor=who.actor,
+        is_super_admin=any(each.is_super for each in known),
+        tenants=[Tenant(id=each.tenant_id, name=each.tenant, role=each.role) for each in known],
+        more_tenants=len(who.memberships) > len(known),
+    )
+
+
+@operation(router, "GET", "/members", MANAGES, tag="people")
+def list_members(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Members:
+    """The people of the tenant."""
+    here = desk(router)
+    pager = here.pager("members", {})
+    place = pager.place(cursor)
+    params = {"most": limit + 1, **({} if place is None else {"after_subject": place[0]})}
+    rows = here.all(sql.list_members(after=place is not None), **params)
+    page = [Member(**row) for row in rows[:limit]]
+    return Members(members=page, next=pager.cursor([page[-1].subject]) if len(rows) > limit else None)
+
+
+@operation(router, "PUT", "/members/<subject>", MANAGES, tag="people", refuses=[409])
+def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Done:
+    """Let somebody in, or change what he may do."""
+    here, subject = desk(router), _subject(subject)
+    with here.begin() as (line, tx):
+        before, is_last_admin = _locked(line, here, subject)
+        if is_last_admin and asked.role is not Role.ADMIN:
+            raise LAST_ADMIN
+        after = {"role": str(asked.role), "name": asked.name}
+        params = {"tenant_id": here.tenant_id, "subject": subject, "added_by": here.principal.actor, **after}
+        line.run(sql.PUT_MEMBER, params)
+        tx.add_audit(_entry(here, "member.put", f"member:{subject}", before=before, after=after))
+    return Done()
+
+
+@operation(router, "DELETE", "/members/<subject>", MANAGES, tag="people", refuses=[409])
+def remove_member(subject: SubjectPath) -> Done:
+    """Let somebody in no more. The last admin stays."""
+    here, subject = desk(router), _subject(subject)
+    with here.begin() as (line, tx):
+        before, is_last_admin = _locked(line, here, subject)
+        if before is None:
+            raise NotFound
+        if is_last_admin:
+            raise LAST_ADMIN
+        line.run(sql.REMOVE_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
+        tx.add_audit(_entry(here, "member.remove", f"member:{subject}", before=before))
+    return Done()
+
+
+@operation(router, "GET", "/tokens", MANAGES, tag="people")
+def list_tokens(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Tokens:
+    """The machine tokens of the tenant, newest first, also those that are over."""
+    here = desk(router)
+    pager = here.pager("tokens", {})
+    place = pager.place(cursor)
+    params = {"most": limit + 1, **({} if place is None else {"after_id": place[0]})}
+    rows = here.all(sql.list_tokens(after=place is not None), **params)
+    page = [Token(**row) for row in rows[:limit]]
+    return Tokens(tokens=page, next=pager.cursor([str(page[-1].id)]) if len(rows) > limit else None)
+
+
+@operation(router, "POST", "/tokens", MANAGES, tag="people", answers=creates(Made), refuses=[429])
+def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None) -> Response[str]:
+    """Make a machine token. It is shown once.
+
+    Only admins make tokens, and no role is above theirs: nobody can make one that may do more than he.
+    """
+    here, token = desk(router), new_token()
+    with here.begin() as (line, tx):
+        kept = here.once(line, idempotency_key, b"token:" + asked.model_dump_json().encode())
+        if kept is not None:
+            return Response(kept.status, "application/json", kept.body)
+        token_id = here.ports.chance.new_id()
+        made = line.run(
+            sql.MAKE_TOKEN,
+            {
+                "id": token_id, "tenant_id": here.tenant_id, "name": asked.name, "role": str(asked.role),
+                "hash": token_hash(token), "created_by": here.principal.actor, "days": asked.expires_in_days,
+                "most": sql.MOST_TOKENS,
+            },
+        )  # fmt: skip
+        if not made:
+            raise Problem(429, "too_many_tokens", f"{sql.MOST_TOKENS} tokens are in use already: revoke some first.")
+        after = {"name": asked.name, "role": str(asked.role), "expires_in_days": asked.expires_in_days}
+        tx.add_audit(_entry(here, "token.make", f"token:{token_id}", after=after))
+        # What is kept for a repeated request must not hold the secret.
+        here.keep(line, idempotency_key, 201, jsonb({"id": str(token_id), "token": None}))
+    return Response(201, "application/json", jsonb({"id": str(token_id), "token": token}))
+
+
+@operation(router, "DELETE", "/tokens/<token_id>", MANAGES, tag="people")
+def revoke_token(token_id: TokenId) -> Done:
+    """Let a machine token in no more, from now on."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        revoked = line.one(sql.REVOKE_TOKEN, {"tenant_id": here.tenant_id, "id": token_id})
+        if revoked is None:
+            raise NotFound
+        if revoked["just_now"]:
+            tx.add_audit(_entry(here, "token.revoke", f"token:{token_id}"))
+    return Done()
+
+
+@operation(router, "GET", "/audit", MANAGES, tag="people")
+def list_audit(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Audit:
+    """Who did what to what, and why; newest first."""
+    here = desk(router)
+    pager = here.pager("audit", {})
+    place = pager.place(cursor)
+    params = {"most": limit + 1, **({} if place is None else {"after_id": place[0]})}
+    rows = here.all(sql.list_audit(after=place is not None), **params)
+    page = [AuditLine(**row) for row in rows[:limit]]
+    return Audit(lines=page, next=pager.cursor([page[-1].id]) if len(rows) > limit else None)
+
+
+def _subject(written: str) -> str:
+    subject = unquote(written)
+    if not SUBJECT.fullmatch(subject):
+        raise Problem(422, "invalid", "path.subject: letters, digits and . @ | : + = ~ _ - only.")
+    return subject
+
+
+def _locked(line: Line, here: Desk, subject: str) -> tuple[Json | None, bool]:
+    """The member as he is, and whether he is the tenant's last admin.
+
+    The admins are locked first and in order: two who remove each other meet here, and the second finds himself alone.
+    """
+    admins = line.scalars(sql.LOCK_ADMINS, {"tenant_id": here.tenant_id})
+    row = line.one(sql.LOCK_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
+    return (None if row is None else {"role": row["role"], "name": row["name"]}), admins == [subject]
+
+
+def _entry(
+    here: Desk, action: str, target: str, *, before: Json | None = None, after: Json | None = None
+) -> AuditEntry:
+    return AuditEntry(
+        tenant_id=here.tenant_id, actor=here.principal.actor, action=action, target=target, before=before, after=after
+    )

@@ -1,0 +1,55 @@
+"""What requests and answers of several routes are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler.openapi.params import Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.kernel.paging import LARGEST_PAGE
+
+RunId = Annotated[UUID, Path(description="The run's id")]
+LaneId = Annotated[UUID, Path(description="The lane's id")]
+Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="How many at most")]
+Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before")]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key with the same body gets the same answer, for a day at least",
+    ),
+]
+Short = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Told(BaseModel):
+    """What we answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Asked(BaseModel):
+    """What we are asked: nothing unknown is passed over."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Because(Asked):
+    """Why somebody acts; it is kept in the run's history and in the audit."""
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class Done(Told):
+    done: Literal[True] = True
+
+
+class Reasoned(Asked):
+    """An act that touches more than one's own run says why."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
