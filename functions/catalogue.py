@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from shared.kernel.catalogue import Catalogue
+from shared.kernel.connections import Provider
 from shared.page_ingest.live import live as live_page_ingest
+from shared.page_ingest.live import nivoda_provider
 from shared.page_ingest.steps import page_ingest
 
 
@@ -13,3 +15,8 @@ def all_kinds(engine: sa.Engine) -> Catalogue:
     return Catalogue(
         page_ingest(live_page_ingest(engine)),
     )
+
+
+def all_providers() -> list[Provider]:
+    """Every upstream that a tenant may have an account of its own at."""
+    return [nivoda_provider()]

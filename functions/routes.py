@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shared.kernel.api import bulk, events, gates, people, runs
+from functions.catalogue import all_providers
+from shared.kernel.api import bulk, connections, events, gates, people, runs
+from shared.kernel.vault import live_vault
 from shared.page_ingest import api as page_ingest
 
 ROUTERS = (
@@ -11,5 +13,6 @@ ROUTERS = (
     events.router,
     bulk.router,
     gates.router,
+    connections.routes(all_providers(), live_vault()),
     page_ingest.router,
 )

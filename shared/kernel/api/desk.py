@@ -111,14 +111,17 @@ class Desk:
         if key is None:
             return None
         mine = {"tenant_id": self.tenant_id, "actor": self.principal.actor, "key": key}
-        asked = hashlib.sha256(request).digest()
-        if line.run(sql.CLAIM_KEY, {**mine, "request_hash": asked}):
+        if line.run(sql.CLAIM_KEY, {**mine, "request_hash": hashlib.sha256(request).digest()}):
             return None
-        kept = line.one(sql.ANSWERED, mine)
+        kept = _kept(line.one(sql.ANSWERED, mine), request)
         assert kept is not None
-        if bytes(kept["request_hash"]) != asked:
-            raise Refused("key_reused", "This Idempotency-Key was used for another request: take a new one.")
-        return Kept(kept["status"], kept["body"])
+        return kept
+
+    def answered(self, key: str | None, request: bytes) -> Kept | None:
+        """The same as a question, for who must do something outside before he can keep an answer."""
+        if key is None:
+            return None
+        return _kept(self.one(sql.ANSWERED, actor=self.principal.actor, key=key), request)
 
     def keep(self, line: Line, key: str | None, status: int, body: str) -> None:
         if key is not None:
@@ -130,6 +133,14 @@ class Desk:
 class Kept:
     status: int
     body: str
+
+
+def _kept(row: Row | None, request: bytes) -> Kept | None:
+    if row is None:
+        return None
+    if bytes(row["request_hash"]) != hashlib.sha256(request).digest():
+        raise Refused("key_reused", "This Idempotency-Key was used for another request: take a new one.")
+    return Kept(row["status"], row["body"])
 
 
 def _membership(row: Row) -> Membership:

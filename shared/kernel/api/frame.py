@@ -113,6 +113,7 @@ REFUSALS = {
     415: "A body must be JSON",
     422: "A field is not as it must be",
     429: "Too much at once: let some end first",
+    503: "Something that this needs cannot be reached now",
 }
 ALWAYS_REFUSED = frozenset({400, 401, 403, 404, 413, 415, 422})
 PROBLEM_SCHEMA: dict[str, Any] = {

@@ -254,3 +254,58 @@ def bulk(filters: frozenset[str], action: str, *, after: bool, count: bool) -> s
 select r.id, r.kind, r.created_at from run r where {" and ".join(conditions)}
 order by r.created_at desc, r.id desc limit :most"""
     return sa.text(f"select count(*) as runs, now() as now from ({found}) r" if count else found)
+
+
+MOST_CONNECTIONS = 100
+_CONNECTION = """id, provider, name, settings, secret_ref is not null as ready, works, check_says, checked_at, created_by,
+    created_at, updated_at"""
+ONE_CONNECTION = sa.text(f"select {_CONNECTION} from connection where id = :id and tenant_id = :tenant_id")
+ONE_CONNECTION_WITH_REF = sa.text(
+    f"select {_CONNECTION}, secret_ref from connection where id = :id and tenant_id = :tenant_id"
+)
+
+
+@lru_cache(maxsize=4)
+def list_connections(*, of_provider: bool, after: bool) -> sa.TextClause:
+    return sa.text(f"""
+select {_CONNECTION} from connection
+where tenant_id = :tenant_id {"and provider = :provider" if of_provider else ""}
+  {"and id < cast(:after_id as uuid)" if after else ""}
+order by id desc limit :most
+""")
+
+
+# A name is reserved before its secret is kept; who comes second finds the first one's row.
+RESERVE_CONNECTION = sa.text("""
+insert into connection (id, tenant_id, provider, name, created_by)
+select :id, :tenant_id, :provider, :name, :created_by
+where (select count(*) from connection where tenant_id = :tenant_id) < :most
+on conflict (tenant_id, provider, name) do nothing
+""")
+NAMED_CONNECTION = sa.text("""
+select id, secret_ref is not null as ready from connection
+where tenant_id = :tenant_id and provider = :provider and name = :name
+""")
+FINISH_CONNECTION = sa.text("""
+update connection set settings = cast(:settings as jsonb), secret_ref = :secret_ref, created_by = :created_by,
+    updated_at = now()
+where id = :id and tenant_id = :tenant_id and secret_ref is null
+""")
+CHANGE_CONNECTION = sa.text("""
+update connection set name = :name, settings = cast(:settings as jsonb),
+    secret_ref = coalesce(cast(:secret_ref as text), secret_ref), works = null, check_says = null, checked_at = null,
+    updated_at = now()
+where id = :id and tenant_id = :tenant_id
+""")
+RETIRE_CONNECTION = sa.text("""
+update connection set secret_ref = null, updated_at = now() where id = :id and tenant_id = :tenant_id
+""")
+DELETE_CONNECTION = sa.text("""
+delete from connection where id = :id and tenant_id = :tenant_id and secret_ref is null
+""")
+# Only about what was asked with: a secret that was changed meanwhile has not been checked.
+NOTE_CHECK = sa.text("""
+update connection set works = :works, check_says = :says, checked_at = now()
+where id = :id and tenant_id = :tenant_id and secret_ref = :secret_ref
+returning checked_at
+""")
