@@ -233,12 +233,12 @@ where id in (
 returning id, tenant_id, kind, epoch, seq, resend_no, 0::double precision as delay_s
 """)
 
-# Acts on many runs. What an action would change, as the relay decides it run by run.
+# Acts on many runs. What an action would change; the relay decides it again, run by run.
 ELIGIBLE = {
     "cancel": "r.status in ('queued', 'running') and r.cancel_requested_at is null",
     "pause": "r.status in ('queued', 'running') and r.cancel_requested_at is null and r.paused_at is null",
     "resume": "r.paused_at is not null",
-    "retry": "r.status in ('succeeded', 'failed', 'canceled')",
+    "retry": "r.status in ('failed', 'canceled')",  # one that succeeded has nothing left to do again
 }
 MOST_BULK = 10_000
 

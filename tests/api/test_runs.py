@@ -1,0 +1,468 @@
+"""Guards runs over HTTP: start once per key, list by keyset and filter, act, and know why a run waits."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.kernel import direct
+from shared.kernel.api import runs, sql
+from shared.kernel.api.runs import RunFilter
+from shared.kernel.clock import new_id
+from tests.support.door import Door, TenantHouse
+
+ASKED = {"kind": "tally", "params": {"lanes": 1, "target": 2}}
+
+
+def ids(answer: Any) -> list[UUID]:
+    return [UUID(run["id"]) for run in answer.json()["runs"]]
+
+
+# Starting.
+
+
+def test_the_same_key_starts_one_run(door: Door, acme: TenantHouse) -> None:
+    first, again = (door.call(acme.member, "POST", "/runs", ASKED, headers={"Idempotency-Key": "k"}) for _ in range(2))
+    other = door.call(acme.member, "POST", "/runs", {**ASKED, "label": "x"}, headers={"Idempotency-Key": "k"})
+    elses = door.call(acme.other, "POST", "/runs", ASKED, headers={"Idempotency-Key": "k"})
+
+    assert (first.status, first.body) == (again.status, again.body) == (201, first.body)
+    assert (other.status, other.code) == (422, "key_reused")
+    assert elses.status == 201
+    assert elses.body != first.body
+
+
+def test_a_tenant_has_so_many_open_runs(door: Door, acme: TenantHouse) -> None:
+    door.sql("update tenant set most_open_runs = 1 where id = :t", t=acme.id)
+    assert door.call(acme.member, "POST", "/runs", ASKED).status == 201
+
+    refused = door.call(acme.member, "POST", "/runs", ASKED, headers={"Idempotency-Key": "k"})
+    door.sql("update tenant set most_open_runs = 2 where id = :t", t=acme.id)
+    later = door.call(acme.member, "POST", "/runs", ASKED, headers={"Idempotency-Key": "k"})
+
+    assert (refused.status, refused.code) == (429, "too_many_runs")
+    assert later.status == 201, "a refusal is not kept"
+
+
+def test_an_ingestion_is_started_with_typed_parameters(door: Door, acme: TenantHouse) -> None:
+    asked = {"source": "nivoda", "low": 0, "high": 100, "label": "all", "policy": {"rule": "at_least", "percent": 90}}
+    made = door.call(acme.member, "POST", "/page-ingestions", asked, headers={"Idempotency-Key": "k"})
+    again = door.call(acme.member, "POST", "/page-ingestions", asked, headers={"Idempotency-Key": "k"})
+    told = door.call(acme.member, "GET", f"/runs/{made.json()['id']}").json()
+
+    assert (made.status, made.body) == (201, again.body)
+    assert (told["kind"], told["label"], told["params"]["policy"]["percent"]) == ("page_ingest", "all", 90)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"low": 5}, {"low": 5, "high": 5}, {"low": 0, "high": 10, "sauce": 1}, {"low": "0", "high": 10}]
+)
+def test_an_ingestion_with_wrong_parameters_is_refused(door: Door, acme: TenantHouse, wrong: dict[str, Any]) -> None:
+    answer = door.call(acme.member, "POST", "/page-ingestions", {"source": "nivoda", **wrong})
+
+    assert (answer.status, answer.code) == (422, "invalid")
+
+
+def test_partitions_come_page_by_page(door: Door, acme: TenantHouse) -> None:
+    made = door.call(acme.member, "POST", "/page-ingestions", {"source": "nivoda", "low": 0, "high": 100})
+    run_id = UUID(made.json()["id"])
+    cursor = """{"low": 0, "high": 9, "limit": 50, "crawl": 1, "offset": 7, "tail": [], "duplicates": 0, "split": false,
+                 "clean": true, "counted": 7}"""
+    for n in range(5):
+        door.sql(
+            """insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, check_at, max_steps)
+               values (:id, :run, :t, 'page_ingest', 'part:' || cast(:n as text), true, cast(:c as jsonb), now(), now(), 9)""",
+            id=new_id(), run=run_id, t=acme.id, n=str(n), c=cursor,
+        )  # fmt: skip
+
+    path = f"/page-ingestions/{run_id}/partitions"
+    first = door.call(acme.member, "GET", path, limit=3).json()
+    second = door.call(acme.member, "GET", path, limit=3, cursor=first["next"]).json()
+
+    pages = [*first["partitions"], *second["partitions"]]
+    assert [p["key"] for p in pages] == [f"part:{n}" for n in range(5)]
+    assert (pages[0]["offset"], pages[0]["counted"], pages[0]["clean"]) == (7, 7, True)
+    assert door.call(acme.other, "GET", path).status == 404
+    assert door.call(acme.viewer, "GET", path).status == 200
+
+
+def test_a_member_sees_no_partition_of_another_even_in_the_view(door: Door, acme: TenantHouse) -> None:
+    run_id = door.start(acme)
+    door.sql("update lane set kind = 'page_ingest', key = 'part:1' where run_id = :id", id=run_id)
+    door.sql("update run set kind = 'page_ingest' where id = :id", id=run_id)
+
+    for view in ("partition_progress", "worker_runs", "run_metadata"):
+        seen = []
+        for owner in (None, acme.member.actor, acme.other.actor):
+            with direct.together(door.engine, acme.id, owner) as line:
+                seen += line.scalars(db_count(view), {"run_id": run_id})
+        assert seen == [1, 1, 0], view
+
+
+def db_count(view: str) -> sa.TextClause:
+    return sa.text(f"select count(*) from {view} where run_id = :run_id")
+
+
+def test_a_run_of_another_kind_has_no_partitions(door: Door, acme: TenantHouse) -> None:
+    assert door.call(acme.member, "GET", f"/page-ingestions/{door.start(acme)}/partitions").status == 404
+
+
+# Lists.
+
+
+def test_runs_come_newest_first_and_each_once(door: Door, acme: TenantHouse) -> None:
+    made = [door.start(acme) for _ in range(7)]
+    seen: list[UUID] = []
+    cursor: dict[str, str] = {}
+    while True:
+        answer = door.call(acme.member, "GET", "/runs", limit=3, **cursor)
+        seen += ids(answer)
+        if answer.json()["next"] is None:
+            break
+        cursor = {"cursor": answer.json()["next"]}
+
+    assert seen == made[::-1]
+
+
+def test_each_filter_finds_its_runs(door: Door, acme: TenantHouse) -> None:
+    plain, ended, paused = (door.start(acme) for _ in range(3))
+    door.finish(ended)
+    door.call(acme.member, "POST", f"/runs/{paused}/pause", {})
+    door.sql("update run set label = 'l', source = 's', created_by = 'user:z' where id = :id", id=plain)
+    (at,) = door.sql("select created_at, finished_at from run where id = :id", id=ended)
+
+    def found(**query: Any) -> set[UUID]:
+        return set(ids(door.call(acme.admin, "GET", "/runs", **query)))
+
+    assert found(kind="tally") == {plain, ended, paused}
+    assert found(kind="page_ingest") == set()
+    assert found(status="succeeded") == found(status="succeeded", kind="tally") == {ended}
+    assert found(status="paused") == {paused}
+    assert found(status="queued") == {plain}
+    assert found(label="l") == found(source="s") == found(created_by="user:z") == {plain}
+    assert found(created_from=at["created_at"].isoformat()) == {ended, paused}
+    assert found(created_before=at["created_at"].isoformat()) == {plain}
+    assert found(finished_from=at["finished_at"].isoformat()) == {ended}
+    assert found(finished_before=at["finished_at"].isoformat()) == set()
+
+
+def test_bulk_filters_and_list_filters_have_the_same_names() -> None:
+    asked = set(inspect.signature(runs.list_runs).parameters) - {"limit", "cursor"}
+
+    assert asked == set(RunFilter.model_fields)
+    assert {*RunFilter.model_fields, "paused"} == set(sql.FILTERS)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"sort": "created_at;drop table run"}, {"order": "desc"}, {"status": "open"}, {"limit": 201}, {"limit": -1},
+        {"created_from": "2026-01-01T00:00:00"}, {"created_from": "yesterday"}, {"kind": "x" * 101},
+        {"cursor": "x" * 1001}, {"limit": "1 or 1=1"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_question_that_makes_no_sense_is_refused(door: Door, acme: TenantHouse, query: dict[str, Any]) -> None:
+    assert door.call(acme.admin, "GET", "/runs", **query).status == 422
+
+
+# Why.
+
+PAST, NOW, SOON, LATER = "-1 hour", "0", "0.5 s", "1 hour"
+STATES = st.fixed_dictionaries(
+    {
+        "status": st.sampled_from(["active"] * 5 + ["done", "failed", "canceled"]),
+        "due": st.sampled_from([PAST, NOW, SOON, LATER]),
+        "lease": st.sampled_from([None, None, PAST, LATER]),
+        "paused": st.booleans(),
+        "lane_canceled": st.booleans(),
+        "sent": st.booleans(),
+        "gate": st.sampled_from([None, "own", "shared", "other"]),
+        "gate_state": st.sampled_from(["open", "closed", "probing"]),
+        "gate_until": st.sampled_from([PAST, LATER]),
+        "waits_for": st.sampled_from([None, "gate:why", "gate:else", "a reply"]),
+        "attempts": st.integers(0, 2),
+        "run_status": st.sampled_from(["queued", "running"]),
+    }
+)
+SET_LANE = """
+update lane set status = :status, next_due_at = now() + cast(:due as interval),
+    claim_token = case when cast(:lease as text) is not null and :status = 'active' then gen_random_uuid() end,
+    lease_until = case when :status = 'active' then now() + cast(cast(:lease as text) as interval) end,
+    cancel_at = case when :lane_canceled then now() end, sent_at = case when :sent then now() end,
+    waits_for = :waits_for, attempts = :attempts, last_error = '{"code": "x", "message": "y"}'
+where run_id = :run_id
+"""
+
+
+@pytest.fixture(scope="module")
+def a_tenant(door: Door) -> TenantHouse:
+    return door.new_tenant()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(state=STATES)
+def test_a_lane_takes_its_turn_exactly_when_nothing_says_why_not(
+    door: Door, a_tenant: TenantHouse, state: dict[str, Any]
+) -> None:
+    run_id = door.start(a_tenant)
+    door.sql(
+        "update run set status = :s, paused_at = case when :p then now() end where id = :id",
+        s=state["run_status"], p=state["paused"], id=run_id,
+    )  # fmt: skip
+    lane = {k: state[k] for k in ("status", "due", "lease", "lane_canceled", "sent", "waits_for", "attempts")}
+    door.sql(SET_LANE, run_id=run_id, **lane)
+    door.sql("delete from gate")
+    if state["gate"] is not None:
+        tenant = {"own": a_tenant.id, "shared": None, "other": new_id()}[state["gate"]]
+        door.sql(
+            """insert into gate (tenant_id, key, state, until, holder)
+               values (cast(:t as uuid), 'why', :s, now() + cast(:u as interval), case when :s = 'probing' then gen_random_uuid() end)""",
+            t=tenant, s=state["gate_state"], u=state["gate_until"],
+        )  # fmt: skip
+
+    told = door.call(a_tenant.admin, "GET", f"/runs/{run_id}/lanes").json()["lanes"][0]["why"]
+    reasons = door.sql("select * from why(:id)", id=door.lane(run_id)["id"])
+    claims = door.claims(run_id)
+
+    assert (claims and state["sent"]) == (reasons == [])
+    assert (told is None) == (reasons == [] or state["status"] != "active")
+    if told is not None and told["code"] == "gate":
+        assert (told["held_by"], told["action"]) == ("why", "open_gate")
+
+
+def test_why_groups_the_reasons_of_all_open_lanes(door: Door, acme: TenantHouse) -> None:
+    run_id = door.start(acme, lanes=5)
+    door.sql(
+        "update lane set next_due_at = now() + interval '1 hour', attempts = 1 where run_id = :id and key = 'l0'",
+        id=run_id,
+    )
+    door.sql(
+        "update lane set next_due_at = now() + interval '2 hours', attempts = 2 where run_id = :id and key = 'l1'",
+        id=run_id,
+    )
+    door.sql("update lane set sent_at = null where run_id = :id and key = 'l2'", id=run_id)
+
+    why = door.call(acme.member, "GET", f"/runs/{run_id}/why").json()
+
+    assert (why["status"], why["moving"], why["more"]) == ("queued", 2, False)
+    assert [(r["code"], r["lanes"], r["action"]) for r in why["reasons"]] == [
+        ("retrying", 2, "wake"),
+        ("unsent", 1, "wake"),
+    ]
+    earliest = door.value("select min(next_due_at) from lane where run_id = :id and attempts > 0", id=run_id)
+    assert why["reasons"][0]["until"][:19] == earliest.isoformat()[:19]
+
+
+def test_a_paused_run_says_so_in_every_list(door: Door, acme: TenantHouse) -> None:
+    run_id = door.start(acme)
+    door.call(acme.member, "POST", f"/runs/{run_id}/pause", {"reason": "lunch"})
+
+    (listed,) = door.call(acme.member, "GET", "/runs").json()["runs"]
+    why = door.call(acme.member, "GET", f"/runs/{run_id}/why").json()
+
+    assert (listed["why"]["code"], listed["why"]["action"]) == ("paused", "resume")
+    assert [reason["code"] for reason in why["reasons"]] == ["paused"]
+
+
+# Gates.
+
+
+def closed_gate(door: Door, tenant: TenantHouse | None, key: str = "api") -> None:
+    door.sql(
+        """insert into gate (tenant_id, key, state, until, reason)
+           values (cast(:t as uuid), :k, 'closed', now() + interval '1 hour', 'busy')""",
+        t=None if tenant is None else tenant.id, k=key,
+    )  # fmt: skip
+
+
+def test_opening_a_gate_frees_what_waited_for_it(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    mine, theirs = door.start(acme), door.start(globex)
+    for tenant, run_id in ((acme, mine), (globex, theirs)):
+        closed_gate(door, tenant)
+        door.sql(
+            "update lane set next_due_at = now() + interval '1 hour', waits_for = 'gate:api' where run_id = :id",
+            id=run_id,
+        )
+    held = door.call(acme.admin, "GET", f"/runs/{mine}/why").json()["reasons"]
+
+    opened = door.call(acme.admin, "POST", "/gates/api/open", {"reason": "they said it works"})
+
+    assert [(r["code"], r["held_by"], r["action"]) for r in held] == [("gate", "api", "open_gate")]
+    assert opened.json()["woken"] == 1
+    assert door.call(acme.admin, "GET", f"/runs/{mine}/why").json()["reasons"] == []
+    assert door.claims(mine)
+    assert door.call(globex.admin, "GET", f"/runs/{theirs}/why").json()["reasons"][0]["code"] == "gate"
+    assert door.audited(acme)[-1] == (acme.admin.actor, "gate.open", "gate:api")
+
+
+def test_closing_a_gate_is_seen_and_audited(door: Door, acme: TenantHouse) -> None:
+    key = f"up-{new_id()}"
+
+    closed = door.call(acme.admin, "POST", f"/gates/{key}/close", {"reason": "token=abcdefgh", "for_s": 600})
+
+    assert closed.status == 200
+    (gate,) = (g for g in door.call(acme.viewer, "GET", "/gates").json()["gates"] if g["key"] == key)
+    assert (gate["state"], gate["is_shared"], gate["reason"]) == ("closed", False, "token=***")
+    line = door.call(acme.admin, "GET", "/audit").json()["lines"][0]
+    assert (line["action"], line["before"], line["after"]["for_s"]) == ("gate.close", None, 600)
+
+
+def test_gates_come_page_by_page(door: Door, acme: TenantHouse) -> None:
+    for n in range(4):
+        door.call(acme.admin, "POST", f"/gates/{acme.id}-{n}/close", {"reason": "x", "for_s": 1})
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = door.call(acme.admin, "GET", "/gates", limit=2, **cursor).json()
+        seen += [gate["key"] for gate in page["gates"]]
+        if page["next"] is None:
+            break
+        cursor = {"cursor": page["next"]}
+
+    assert len(seen) == len(set(seen))
+    assert [key for key in seen if key.startswith(str(acme.id))] == [f"{acme.id}-{n}" for n in range(4)]
+
+
+@pytest.mark.parametrize("act", ["open", "close"])
+def test_a_shared_gate_is_moved_by_a_super_admin_only(door: Door, acme: TenantHouse, act: str) -> None:
+    key = f"shared-{new_id()}"
+    closed_gate(door, None, key)
+    body = {"reason": "x", "shared": True, **({"for_s": 7200} if act == "close" else {})}
+
+    refused = door.call(acme.admin, "POST", f"/gates/{key}/{act}", body)
+    moved = door.call(door.super_admin.choosing(acme.id), "POST", f"/gates/{key}/{act}", body)
+
+    assert (refused.status, refused.code) == (403, "not_allowed")
+    assert moved.status == 200
+    assert door.value("select state from gate where key = :k", k=key) == {"open": "open", "close": "closed"}[act]
+    forged = "select move_shared_gate(:who, :k, null, 'x')"
+    assert door.value(forged, who=acme.admin.subject, k=key) is False, "the database asks too"
+
+
+def test_another_tenants_gate_is_like_none(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    closed_gate(door, globex, f"g-{globex.id}")
+
+    theirs = door.call(acme.admin, "POST", f"/gates/g-{globex.id}/open", {"reason": "x"})
+    unknown = door.call(acme.admin, "POST", f"/gates/g-{new_id()}/open", {"reason": "x"})
+
+    assert (theirs.status, theirs.body) == (unknown.status, unknown.body) == (404, theirs.body)
+
+
+@pytest.mark.parametrize("act", ["open", "close"])
+def test_moving_a_gate_needs_a_reason(door: Door, acme: TenantHouse, act: str) -> None:
+    assert door.call(acme.admin, "POST", f"/gates/api/{act}", {"reason": "", "for_s": 1}).status == 422
+
+
+# Acting on many.
+
+
+def act_on_all(door: Door, who: Any, action: str, **chosen: Any) -> tuple[int, int, dict[str, int], int]:
+    """Preview, then apply until nothing is left: what was counted, done, refused, and the calls it took."""
+    asked = {"action": action, "reason": "why not", "filter": chosen}
+    preview = door.call(who, "POST", "/runs/bulk", {**asked, "mode": "preview"}).json()
+    token, done, refused, calls = preview["next"], 0, {}, 0
+    while token is not None:
+        told = door.call(who, "POST", "/runs/bulk", {**asked, "mode": "apply", "token": token}).json()
+        assert told["left"] == preview["count"] - done - told["done"] - sum(refused.values())
+        done, refused, calls, token = done + told["done"], {**refused, **told["refused"]}, calls + 1, told["next"]
+    return preview["count"], done, refused, calls
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume", "retry"])
+def test_applying_changes_what_the_preview_counted(
+    door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setattr("shared.kernel.api.bulk.BATCH", 2)
+    _open, paused, ended, canceled, succeeded = ([door.start(acme) for _ in range(3)] for _ in range(5))
+    for run_id in paused:
+        door.call(acme.admin, "POST", f"/runs/{run_id}/pause", {})
+    for run_id in (*ended, *canceled):
+        door.call(acme.admin, "POST", f"/runs/{run_id}/cancel", {})
+    for run_id in (*ended, *succeeded):
+        door.finish(run_id)
+    lines = "select count(*) from audit where tenant_id = :t"
+    before = door.value(lines, t=acme.id)
+
+    count, done, refused, calls = act_on_all(door, acme.admin, action)
+
+    assert (count, done, refused) == ({"cancel": 6, "pause": 3, "resume": 3, "retry": 3}[action], count, {})
+    assert calls >= count // 2
+    assert door.value(lines, t=acme.id) == before + count
+    assert act_on_all(door, acme.admin, action)[:2] == (0, 0), "what was done is not done again"
+
+
+def test_acting_on_many_keeps_to_the_filter_and_to_ones_own(door: Door, acme: TenantHouse) -> None:
+    mine, others = door.start(acme), door.start(acme, acme.other)
+    door.sql("update run set label = 'l' where id = any(:ids)", ids=[mine, others])
+    unlabelled = door.start(acme)
+
+    assert act_on_all(door, acme.member, "cancel", label="l")[:2] == (1, 1)
+    asked = "select id from run where tenant_id = :t and cancel_requested_at is not null"
+    assert [row["id"] for row in door.sql(asked, t=acme.id)] == [mine]
+    assert unlabelled != mine
+
+
+def test_runs_that_began_after_the_preview_are_left_alone(door: Door, acme: TenantHouse) -> None:
+    door.start(acme)
+    asked = {"action": "cancel", "reason": "x", "filter": {}}
+    preview = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "preview"}).json()
+    late = door.start(acme)
+
+    told = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "apply", "token": preview["next"]}).json()
+
+    assert told["done"] == 1
+    assert door.value("select cancel_requested_at is null from run where id = :id", id=late)
+
+
+def test_what_ended_meanwhile_is_not_counted_as_done(door: Door, acme: TenantHouse) -> None:
+    first, second = door.start(acme), door.start(acme)
+    asked = {"action": "cancel", "reason": "x", "filter": {}}
+    preview = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "preview"}).json()
+    door.finish(first)
+
+    told = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "apply", "token": preview["next"]}).json()
+
+    assert (preview["count"], told["done"]) == (2, 1)
+    assert door.value("select cancel_requested_at is not null from run where id = :id", id=second)
+
+
+def test_nothing_is_applied_that_nobody_counted(door: Door, acme: TenantHouse) -> None:
+    door.start(acme)
+    asked = {"action": "cancel", "reason": "x", "filter": {}}
+    token = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "preview"}).json()["next"]
+    apply = {**asked, "mode": "apply", "token": token}
+
+    wrong = {
+        "no token": ({**apply, "token": None}, acme.admin),
+        "another action": ({**apply, "action": "pause"}, acme.admin),
+        "another filter": ({**apply, "filter": {"kind": "tally"}}, acme.admin),
+        "another person": (apply, acme.member),
+        "a changed token": ({**apply, "token": "A" + token[1:]}, acme.admin),
+        "no reason": ({**apply, "reason": ""}, acme.admin),
+    }
+    codes = {name: door.call(who, "POST", "/runs/bulk", body).code for name, (body, who) in wrong.items()}
+
+    assert codes == {
+        "no token": "preview_first", "another action": "bad_cursor", "another filter": "bad_cursor",
+        "another person": "bad_cursor", "a changed token": "bad_cursor", "no reason": "invalid",
+    }  # fmt: skip
+    assert (
+        door.value("select count(*) from run where tenant_id = :t and cancel_requested_at is not null", t=acme.id) == 0
+    )
+
+
+def test_too_many_runs_at_once_are_refused(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.kernel.api.sql.MOST_BULK", 1)
+    door.start(acme)
+    door.start(acme)
+
+    answer = door.call(acme.admin, "POST", "/runs/bulk", {"action": "cancel", "mode": "preview", "reason": "x"})
+
+    assert (answer.status, answer.code) == (422, "too_many")
