@@ -26,6 +26,7 @@ from shared.kernel.errors import NotFound, Refused
 from shared.kernel.log import logger
 from shared.kernel.log_json import json_log
 from shared.kernel.paging import BadCursor
+from shared.kernel.redact import redact
 
 API = "/api/v1"
 ME = f"{API}/me"  # the one answer that needs no tenant: it tells which there are
@@ -375,7 +376,7 @@ def say_health(look: Look, newest_revision: str) -> tuple[int, dict[str, Any]]:
 
 def problem(status: int, code: str, detail: str, more: Mapping[str, Any] | None = None) -> Answer:
     """An error as RFC 9457 has it; `code` is for programs."""
-    return _json(status, {"status": status, "code": code, "detail": detail, **(more or {})}, PROBLEM)
+    return _json(status, {"status": status, "code": code, "detail": redact(detail), **(more or {})}, PROBLEM)
 
 
 def _json(status: int, body: Mapping[str, Any], content_type: str) -> Answer:
