@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from infra.migrations.head import newest_revision
+from shared.kernel.api.frame import MACHINES
 from tests.support.template import ROOT, Node, Values, functions, mappings, of_type, stages
 
 Rule = Callable[[Node], list[str]]
@@ -28,11 +29,13 @@ STARS: Mapping[tuple[str, str], str] = {
         "sqs:SendMessage*",
     ): "one action in AWS; MiniStack has a second name for it. Its queues are named one by one",
     ("*Role", "logs:*"): "the streams of the function's own log group",
+    ("ApiRole", "secretsmanager:*Secret*"): "the secrets of connections, which tenants make; under their prefix only",
+    ("*Role", "secretsmanager:GetSecretValue"): "as above, to read",
 }
 
 # What a function may read from its environment, and where it is read.
 KNOWN_VARIABLES = (
-    r"BATON_(STAGE|BUCKET|ROLES_IAM|WORKER_SECRET_ARN|API_SECRET_ARN)"
+    r"BATON_(STAGE|BUCKET|SECRETS_PREFIX|ROLES_IAM|WORKER_SECRET_ARN|API_SECRET_ARN)"
     r"|BATON_(STEP_TIMEOUT_S|LEASE_S|TICK_BATCH|TICK_SECONDS|DELAY_QUEUE|FIFO_QUEUE|ASSET_GRACE_S)"
     r"|BATON_DB_(SECRET_ARN|IAM|HOST|PORT|USER|NAME|CA_FILE|POOL)"
     r"|BATON_NIVODA_(BASE_URL|SECRET_ARN|USERNAME|PASSWORD)"
@@ -273,19 +276,44 @@ def the_schema_comes_first(template: Node) -> list[str]:
     return found + [f"{name} may change before the schema that it needs" for name in late if name != "MigrateFunction"]
 
 
-def strangers_see_only_the_health(template: Node) -> list[str]:
+OPEN_ROUTES = {"GET /health", "GET /openapi.json", "GET /docs", f"ANY {MACHINES}/{{path+}}"}
+
+
+def strangers_see_only_what_is_nobodys(template: Node) -> list[str]:
+    """Health and documents; and the way of the machines, whose tokens the function itself asks for."""
     return [
         f"{route['RouteKey']} is open to everybody"
         for route in of_type(template, "AWS::ApiGatewayV2::Route").values()
-        if route["AuthorizationType"] != "JWT" and route["RouteKey"] != "GET /health"
+        if route["AuthorizationType"] != "JWT" and route["RouteKey"] not in OPEN_ROUTES
     ]
+
+
+def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
+    """A star ends nothing but the prefix that the functions are told; only the API writes there."""
+    found = []
+    for stage, values in every_stage(template):
+        for function, settings in functions(template).items():
+            prefix = values.of(settings["Environment"]["Variables"]["BATON_SECRETS_PREFIX"])
+            role = settings["Role"]["Fn::GetAtt"][0]
+            for holder, statement in statements(template):
+                resource = values.of(statement["Resource"])
+                if holder != role or not isinstance(resource, str) or "*" not in resource:
+                    continue
+                secret = [action for action in actions(statement) if action.startswith("secretsmanager:")]
+                if secret and resource.partition(":secret:")[2] != f"{prefix}*":
+                    found.append(f"{stage}: {function} may reach secrets beyond {prefix}: {resource}")
+                if set(secret) - {"secretsmanager:GetSecretValue"} and function != "ApiFunction":
+                    found.append(f"{stage}: {function} may write secrets")
+    return found
 
 
 def secrets_are_not_echoed(template: Node) -> list[str]:
     return [
         f"{name} would be shown to everybody who may look at the stack"
         for name, parameter in template["Parameters"].items()
-        if re.search(r"Password$|Url$", name) and name != "NivodaBaseUrl" and parameter.get("NoEcho") is not True
+        if re.search(r"Password$|Url$", name)
+        and name not in {"NivodaBaseUrl", "AwsEndpointUrl"}
+        and parameter.get("NoEcho") is not True
     ]
 
 
@@ -307,7 +335,8 @@ RULES: list[Rule] = [
     every_kind_has_its_queue,
     variables_are_known,
     the_schema_comes_first,
-    strangers_see_only_the_health,
+    strangers_see_only_what_is_nobodys,
+    secrets_of_tenants_stay_under_their_prefix,
     secrets_are_not_echoed,
 ]
 

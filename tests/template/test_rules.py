@@ -76,7 +76,9 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.variables_are_known, "typo", lambda t: t["Globals"]["Function"]["Environment"]["Variables"].update(BATON_LEASE="70")),
     (rules.the_schema_comes_first, "head", lambda t: prop(t, "Schema").update(Head="0001")),
     (rules.the_schema_comes_first, "order", lambda t: t["Resources"]["ApiFunction"].pop("DependsOn")),
-    (rules.strangers_see_only_the_health, "open", lambda t: prop(t, "ApiRoute").update(AuthorizationType="NONE")),
+    (rules.strangers_see_only_what_is_nobodys, "open", lambda t: prop(t, "ApiRoute").update(AuthorizationType="NONE")),
+    (rules.secrets_of_tenants_stay_under_their_prefix, "wider", lambda t: grant(t, "PageIngestRole", Action="secretsmanager:GetSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/*"})),
+    (rules.secrets_of_tenants_stay_under_their_prefix, "write", lambda t: grant(t, "PageIngestRole", Action="secretsmanager:PutSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/connections/*"})),
     (rules.secrets_are_not_echoed, "echo", lambda t: t["Parameters"]["NivodaPassword"].pop("NoEcho")),
 ]  # fmt: skip
 
