@@ -62,7 +62,7 @@ def stream_events(
             break
         sleep_a_second()
     if not lines and run["finished_at"] is not None:
-        return Response(204, headers={"Cache-Control": "no-store"})
+        return Response(204, body="", headers={"Cache-Control": "no-store"})
     return Response(200, STREAM, _told(run, lines), headers={"Cache-Control": "no-store"})
 
 
