@@ -116,10 +116,11 @@ format: $(READY) ## format and mend what can be mended
 	$(VENV)/bin/ruff format .
 
 lock: $(READY) ## resolve the dependencies again (the lock files name no host)
-	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+	@# --no-config: the overrides in pyproject.toml are for MiniStack, neither for what is shipped nor for sam.
+	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements.lock pyproject.toml --group dev -o requirements-dev.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements-dev.lock pyproject.toml --group dev --group bench -o requirements-bench.lock
-	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
+	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
 
 clean: ## remove what was made here
 	rm -rf $(VENV) .local .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis
