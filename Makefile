@@ -28,6 +28,7 @@ setup: $(READY) ## the environment in .venv (every other target calls it)
 
 $(READY): requirements-dev.lock
 	@test -x $(RUN) || $(PYTHON) -c 'import sys; sys.exit("Baton needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3.13") if sys.version_info < (3, 11) else None'
+	@echo "Setting up $(VENV) from requirements-dev.lock; the first time this downloads about 100 MB."
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
