@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -114,7 +114,7 @@ class Killer:
                 self.killed.append(pid)
 
 
-def differences(stones: tuple[Stone, ...], rows: list[Mapping[str, Any]]) -> list[str]:
+def differences(stones: Sequence[Stone], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the rows lack, have too much, or have otherwise than the catalogue."""
     expected = {
         stone.id: (
