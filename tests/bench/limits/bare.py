@@ -14,7 +14,11 @@ def connect(url: str, user: str = "baton_worker", *, keeps_plans: bool = False) 
     """A connection on which each statement is its own transaction until `begin` is asked for."""
     parts = urlsplit(url)
     connection = Connection(
-        user=user, host=parts.hostname, port=parts.port or 5432, database=parts.path.lstrip("/"), keeps_plans=keeps_plans
+        user=user,
+        host=parts.hostname,
+        port=parts.port or 5432,
+        database=parts.path.lstrip("/"),
+        keeps_plans=keeps_plans,
     )
     connection.autocommit = True
     return connection
