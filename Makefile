@@ -88,7 +88,8 @@ certificates: ## the certificates of RDS, shipped with the next build: TLS to RD
 
 # `sam build` calls build-<LogicalId> once per function. All get the same files, so one upload serves them all.
 ARTIFACT := .local/artifact/$(ARCHITECTURE)
-SHIPPED := $(shell find functions shared infra/migrations infra/sam/artifact.py .local/certificates -name '*.p[ye]*' ! -name '*.pyc' 2>/dev/null)
+# Folders too: one that lost a file is newer than the artifact.
+SHIPPED := $(shell find functions shared infra/migrations infra/sam/artifact.py .local/certificates \( -name '*.py' -o -name '*.pem' -o -type d \) ! -name __pycache__ 2>/dev/null)
 $(ARTIFACT)/functions: requirements.lock $(SHIPPED) | $(READY)
 	@$(RUN) -m infra.sam.artifact --architecture $(ARCHITECTURE) $(ARTIFACT)
 	@touch $@

@@ -1,4 +1,4 @@
-"""Every kind of work by name. A kind joins by one line here: `Catalogue(page_ingest(...), ...)`, built with its ports."""
+"""Every kind of work by name. A kind joins by one line here, built with its ports on the process's engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from shared.page_ingest.live import live as live_page_ingest
 from shared.page_ingest.steps import page_ingest
 
 
-def kinds(engine: sa.Engine) -> Catalogue:
-    """The kinds on one engine: what a process does to its database goes through one connection."""
-    return Catalogue(page_ingest(live_page_ingest(engine)))
+def all_kinds(engine: sa.Engine) -> Catalogue:
+    return Catalogue(
+        page_ingest(live_page_ingest(engine)),
+    )

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from shared.kernel import aws
 from tests.support.databases import ServerAdmin, as_user, server_admin
+
+
+@pytest.fixture(autouse=True)
+def no_client_of_another_test() -> Iterator[None]:
+    """A process keeps its AWS clients; the next test may have another endpoint, region or emulation."""
+    yield
+    aws.client.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from shared.kernel.entry import step_handler
 from shared.kernel.live import live_engine, live_ports
 from shared.page_ingest.live import live
 from shared.page_ingest.steps import page_ingest
 
-engine = live_engine(os.environ)  # one connection for the relay's statements and the kind's
+engine = live_engine()
 handler = step_handler(page_ingest(live(engine)), live_ports(engine=engine))

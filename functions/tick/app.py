@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
-from functions.catalogue import kinds
+from functions.catalogue import all_kinds
 from shared.kernel.entry import tick_handler
 from shared.kernel.live import live_engine, live_ports
 
-engine = live_engine(os.environ)
-handler = tick_handler(live_ports(engine=engine), kinds(engine))
+engine = live_engine()
+handler = tick_handler(live_ports(engine=engine), all_kinds(engine))

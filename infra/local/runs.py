@@ -10,7 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from functions.catalogue import kinds
+from functions.catalogue import all_kinds
 from infra.local.cloud import Address
 from infra.local.deploy import STACK
 from shared.kernel import db, run
@@ -66,7 +66,7 @@ class Runs:
         self._address = address
         self._api = db.connect_engine(address.url_as("baton_api"), application_name="baton-cli")
         self._all = db.connect_engine(address.database_url, application_name="baton-cli")
-        self.kinds = kinds(self._api)
+        self.kinds = all_kinds(self._api)
         self.ports = Ports(
             store=PgStore(self._api),
             queue=SqsQueue(address.client("sqs")),

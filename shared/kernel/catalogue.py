@@ -76,6 +76,8 @@ class Kind:
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
     clean: Callable[[RemoteCall], None] | None = None
+    # At most so many of the kind's own rows of a run past its retention; answers how many went. Asked until fewer go.
+    prune: Callable[[Tx, Run, int], int] | None = None
     limits: Limits = field(default_factory=Limits)
 
 

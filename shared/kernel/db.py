@@ -41,7 +41,8 @@ def connect_engine(
     """Make an engine whose connections need one flight per statement.
 
     `pool="one"` keeps `pool_size` connections for at most 300 s each, and never pings: a lost one shows at its first
-    statement and is replaced at the next checkout. `pool="none"` connects anew each time (behind RDS Proxy).
+    statement and is replaced at the next checkout. `pool="none"` connects anew each time and names no statement, which
+    would pin RDS Proxy: use it behind a pooler.
     `password` is asked for every new connection, so that tokens and rotated secrets stay fresh.
 
     TLS: a loopback host or a `unix_sock=` connects in the clear unless the url asks (`sslmode=require` or
@@ -66,6 +67,7 @@ def connect_engine(
             ssl_context=tls(),
             timeout=connect_seconds,
             application_name=application_name,
+            keeps_plans=pool == "one",
         )
 
     kept: dict[str, Any] = {"poolclass": sa.QueuePool, "pool_size": pool_size, "max_overflow": 0, "pool_recycle": 300}

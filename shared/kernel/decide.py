@@ -85,6 +85,7 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 attempts=turn.attempts,
                 cursor=decision.cursor,
                 delay_s=decision.after_s,
+                waits_for=decision.waits_for,
             )
         case Finish():
             return LaneChange(
@@ -126,6 +127,7 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
                 delay_s=spread_s(error.retry_after_s, fraction),
                 problem=Problem("throttled", error.message),
                 closes_gate=closing,
+                waits_for=f"gate:{error.gate}",
             )
         case Transient():
             delay = limits.backoff.delay_s(turn.attempts + 1, fraction)

@@ -5,8 +5,7 @@ On the way of every step its own execution costs more than the relay's whole Pyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, cast
 from uuid import UUID
@@ -43,46 +42,61 @@ class Line:
         assert len(rows) < 2
         return rows[0] if rows else None
 
+    def often(self, statement: sa.TextClause, params: Row) -> Row | None:
+        """`one`, for the statements of every step: outside a transaction the server keeps their plans."""
+        context = self._execute(statement, params, often=True)
+        if not context.rows:
+            return None
+        (row,) = context.rows
+        return {column["name"]: value for column, value in zip(context.columns, row, strict=True)}
+
     def scalars(self, statement: sa.TextClause, params: Row) -> list[Any]:
         return [row[0] for row in self._execute(statement, params).rows]
 
-    def _execute(self, statement: sa.TextClause, params: Row) -> Any:
+    def _execute(self, statement: sa.TextClause, params: Row, *, often: bool = False) -> Any:
         text, names = _positional(statement)
-        return self._driver.execute_unnamed(text, [params[name] for name in names])
+        values = [params[name] for name in names]
+        return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
 
 
-@contextmanager
-def alone(engine: sa.Engine, tenant: UUID | None = None) -> Iterator[Line]:
+class _Loan:
+    """A pooled connection for as long as a `with` lasts. No generator: this is entered twice in every step."""
+
+    __slots__ = ("_commits", "_connection", "_loan", "_tenant")
+
+    def __init__(self, engine: sa.Engine, tenant: UUID | None, *, commits: bool) -> None:
+        self._loan = engine.raw_connection()
+        self._connection = cast("driver.Connection", self._loan.dbapi_connection)
+        self._tenant = tenant
+        self._commits = commits
+
+    def __enter__(self) -> Line:
+        self._connection.autocommit = not self._commits
+        if self._tenant is not None:
+            self._connection.before_next(db.SET_TENANT, str(self._tenant))
+        return Line(self._connection)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if error is None and self._commits:
+                self._connection.commit()
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            if error is not None and (self._connection.closed or db.is_disconnect(error)):
+                self._loan.invalidate(error)
+            self._loan.close()  # the pool rolls back what is open and leaves autocommit
+
+
+def alone(engine: sa.Engine, tenant: UUID | None = None) -> _Loan:
     """Each statement is its own transaction; the tenant holds for the first."""
-    with _loan(engine) as connection:
-        connection.autocommit = True
-        if tenant is not None:
-            connection.before_next(db.SET_TENANT, str(tenant))
-        yield Line(connection)
+    return _Loan(engine, tenant, commits=False)
 
 
-@contextmanager
-def together(engine: sa.Engine, tenant: UUID | None) -> Iterator[Line]:
+def together(engine: sa.Engine, tenant: UUID | None) -> _Loan:
     """One transaction, committed at the end unless something is raised."""
-    with _loan(engine) as connection:
-        if tenant is not None:
-            connection.before_next(db.SET_TENANT, str(tenant))
-        yield Line(connection)
-        connection.commit()
-
-
-@contextmanager
-def _loan(engine: sa.Engine) -> Iterator[driver.Connection]:
-    loan = engine.raw_connection()
-    connection = cast("driver.Connection", loan.dbapi_connection)
-    try:
-        yield connection
-    except BaseException as error:
-        if connection.closed or db.is_disconnect(error):
-            loan.invalidate(error)
-        raise
-    finally:
-        loan.close()  # the pool rolls back what is open and leaves autocommit
+    return _Loan(engine, tenant, commits=True)
 
 
 @lru_cache(maxsize=1024)

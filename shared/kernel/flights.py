@@ -1,8 +1,8 @@
 """Guards the number of network flights: one per statement, with BEGIN and the tenant on board.
 
-pg8000 sends Parse, Describe and Bind apart and waits after each. This connection sends them together, always as the
-unnamed statement (a named one would pin RDS Proxy), and leaves every answer to pg8000's own handlers, so that values
-decode exactly as they always did.
+pg8000 sends Parse, Describe and Bind apart and waits after each. This connection sends them together and leaves every
+answer to pg8000's own handlers, so that values decode exactly as they always did. Statements are unnamed, but for the
+two of every step: the server would spend more on planning those than on doing them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -18,6 +19,7 @@ from pg8000 import dbapi
 from pg8000.converters import make_params
 from pg8000.core import (
     BIND,
+    CLOSE,
     COMMAND_COMPLETE,
     DESCRIBE,
     EMPTY_QUERY_RESPONSE,
@@ -28,13 +30,14 @@ from pg8000.core import (
     QUERY,
     READY_FOR_QUERY,
     ROW_DESCRIPTION,
+    STATEMENT,
     SYNC_MSG,
     Context,
     H_pack,
     ci_unpack,
     i_pack,
 )
-from pg8000.exceptions import InterfaceError
+from pg8000.exceptions import DatabaseError, InterfaceError
 
 
 def _message(code: bytes, body: bytes) -> bytes:
@@ -45,6 +48,18 @@ DESCRIBE_MSG = _message(DESCRIBE, PORTAL + NULL_BYTE)
 TIMESTAMPTZ = 1184
 MOST_DESCRIPTIONS = 500
 STATEMENT_ENDS = frozenset({COMMAND_COMPLETE, EMPTY_QUERY_RESPONSE})
+UNNAMED = NULL_BYTE
+# A plan made while a table was small must not outlive its youth by much.
+PLAN_USES = 500
+MOST_PLANS = 100
+# A pooler in between lost or shares our names, or a migration changed what a kept statement answers.
+PLAN_LOST = frozenset({"26000", "42P05", "0A000"})
+
+
+@dataclass(slots=True)
+class _Plan:
+    name: bytes
+    uses: int = 0
 
 
 def _instant(text: str) -> datetime | str:
@@ -53,6 +68,11 @@ def _instant(text: str) -> datetime | str:
         return datetime.fromisoformat(text)
     except ValueError:
         return text
+
+
+def _sqlstate(error: DatabaseError) -> str | None:
+    told = error.args[0] if error.args else None
+    return told.get("C") if isinstance(told, dict) else None
 
 
 @lru_cache(maxsize=256)
@@ -85,8 +105,11 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
     _sock: Any
     _usock: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, keeps_plans: bool = False, **kwargs: Any) -> None:
         self.flights = 0
+        self._keeps_plans = keeps_plans
+        self._plans: dict[str, _Plan] = {}
+        self._plans_made = 0
         self._ahead: list[tuple[bytes, Context]] = []
         super().__init__(*args, **kwargs)
         self.register_in_adapter(TIMESTAMPTZ, _instant)
@@ -112,11 +135,46 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         self, statement: str, vals: Sequence[Any] = (), oids: Sequence[int] = (), stream: Any = None
     ) -> Context:
         ahead, self._ahead = self._ahead, []
+        return self._send(ahead, self._bound(statement, vals, oids), Context(statement, stream=stream))
+
+    def execute_often(self, statement: str, vals: Sequence[Any]) -> Context:
+        """`execute_unnamed` for the few statements that come again and again: the server keeps their plans.
+
+        Only while each statement is its own transaction, where one that lost its plan can be sent again.
+        """
+        plan = self._plans.get(statement)
+        full = plan is None and len(self._plans) >= MOST_PLANS
+        if full or not self._keeps_plans or not self.autocommit:
+            return self.execute_unnamed(statement, vals)
+        ahead, self._ahead = self._ahead, []
+        prepare = b""
+        if plan is None or plan.uses >= PLAN_USES:
+            plan, prepare = self._new_plan(statement)
+        try:
+            context = self._send(ahead, prepare + self._bind(vals, plan.name), Context(statement))
+        except DatabaseError as error:
+            if self.closed or _sqlstate(error) not in PLAN_LOST:
+                raise
+            self._keeps_plans, self._ahead = False, ahead
+            return self.execute_unnamed(statement, vals)
+        plan.uses += 1
+        self._plans[statement] = plan
+        return context
+
+    def _new_plan(self, statement: str) -> tuple[_Plan, bytes]:
+        """A name that was never used, so that it does not matter whether an earlier flight got through."""
+        old = self._plans.pop(statement, None)
+        self._plans_made += 1
+        plan = _Plan(b"often_%d" % self._plans_made + NULL_BYTE)
+        forget = b"" if old is None else _message(CLOSE, STATEMENT + old.name)
+        return plan, forget + self._parse(statement, plan.name)
+
+    def _send(self, ahead: Sequence[tuple[bytes, Context]], bound: bytes, context: Context) -> Context:
+        """What rides ahead, then the bound statement: one flight."""
         if self._must_begin:
-            ahead.insert(0, (self._bound("begin") + EXECUTE_MSG, Context("begin")))
-        context = Context(statement, stream=stream)
-        messages = [sent for sent, _ in ahead] + [self._bound(statement, vals, oids), DESCRIBE_MSG, EXECUTE_MSG]
-        self._fly(b"".join([*messages, SYNC_MSG]), [*(unread for _, unread in ahead), context])
+            ahead = [(self._bound("begin") + EXECUTE_MSG, Context("begin")), *ahead]
+        messages = [*(sent for sent, _ in ahead), bound, DESCRIBE_MSG, EXECUTE_MSG, SYNC_MSG]
+        self._fly(b"".join(messages), [*(unread for _, unread in ahead), context])
         return context
 
     def execute_bare(self, sql: str) -> Context:
@@ -157,13 +215,17 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
             self.execute_simple(verb)
 
     def _bound(self, sql: str, vals: Sequence[Any] = (), oids: Sequence[int] = ()) -> bytes:
-        """Parse and Bind of the unnamed statement; a parameter travels as text, NULL as the length -1."""
+        return self._parse(sql, UNNAMED, oids) + self._bind(vals, UNNAMED)
+
+    def _parse(self, sql: str, name: bytes, oids: Sequence[int] = ()) -> bytes:
         types = b"".join(i_pack(0 if oid == -1 else oid) for oid in oids)
+        return _message(PARSE, name + sql.encode(self._client_encoding) + NULL_BYTE + H_pack(len(oids)) + types)
+
+    def _bind(self, vals: Sequence[Any], name: bytes) -> bytes:
+        """A parameter travels as text, NULL as the length -1."""
         texts = [None if v is None else v.encode(self._client_encoding) for v in make_params(self.py_types, vals)]
         values = b"".join(i_pack(-1) if text is None else i_pack(len(text)) + text for text in texts)
-        parse = NULL_BYTE + sql.encode(self._client_encoding) + NULL_BYTE + H_pack(len(oids)) + types
-        bind = NULL_BYTE + NULL_BYTE + H_pack(0) + H_pack(len(texts)) + values + H_pack(0)
-        return _message(PARSE, parse) + _message(BIND, bind)
+        return _message(BIND, NULL_BYTE + name + H_pack(0) + H_pack(len(texts)) + values + H_pack(0))
 
     def _fly(self, messages: bytes, contexts: Sequence[Context]) -> None:
         if self.closed:

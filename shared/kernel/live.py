@@ -38,17 +38,17 @@ class Database(Settings):
 def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = None) -> Ports:
     """What a deployed function works with. The queue and the database are called only when they are first needed.
 
-    `engine`: one that the function has already made for its kind, so that both share its connection.
+    A kind that has statements of its own shares its `engine` with the relay: a process has one connection.
     """
     return Ports(
-        store=PgStore(live_engine(env) if engine is None else engine),
+        store=PgStore(engine or live_engine(env)),
         queue=live_queue(),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         relay=Relay.from_env(env),
     )
 
 
-def live_engine(env: Mapping[str, str]) -> sa.Engine:
+def live_engine(env: Mapping[str, str] = os.environ) -> sa.Engine:
     url, password = live_url(env)
     name = env.get("AWS_LAMBDA_FUNCTION_NAME", "baton")[:63]
     pool = Database.from_env(env, PREFIX).pool

@@ -235,6 +235,7 @@ class Wait:
 
     after_s: float
     cursor: Json | None = None
+    waits_for: str | None = None  # for people: a few words, or `gate:` and the gate's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +286,7 @@ class LaneChange:
     rows: int = 0
     lanes: Sequence[NewLane] = ()
     closes_gate: GateClosing | None = None
+    waits_for: str | None = None
 
 
 # What a kind answers when all lanes that hold the run have ended.
@@ -393,3 +395,4 @@ class GatePass:
 
     wait_s: float | None
     probes: frozenset[str]
+    closed_by: str | None = None  # the key of the gate that opens last

@@ -138,6 +138,8 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, reason: s
         tx.add_history(reopened, "retried", {"reason": redact(reason)})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
+            if not tx.lanes(run.id):
+                raise Refused("too_old", "the run is past its retention and being removed; start a new one")
             dues.extend(settle(tx, reopened, kind, ports))
 
 

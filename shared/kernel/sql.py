@@ -26,11 +26,11 @@ _RUN = (
 )
 
 # Take a turn. The same token may ask twice: its first answer may be lost.
-CLAIM = sa.text(f"""
+CLAIM = sa.text("""
 update lane l
-set claim_token = :token, lease_until = now() + {_seconds("lease_s")}, resends = 0,
+set claim_token = :token, lease_until = now() + cast(:lease as interval), resends = 0,
     claims = l.claims + (l.claim_token is distinct from :token)::int,
-    check_at = least(l.check_at, now() + {_seconds("lease_s")} + interval '60 s')
+    check_at = least(l.check_at, now() + cast(:watch as interval))
 from run r
 where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq and l.status = 'active'
   and l.next_due_at <= now() + interval '1 s'
@@ -50,20 +50,18 @@ where l.id = :lane_id and l.kind = :kind
 
 
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
-_COMMIT_TURN = f"""
+# It is planned anew each time, so what Python can work out is a parameter here: each expression costs microseconds.
+_COMMIT_TURN = """
 with turn as (
     update lane
     set seq = seq + 1, status = :status, cursor = coalesce(cast(:cursor as jsonb), cursor),
         steps = steps + :progress, attempts = :attempts, last_error = coalesce(cast(:error as jsonb), last_error),
-        claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(),
-        next_due_at = case when cancel_at is null then now() + {_seconds("delay_s")} else now() end,
-        sent_at = case when cancel_at is not null or cast(:delay_s as double precision) <= 900 then now() end,
-        check_at = least(check_at, case
-            when cancel_at is not null then now() + interval '90 s'
-            when cast(:delay_s as double precision) <= 900 then now() + {_seconds("delay_s")} + interval '90 s'
-            else now() + {_seconds("delay_s")} - interval '120 s' end)
+        claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
+        next_due_at = case when cancel_at is null then now() + cast(:delay as interval) else now() end,
+        sent_at = case when cast(:sends as boolean) or cancel_at is not null then now() end,
+        check_at = least(check_at, now() + case when cancel_at is null then cast(:look as interval) else interval '90 s' end)
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
-    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, next_due_at),
+    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, cancel_at),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
     select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""
@@ -73,9 +71,7 @@ ledger as (
 def commit_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
     """The commit together with a kind's own writes: one cached text per combination of statements."""
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
-    return sa.text(f"""{_COMMIT_TURN}{writes}
-select id, tenant_id, kind, epoch, seq + 1 as seq, resend_no, {_DELAY} from turn
-""")
+    return sa.text(f"{_COMMIT_TURN}{writes}\nselect resend_no, cancel_at is null as waits from turn")
 
 
 # Give a lane back whose step could not be committed; its claim stays counted.
@@ -266,6 +262,7 @@ probed as (
       and not exists (select from wanted where blocks)
     returning g.key)
 select (select extract(epoch from max(until) - now())::double precision from wanted where blocks) as blocked_s,
+       (select key from wanted where blocks order by until desc, key limit 1) as closed_by,
        (select count(*) from wanted where not blocks) as free,
        coalesce((select array_agg(key) from probed), array[]::text[]) as probes
 """)
@@ -327,6 +324,11 @@ select id, tenant_id, why, now() from mended where why is not null
 DUE_RUNS = sa.text("""
 select id, tenant_id, kind from run where status in ('queued', 'running') and check_at <= now()
 order by check_at, id limit :most
+""")
+
+# A run that could not be moved makes room for those behind it.
+SET_RUN_ASIDE = sa.text("""
+update run set check_at = now() + interval '2 minutes' where id = :run_id and tenant_id = :tenant_id and check_at <= now()
 """)
 
 # Only the holder of the turn may write an intent. A row that was there already is read, not written.
@@ -398,10 +400,13 @@ PRUNE = {
     "step": _prune_by_age("step"),
     "repair": _prune_by_age("repair"),
     "signal": _prune_by_age("signal", "dispatched_at is not null"),
-    # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside.
-    "run": sa.text("""
+}
+
+# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has
+# rows of its own, the run stays until they are gone: without lanes nobody can take it up again meanwhile.
+PRUNE_RUNS = sa.text("""
 with old as (
-    select id from run r
+    select id, tenant_id, kind from run r
     where finished_at < now() - make_interval(days => :days)
       and not exists (select from lane l where l.run_id = r.id and l.status = 'active')
       and not exists (select from remote_call c where c.run_id = r.id and c.leaves_asset and c.cleaned_at is null)
@@ -409,7 +414,8 @@ with old as (
 lanes as (delete from lane where run_id in (select id from old) returning id),
 steps as (delete from step where lane_id in (select id from lanes)),
 calls as (delete from remote_call where run_id in (select id from old)),
-lines as (delete from history where run_id in (select id from old))
-delete from run where id in (select id from old)
-"""),
-}
+lines as (delete from history where run_id in (select id from old)),
+gone as (delete from run where id in (select id from old where kind <> all(cast(:with_rows as text[]))))
+select id, tenant_id, kind from old
+""")
+FORGET_RUN = sa.text("delete from run where id = :run_id")

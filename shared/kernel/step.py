@@ -112,7 +112,8 @@ class _Step:
         point(Point.STEP_GATED)
         if passed.wait_s is not None:
             wait_s = min(passed.wait_s, LONGEST_GATE_WAIT_S)
-            return Wait(after_s=spread_s(wait_s, self.ports.chance.fraction()))
+            gate = None if passed.closed_by is None else f"gate:{passed.closed_by}"
+            return Wait(after_s=spread_s(wait_s, self.ports.chance.fraction()), waits_for=gate)
         self.turn = replace(self.turn, probes=passed.probes)
         return None
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from shared.kernel import db, direct, sql
 from shared.kernel.baton import Baton
+from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
 from shared.kernel.direct import Row
 from shared.kernel.model import (
     REPAIRS,
@@ -54,9 +55,15 @@ class PgStore:
             yield PgTx(line)
 
     def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
-        params = {**_named(baton), "kind": baton.kind, "token": token, "lease_s": lease_s}
+        params = {
+            **_named(baton),
+            "kind": baton.kind,
+            "token": token,
+            "lease": _interval(lease_s),
+            "watch": _interval(lease_s + 60),
+        }
         # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
-        row = self._again_if_disconnected(lambda: self._one(sql.CLAIM, params))
+        row = self._again_if_disconnected(lambda: self._often(sql.CLAIM, params))
         if row is not None:
             return _turn(row, baton, token)
         refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
@@ -93,7 +100,7 @@ class PgStore:
         row = self._one(sql.PASS_GATES, params)
         assert row is not None
         if row["blocked_s"] is not None:
-            return GatePass(row["blocked_s"], frozenset())
+            return GatePass(row["blocked_s"], frozenset(), row["closed_by"])
         probes = frozenset(row["probes"])
         # Between our look and our update another lane took the probe, or opened the gate: look again soon.
         return GatePass(RACED_S if len(probes) < row["free"] else None, probes)
@@ -119,12 +126,19 @@ class PgStore:
         rows = self._again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
         return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
 
+    def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
+        self._run(sql.SET_RUN_ASIDE, {"run_id": run_id, "tenant_id": tenant_id})
+
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         params = {**_named(baton), "kind": baton.kind, "error": db.jsonb(problem.to_json())}
         return self._run(sql.NOTE_DEAD_LETTER, params) == 1
 
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
+
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
+        rows = self._all(sql.PRUNE_RUNS, {"with_rows": list(with_rows), "days": older_than_days, "most": most})
+        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         params = {"event_id": event_id, "tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)}
@@ -142,6 +156,10 @@ class PgStore:
     def _run(self, statement: sa.TextClause, params: Row) -> int:
         with direct.alone(self._engine) as line:
             return line.run(statement, params)
+
+    def _often(self, statement: sa.TextClause, params: Row) -> Row | None:
+        with direct.alone(self._engine) as line:
+            return line.often(statement, params)
 
     def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
         with direct.alone(self._engine) as line:
@@ -225,6 +243,9 @@ class PgTx:
     def fail_open_lanes(self, run_id: UUID, problem: Problem) -> None:
         self._run(sql.FAIL_OPEN_LANES, {"run_id": run_id, "error": db.jsonb(problem.to_json())})
 
+    def forget_run(self, run: Run) -> None:
+        self._run(sql.FORGET_RUN, {"run_id": run.id})
+
     def look_at_run_later(self, run: Run) -> None:
         self._run(sql.LOOK_AT_RUN_LATER, {"run_id": run.id})
 
@@ -235,8 +256,8 @@ class PgTx:
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
 
-    def apply(self, effect: Effect) -> None:
-        self._line.run(_text(effect.statement.sql), effect.params)
+    def apply(self, effect: Effect) -> int:
+        return self._line.run(_text(effect.statement.sql), effect.params)
 
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
@@ -328,6 +349,7 @@ def _text(statement: str) -> sa.TextClause:
 
 
 def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> Due | None:
+    sends = change.delay_s <= LONGEST_QUEUE_DELAY_S
     params: dict[str, Any] = {
         **_held(turn),
         "status": change.status,
@@ -335,18 +357,28 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         "progress": int(change.progress),
         "attempts": change.attempts,
         "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
-        "delay_s": change.delay_s,
+        "delay": _interval(change.delay_s),
+        "sends": sends,
+        "look": _interval(change.delay_s + (90 if sends else -120)),
         "outcome": change.outcome,
         "rows": change.rows,
         "ms": ms,
+        "waits_for": change.waits_for,
     }
     for effect in change.effects:
         if clash := params.keys() & effect.params.keys():
             raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
         params |= effect.params
     statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
-    row = line.one(statement, params)
-    return None if row is None else _due(row)
+    row = line.often(statement, params)
+    if row is None:
+        return None
+    baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
+    return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0)
+
+
+def _interval(seconds: float) -> str:
+    return f"{seconds:.6f} s"
 
 
 def _named(baton: Baton) -> dict[str, Any]:

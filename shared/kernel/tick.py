@@ -40,8 +40,7 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
         if elapsed() > time_limit_s:
             report.finished = False
             break
-        if kind in kinds:
-            report.runs_moved += _move_run(ports, kinds[kind], run_id, tenant_id)
+        report.runs_moved += _move_run(ports, kinds.get(kind), run_id, tenant_id)
     ports.meter.count(Metric.TICK)
     return report
 
@@ -66,9 +65,11 @@ def _mend_lanes(ports: Ports, report: TickReport) -> int:
     return len(lane_ids)
 
 
-def _move_run(ports: Ports, kind: Kind, run_id: UUID, tenant_id: UUID) -> bool:
-    """One run in one transaction: a broken one must not stop the others."""
+def _move_run(ports: Ports, kind: Kind | None, run_id: UUID, tenant_id: UUID) -> bool:
+    """One run in one transaction: a broken one, or one of a kind not deployed here, must not stop the others."""
     try:
+        if kind is None:
+            raise LookupError("no such kind of work is deployed here")  # noqa: TRY301 - as any other reason
         with ports.store.begin(tenant_id) as tx:
             run = tx.lock_run(run_id, tenant_id)
             if run is None or run.status.ended:
@@ -77,10 +78,18 @@ def _move_run(ports: Ports, kind: Kind, run_id: UUID, tenant_id: UUID) -> bool:
             dues = _time_out(tx, run, kind, ports) if expired(run) else _settle_or_leave(tx, run, kind, ports)
     except Exception:
         logger.exception("a run could not be moved on", extra={"run": str(run_id)})
+        _set_aside(ports, run_id, tenant_id)
         return False
     point(Point.TICK_RUN_COMMITTED)
     deliver(ports, dues or [])
     return dues is not None
+
+
+def _set_aside(ports: Ports, run_id: UUID, tenant_id: UUID) -> None:
+    try:
+        ports.store.set_run_aside(run_id, tenant_id)
+    except Exception:
+        logger.exception("a run could not be set aside", extra={"run": str(run_id)})
 
 
 def _time_out(tx: Tx, run: Run, kind: Kind, ports: Ports) -> list[Due]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Refused, Transient
-from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Turn, Wait
+from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Run, Turn, Wait
 from shared.kernel.ports import Tx
 from shared.page_ingest import decide, store
 from shared.page_ingest.model import (
@@ -191,6 +191,10 @@ def gates(turn: Turn) -> list[str]:
     return [] if turn.key.startswith("consolidate:") else [str(turn.params["source"])]
 
 
+def prune(tx: Tx, run: Run, most: int) -> int:
+    return tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most}))
+
+
 def page_ingest(ports: IngestPorts, limits: Limits | None = None) -> Kind:
     return Kind(
         name=KIND,
@@ -198,5 +202,6 @@ def page_ingest(ports: IngestPorts, limits: Limits | None = None) -> Kind:
         start=start,
         settle=decide.settle,
         gates=gates,
+        prune=prune,
         limits=limits or Limits(max_attempts=12),
     )

@@ -17,8 +17,8 @@ from shared.page_ingest.ports import Item, Known, Token
 UPSERT_PAGE = Statement(
     "page_ingest.upsert_page",
     """insert into raw_item as r (run_id, external_id, tenant_id, source, offer_id, price_cents, partition, page, hash, payload, seen_at)
-       select turn.run_id, item ->> 'external_id', turn.tenant_id, :source, item ->> 'offer_id',
-              (item ->> 'price_cents')::bigint, turn.key, turn.seq, item ->> 'hash', item -> 'payload', now()
+       select turn.run_id, item ->> 0, turn.tenant_id, :source, item ->> 1, (item ->> 2)::bigint, turn.key, turn.seq,
+              item ->> 3, item -> 4, now()
        from turn, jsonb_array_elements(cast(:items as jsonb)) as item
        order by 2
        on conflict (run_id, external_id) do update
@@ -92,6 +92,13 @@ BATCH_ENDS_AT = sa.text("""
 select max(external_id) from (
     select external_id from raw_item where run_id = :run_id and external_id > :after order by external_id limit :most) batch
 """)
+
+# What a run leaves behind besides its lanes. Diamonds belong to no run: they stay.
+PRUNE = Statement(
+    "page_ingest.prune",
+    """delete from raw_item where ctid = any(array(
+           select ctid from raw_item where run_id = :run_id order by external_id limit :most))""",
+)
 
 # A token that holds; or the right to fetch a new one; or neither, while somebody else fetches it.
 LOOK_UP = sa.text("""
@@ -178,12 +185,13 @@ def upsert_page(source: str, items: Iterable[Item]) -> tuple[Effect, int]:
     return Effect(UPSERT_PAGE, {"source": source, "items": db.jsonb(list(rows.values()))}), len(rows)
 
 
-def _row(item: Item) -> dict[str, Any]:
+def _row(item: Item) -> tuple[str, str, int, str, orjson.Fragment]:
+    """The columns in the order of the statement; the payload is encoded once, for its hash and for the row."""
     body = orjson.dumps(item.payload, option=orjson.OPT_SORT_KEYS)
-    return {
-        "external_id": item.external_id,
-        "offer_id": item.offer_id,
-        "price_cents": item.price_cents,
-        "hash": hashlib.sha256(body).hexdigest()[:32],
-        "payload": item.payload,
-    }
+    return (
+        item.external_id,
+        item.offer_id,
+        item.price_cents,
+        hashlib.sha256(body).hexdigest()[:32],
+        orjson.Fragment(body),
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.bench import flatness, profiled
 from tests.bench.figures import Figure, table, write
-from tests.bench.paths import cold, hops, peers, refused, simulated, start, step, tick, whole_run
+from tests.bench.paths import cold, hops, ingest, peers, refused, simulated, start, step, tick, upsert, whole_run
 from tests.bench.place import Place, place
 
 OUT = Path(".local/bench.json")
@@ -25,6 +25,9 @@ def parts(here: Place, *, quick: bool) -> Iterator[Part]:
     yield lambda: refused.measure(here, messages=5 if quick else 100, rounds=rounds)
     yield lambda: start.measure(here, lanes=100 if quick else 1_000, rounds=rounds)
     yield lambda: tick.measure(here, lanes=1_000 if quick else 20_000, rounds=1 if quick else 5)
+    yield lambda: upsert.measure(here, size=30, count=2 if quick else 60, rounds=rounds, also_rows=True)
+    yield lambda: upsert.measure(here, size=1_000, count=1 if quick else 2, rounds=rounds, also_rows=False)
+    yield lambda: ingest.measure(here, stones=200 if quick else 5_000, rounds=1 if quick else 9)
     yield lambda: simulated.measure(schedules=5 if quick else 100, rounds=1 if quick else 5)
     yield lambda: cold.measure(rounds=2 if quick else 21)
     yield lambda: hops.measure(quick=quick)
@@ -54,8 +57,8 @@ def _measure(*, quick: bool, also_flatness: bool) -> list[Figure]:
     with place() as here:
         for part in parts(here, quick=quick):
             figures += _shown(part())
-    if not peers.installed():
-        print("DBOS is not installed here: `make bench` measures it in an environment of its own")
+    if not (peers.installed() and ingest.dlt_installed()):
+        print("DBOS and dlt are not installed here: `make bench` measures them in an environment of its own")
     if not quick:
         with place(HONEST_DISK) as here:
             figures += _shown(step.measure(here, steps=50, rounds=11, label=", fsync on"))

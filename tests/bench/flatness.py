@@ -122,10 +122,13 @@ MOVED = {
     "progress": 1,
     "attempts": 0,
     "error": None,
-    "delay_s": 0,
+    "delay": "0 s",
+    "sends": True,
+    "look": "90 s",
     "outcome": "moved",
     "rows": 1,
     "ms": 1,
+    "waits_for": None,
 }
 
 
@@ -173,7 +176,9 @@ class Watch:
     def _step(self, lane: UUID, which: str) -> None:
         held = {"lane_id": lane, "epoch": 1, "seq": self._seq(lane), "token": new_id()}
         with self._autocommit() as connection:
-            self._explain(connection, f"{which}claim", sql.CLAIM, {**held, "kind": "pages", "lease_s": 70})
+            self._explain(
+                connection, f"{which}claim", sql.CLAIM, {**held, "kind": "pages", "lease": "70 s", "watch": "130 s"}
+            )
         with self._autocommit() as connection:
             db.set_tenant(connection, TENANT)
             page = db.jsonb(rows.page(self._next, 1))

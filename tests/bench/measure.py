@@ -52,9 +52,11 @@ def race(sides: Sequence[Side], rounds: int) -> Rounds:
 def _sample(side: Side) -> Sample:
     act = side.prepare()
     gc.collect()
-    began, client_began, server_began = time.perf_counter(), time.process_time(), _server_s(side)
+    server_began = _server_s(side)
+    began, client_began = time.perf_counter(), time.process_time()
     done = act()
-    took, client, server_ended = time.perf_counter() - began, time.process_time() - client_began, _server_s(side)
+    took, client = time.perf_counter() - began, time.process_time() - client_began
+    server_ended = _server_s(side)
     server = None if server_began is None or server_ended is None else (server_ended - server_began) / done * 1e6
     return Sample(done / took, client / done * 1e6, server)
 

@@ -48,6 +48,7 @@ class Place:
     engine: sa.Engine
     owner: sa.Engine
     limit: Connection
+    limit_with_plans: Connection
     ports: Ports
     queue: ListQueue
 
@@ -67,9 +68,9 @@ class Place:
 
 
 def trips(driver: Connection, act: Callable[[], int]) -> tuple[float, float]:
-    """Network flights and statements per operation. Every statement is parsed once or sent as a simple query; those that ride ahead of another count too."""
+    """Network flights and statements per operation. Every statement is bound once or sent as a simple query; those that ride ahead of another count too."""
     statements = 0
-    bound, simple = driver._bound, driver.execute_simple
+    bind, simple = driver._bind, driver.execute_simple
 
     def count(call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
@@ -80,12 +81,12 @@ def trips(driver: Connection, act: Callable[[], int]) -> tuple[float, float]:
         return counted
 
     watched: Any = driver
-    watched._bound, watched.execute_simple = count(bound), count(simple)
+    watched._bind, watched.execute_simple = count(bind), count(simple)
     flights = driver.flights
     try:
         done = act()
     finally:
-        del watched._bound, watched.execute_simple
+        del watched._bind, watched.execute_simple
     return (driver.flights - flights) / done, statements / done
 
 
@@ -104,7 +105,9 @@ def place(settings: Mapping[str, str] = NO_SETTINGS) -> Iterator[Place]:
         stack.callback(owner.dispose)
         limit = bare.connect(url)
         stack.callback(limit.close)
+        with_plans = bare.connect(url, keeps_plans=True)
+        stack.callback(with_plans.close)
         queue = ListQueue()
-        found = Place(admin, url, engine, owner, limit, Ports(store=PgStore(engine), queue=queue), queue)
+        found = Place(admin, url, engine, owner, limit, with_plans, Ports(store=PgStore(engine), queue=queue), queue)
         found.owner_runs(rows.SCHEMA)
         yield found

@@ -6,6 +6,7 @@ import pickle
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,9 +17,10 @@ import sqlalchemy as sa
 from shared.kernel.points import Point
 from tests.chaos.checks import OPEN_WORK, violations
 from tests.chaos.hub import BATONS, FIFO, MAX_RECEIVE_COUNT, QUEUES, Hub
-from tests.chaos.scenarios import SCENARIOS
+from tests.chaos.ingestion import Upstream, open_upstream
+from tests.chaos.scenarios import INGESTIONS, SCENARIOS
 from tests.chaos.stage import Stage, let_calls_end, pass_time
-from tests.chaos.worker import Duty
+from tests.chaos.worker import Catalogued, Duty
 from tests.support.databases import as_user
 
 Kill = tuple[Point, int]
@@ -48,7 +50,13 @@ class Puppet:
     """The one worker of the moment."""
 
     def __init__(
-        self, stage: Stage, hub: Hub, number: int, die_at: Kill | None = None, stop_at: Kill | None = None
+        self,
+        stage: Stage,
+        hub: Hub,
+        number: int,
+        die_at: Kill | None = None,
+        stop_at: Kill | None = None,
+        catalogue: Catalogued | None = None,
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
@@ -62,6 +70,7 @@ class Puppet:
                     seed=number,
                     die_at=die_at,
                     stop_at=stop_at,
+                    catalogue=catalogue,
                 )
             )
             self._socket, _ = listener.accept()
@@ -90,18 +99,20 @@ class Puppet:
 class Play:
     """What a scenario may do. A request that dies with its worker is asked for again, as a person would."""
 
-    def __init__(self, stage: Stage, hub: Hub, kills: Sequence[Kill]) -> None:
+    def __init__(self, stage: Stage, hub: Hub, kills: Sequence[Kill], upstream: Upstream | None = None) -> None:
         self.result = Result()
         self._stage = stage
         self._hub = hub
         self._kills = list(kills)
+        self._upstream = upstream
         self._expected: dict[UUID, str] = {}
         self._tenants: dict[UUID, int] = {}
         self._worker = self._next_worker()
 
     def _next_worker(self) -> Puppet:
         kill = self._kills.pop(0) if self._kills else None
-        return Puppet(self._stage, self._hub, self.result.deaths, kill)
+        catalogue = None if self._upstream is None else self._upstream.address
+        return Puppet(self._stage, self._hub, self.result.deaths, kill, catalogue=catalogue)
 
     def _ask(self, name: str, *args: Any) -> Any:
         while True:
@@ -174,6 +185,8 @@ class Play:
     def judge(self) -> None:
         with self._stage.connect() as connection:
             self.result.violations = violations(connection)
+            if self._upstream is not None:
+                self.result.violations += self._upstream.violations(connection)
             for run_id, expected in self._expected.items():
                 status = connection.execute(STATUS, {"run_id": run_id}).scalar_one()
                 if status != expected:
@@ -186,8 +199,8 @@ class Play:
 def play(stage: Stage, name: str, kills: Sequence[Kill] = ()) -> Result:
     """Run one scenario on an empty database."""
     stage.clear()
-    with Hub(Random(name)) as hub:
-        performance = Play(stage, hub, kills)
+    with Hub(Random(name)) as hub, open_upstream() if name in INGESTIONS else nullcontext() as upstream:
+        performance = Play(stage, hub, kills, upstream)
         try:
             SCENARIOS[name](performance)
             performance.finish()

@@ -124,6 +124,15 @@ def work_that_kills_its_process(play: Play) -> None:
     play.work()
 
 
+def an_ingestion(play: Play) -> None:
+    """A few partitions of a catalogue that throttles once and shows empty pages; paused and resumed on its way."""
+    run = play.start("succeeded", source="nivoda", low=200, high=20_000, partition_records=30, page_size=10)
+    play.work()
+    play.act("pause", run)
+    play.act("resume", run)
+    play.work()
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -143,8 +152,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         lost_messages,
         a_dead_letter,
         work_that_kills_its_process,
+        an_ingestion,
     )
 }
+
+# Those that read a catalogue; all others tally.
+INGESTIONS = frozenset({an_ingestion.__name__})
 
 # Those in which nobody dies but by our hand.
 KILLED_BY_US = tuple(name for name in SCENARIOS if name != work_that_kills_its_process.__name__)

@@ -14,7 +14,22 @@ from tests.chaos.hub import Hub
 from tests.chaos.zygote import Zygote
 from tests.support import tally
 
-TABLES = ("run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "tally", "thing", "visit")
+TABLES = (
+    "run",
+    "lane",
+    "step",
+    "history",
+    "remote_call",
+    "gate",
+    "repair",
+    "signal",
+    "tally",
+    "thing",
+    "visit",
+    "raw_item",
+    "diamond",
+    "upstream",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +79,14 @@ where finished_at is null
 GATES = "update gate set until = until - {by} where state <> 'probing'"
 LEASES = "update lane set lease_until = lease_until - {by} where lease_until is not null"
 PROBES = "update gate set until = until - {by} where state = 'probing'"
+TOKENS = "update upstream set refresh_until = refresh_until - {by}, token_until = token_until - {by}"
 CALLS = "update remote_call set intended_at = intended_at - {by}"
 A_CALL_IS_OVER_S = 17 * 60
 
 
 def pass_time(connection: sa.Connection, hub: Hub, seconds: float) -> None:
     """For a stage on which nobody works."""
-    _shift(connection, seconds, LANES, RUNS, GATES, LEASES, PROBES)
+    _shift(connection, seconds, LANES, RUNS, GATES, LEASES, PROBES, TOKENS)
     hub.skip(seconds)
 
 

@@ -12,6 +12,9 @@ from tests.chaos.scenarios import KILLED_BY_US
 from tests.chaos.stage import Stage
 
 PAIRS = 300
+PASSED_BY_AN_INGESTION = {
+    point for point in Point if point.partition(".")[0] in ("start", "step", "turn", "forward", "action", "tick")
+} - {Point.TICK_RUN_LOCKED, Point.TICK_RUN_COMMITTED}  # the tick looks at a run that is busy once an hour
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +48,18 @@ def test_a_process_killed_at_a_point_loses_nothing_and_does_nothing_twice(
     shortest = min(passing, key=lambda name: sum(recorded[name].hits.values()))
 
     assert kill(stage, recorded[shortest], shortest, (point, 1)) == []
+
+
+def test_an_ingestion_killed_at_each_of_its_points_reads_everything_once(
+    stage: Stage, recorded: dict[str, Result]
+) -> None:
+    clean = recorded["an_ingestion"]
+    assert set(clean.hits) >= PASSED_BY_AN_INGESTION
+
+    halfway = [(point, (hits + 1) // 2) for point, hits in sorted(clean.hits.items())]
+    broken = [line for each in halfway for line in kill(stage, clean, "an_ingestion", each)]
+
+    assert broken == []
 
 
 def test_work_that_kills_every_process_ends_as_poison_and_harms_nobody_else(stage: Stage) -> None:

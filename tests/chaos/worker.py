@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import Random
@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.baton import Baton
-from shared.kernel.catalogue import Catalogue
+from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import Chance, new_id
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
@@ -39,6 +39,10 @@ from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import tick
+from shared.page_ingest.adapters.nivoda import Nivoda
+from shared.page_ingest.ports import Ports as IngestPorts
+from shared.page_ingest.steps import page_ingest
+from shared.page_ingest.store import PageStore
 from tests.chaos.hub import BATONS, DELAY, FIFO, ORDERS, Address, Line, Taken, TroubledLine
 from tests.chaos.outside import PgWorld
 from tests.chaos.proxy import run_proxy
@@ -46,14 +50,24 @@ from tests.support.tally import tally_kind
 
 TENANTS = tuple(UUID(int=0xC000 + n) for n in range(3))
 RELAY = Relay(step_timeout_s=2, lease_s=3, asset_grace_s=0, tick_seconds=10)
+INGESTION_RELAY = Relay(step_timeout_s=30, lease_s=40, tick_seconds=10, fifo_queue=FIFO)
 TICK_TIMEOUT_S = 15.0
 LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
 COUNTED_BY = ("reason", "why", "outcome", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogued:
+    """Where an ingestion finds its upstream."""
+
+    base_url: str
+    username: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What a worker is told at its birth."""
+    """What a worker is told at its birth. One with a catalogue ingests it; the others tally."""
 
     role: Literal["obey", "serve", "tick", "proxy"]
     hub: Address
@@ -67,6 +81,7 @@ class Duty:
     send_trouble: float = 0.0
     cut_rate: float = 0.0
     server_port: int = 0
+    catalogue: Catalogued | None = None
 
 
 def warm_up() -> None:
@@ -148,6 +163,13 @@ class WatchedStore(PgStore):
         return state
 
 
+def _ingestion(engine: sa.Engine, at: Catalogued) -> Kind:
+    def upstream(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Nivoda:
+        return Nivoda(at.base_url, at.username, at.password, time_left_s=time_left_s)
+
+    return page_ingest(IngestPorts(upstream=upstream, store=PageStore(engine)))
+
+
 class Worker:
     def __init__(self, duty: Duty) -> None:
         rng = Random(duty.seed)
@@ -156,9 +178,12 @@ class Worker:
         self.tracker = Tracker(duty)
         self.line = TroubledLine(duty.hub, rng, duty.send_trouble) if duty.send_trouble else Line(duty.hub)
         self.meter = CountingMeter(self.line)
-        self.kind = tally_kind(PgWorld(duty.outside_url), LIMITS)
-        self.kinds = Catalogue(self.kind)
         engine = db.connect_engine(duty.database_url, connect_seconds=2)
+        if duty.catalogue is None:
+            self.kind, relay = tally_kind(PgWorld(duty.outside_url), LIMITS), RELAY
+        else:
+            self.kind, relay = _ingestion(engine, duty.catalogue), INGESTION_RELAY
+        self.kinds = Catalogue(self.kind)
         self.ports = Ports(
             store=WatchedStore(engine, self.line),
             queue=self.line,
@@ -168,8 +193,8 @@ class Worker:
                 fraction=rng.random,
             ),
             meter=self.meter,
-            relay=RELAY,
-            time_left_s=lambda: float(RELAY.step_timeout_s),
+            relay=relay,
+            time_left_s=lambda: float(relay.step_timeout_s),
         )
         watch_points(self.tracker)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from shared.kernel.run import restart_lane, retry_run, start_run, wake_lane
 from shared.page_ingest.model import CrawlCursor
@@ -22,7 +25,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_page_is_true(ingest: IngestRig) -> None:
-    start, wake, restart, retry = blocks("python")
+    _, start, wake, restart, retry = blocks("python")
     ingest.stock(300)
     names: dict[str, Any] = {
         **{each.__name__: each for each in (start_run, wake_lane, restart_lane, retry_run, CrawlCursor)},
@@ -49,6 +52,20 @@ def test_the_page_is_true(ingest: IngestRig) -> None:
     assert ingest.diamonds() == ids(ingest.standin)
     rows = [ingest.view(each.replace(":run_id", f"'{run_id}'")) for each in blocks("sql")]
     assert [len(found) for found in rows] == [10, 0, 0, 0, 1, 10]
+
+
+def test_the_first_block_is_all_that_the_others_need(
+    url_as: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: dict[str, Any] = {}
+    monkeypatch.setenv("DATABASE_URL", url_as("baton_worker"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+
+    exec(blocks("python")[0], names)
+
+    assert {"start_run", "wake_lane", "restart_lane", "retry_run", "CrawlCursor"} <= names.keys()
+    assert (names["kind"].name, names["ports"].store.due_runs(1)) == ("page_ingest", [])
+    names["engine"].dispose()
 
 
 def test_the_stand_in_starts_as_the_page_says() -> None:

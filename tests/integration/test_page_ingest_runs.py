@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,11 +14,15 @@ import sqlalchemy as sa
 from infra.local.standins.nivoda_faults import Fault, Operation
 from shared.kernel import db
 from shared.kernel import run as runs
+from shared.kernel import sweep as sweeping
 from shared.kernel.baton import Baton
+from shared.kernel.catalogue import Catalogue
 from shared.kernel.errors import Permanent, Refused
 from shared.kernel.metrics import Metric
-from shared.kernel.model import Turn
+from shared.kernel.model import Run, Turn
+from shared.kernel.ports import Tx
 from shared.kernel.queue import Outgoing
+from shared.kernel.sweep import sweep
 from shared.page_ingest import steps
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import PriceRange, Token, Upstream
@@ -461,3 +466,53 @@ def test_the_ledger_has_one_row_for_every_step(shop: IngestRig) -> None:
 
     for row in shop.rows("select l.seq, (select count(*) from step s where s.lane_id = l.id) as steps from lane l"):
         assert row["seq"] == row["steps"]
+
+
+def raw_rows(rig: IngestRig) -> dict[UUID, int]:
+    return {row["run_id"]: row["n"] for row in rig.rows("select run_id, count(*) as n from raw_item group by 1")}
+
+
+def test_an_old_run_leaves_with_its_raw_rows_and_the_diamonds_stay(
+    shop: IngestRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "BATCH", 100)
+    old = [shop.start(), shop.start(tenant=OTHER_TENANT)]
+    assert [shop.finish(run_id) for run_id in old] == ["succeeded complete"] * 2
+    shop.now += 2 * 86_400
+    young = shop.start()
+    assert shop.finish(young) == "succeeded complete"
+    rows, diamonds = raw_rows(shop), shop.rows("select * from diamond order by tenant_id, external_id")
+    assert min(rows[run_id] for run_id in old) > 3 * sweeping.BATCH
+
+    shop.now += 89 * 86_400
+    assert sweep(shop.ports, shop.kinds)["run"] == 2
+
+    assert raw_rows(shop) == {young: rows[young]}
+    assert [row["id"] for row in shop.rows("select id from run")] == [young]
+    assert shop.rows("select * from diamond order by tenant_id, external_id") == diamonds
+    assert sweep(shop.ports, shop.kinds)["run"] == 0
+
+
+def test_a_run_that_is_half_pruned_stays_closed_and_the_next_sweep_ends_it(
+    shop: IngestRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "BATCH", 100)
+    shop.use(BrokenAt(shop, 5_000))
+    run_id = shop.start()
+    assert shop.finish(run_id) == "failed partitions_failed"
+    shop.now += 91 * 86_400
+    before, batches = raw_rows(shop)[run_id], iter([True, False])
+
+    def dies_in_its_second_batch(tx: Tx, run: Run, most: int) -> int:
+        pruned = steps.prune(tx, run, most)
+        assert next(batches)
+        return pruned
+
+    assert sweep(shop.ports, Catalogue(replace(shop.kind, prune=dies_in_its_second_batch)))["run"] == 0
+    assert raw_rows(shop) == {run_id: before - sweeping.BATCH}
+    with pytest.raises(Refused, match="past its retention"):
+        runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
+    assert shop.run(run_id)["status"] == "failed"
+
+    assert sweep(shop.ports, shop.kinds)["run"] == 1
+    assert (raw_rows(shop), shop.rows("select id from run")) == ({}, [])

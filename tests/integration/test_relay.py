@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from shared.kernel import run as runs
+from shared.kernel.catalogue import Catalogue
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.model import StepOutcome, Turn
-from shared.kernel.ports import Ports
+from shared.kernel.model import Ending, NewLane, Run, StepOutcome, Turn
+from shared.kernel.ports import Ports, Tx
 from shared.kernel.queue import Outgoing, QueueUnavailable
 from shared.kernel.queue_memory import QueueSettings
 from shared.kernel.tick import TickReport, tick
@@ -173,6 +175,32 @@ def test_a_lane_due_later_than_a_queue_can_wait_is_promoted_by_the_tick(house: H
     driver.tick(after_s=300)
     driver.drain()
     assert_counted(house, run_id, 2, "l0")
+
+
+@pytest.mark.parametrize("trouble", ["not deployed", "cannot be settled"])
+def test_runs_that_cannot_be_moved_do_not_stand_before_those_that_can(house: House, trouble: str) -> None:
+    stuck = [house.start() for _ in range(3)]
+    house.sql("update run set deadline_at = now() - interval '1 hour', check_at = now() - interval '1 hour'")
+    movable = house.start()
+    house.sql("update run set deadline_at = now(), check_at = now() where id = :id", id=movable)
+    kind = house.kind
+    if trouble == "not deployed":
+        house.sql("update run set kind = 'elsewhere' where id <> :id", id=movable)
+    else:
+
+        def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+            if run.id in stuck:
+                raise RuntimeError("cannot be ended")
+            return house.kind.on_end(tx, run, ending)
+
+        kind = replace(kind, on_end=on_end)
+    ports = replace(house.ports, relay=house.ports.relay.model_copy(update={"tick_batch": 3}))
+
+    moved = [tick(ports, Catalogue(kind)).runs_moved for _ in range(2)]
+
+    assert moved == [0, 1]
+    assert house.run(movable).outcome == "timed_out"
+    assert all(house.run(run_id).finished_at is None for run_id in stuck)
 
 
 def test_a_paused_run_stands_still_and_goes_on_where_it_was(house: House, driver: Driver) -> None:

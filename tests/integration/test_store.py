@@ -318,7 +318,7 @@ def test_an_effect_sees_the_turn_being_committed(house: House) -> None:
     assert row.canary == f"tally/1/{turn.lane_id}"
 
 
-@pytest.mark.parametrize("name", ["token", "lane_id", "cursor", "rows", "delay_s"])
+@pytest.mark.parametrize("name", ["token", "lane_id", "cursor", "rows", "delay"])
 def test_an_effect_may_not_use_a_name_of_the_relay(house: House, name: str) -> None:
     run_id = house.start()
     turn = house.claim(run_id)
@@ -853,7 +853,7 @@ def test_an_old_run_leaves_with_all_that_belongs_to_it(house: House) -> None:
     LANES.update({run_id: house.lane(run_id).id for run_id in (old, young)})
     assert min(rows_of(house, old).values()) == 1
 
-    assert house.store.prune("run", RETENTION_DAYS["run"], 10) == 1
+    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == [(old, ALICE, "tally")]
 
     assert set(rows_of(house, old).values()) == {0}
     assert {table for table, count in rows_of(house, young).items() if count} == {"run", "lane", "history", "step"}
@@ -863,7 +863,7 @@ def test_a_run_with_an_active_lane_or_an_asset_outside_stays(house: House) -> No
     working, leaky = finished(house, "91 days"), finished(house, "91 days", assets=["l0"], leaks=True)
     house.set_lane(working, "l0", "status = 'active', holds_run = false")
 
-    assert house.store.prune("run", RETENTION_DAYS["run"], 10) == 0
+    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == []
     assert (house.run(working).id, house.run(leaky).id) == (working, leaky)
 
 
@@ -871,14 +871,14 @@ def test_an_open_run_stays_however_old_it_is(house: House) -> None:
     run_id = house.start()
     house.sql("update run set created_at = now() - interval '400 days'")
 
-    assert house.store.prune("run", RETENTION_DAYS["run"], 10) == 0
+    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == []
     assert house.run(run_id).id == run_id
 
 
 def test_old_runs_go_in_batches_oldest_first(house: House) -> None:
     runs_by_age = [finished(house, f"{days} days") for days in (200, 100, 150)]
 
-    assert house.store.prune("run", 90, 2) == 2
+    assert [run_id for run_id, *_ in house.store.prune_runs([], 90, 2)] == [runs_by_age[0], runs_by_age[2]]
     assert house.run(runs_by_age[1]).id == runs_by_age[1]
 
 

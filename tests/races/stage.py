@@ -158,10 +158,10 @@ def _statements_watched() -> Iterator[None]:
     """Every statement of the store passes the stops of the actor who runs it."""
     plain = direct.Line._execute
 
-    def watched(line: direct.Line, statement: sa.TextClause, params: direct.Row) -> Any:
+    def watched(line: direct.Line, statement: sa.TextClause, params: direct.Row, **how: Any) -> Any:
         _pass(statement)
         try:
-            return plain(line, statement, params)
+            return plain(line, statement, params, **how)
         except Exception as error:
             actor: Actor | None = getattr(_playing, "actor", None)
             if actor is not None:

@@ -163,9 +163,12 @@ class MemoryStore:
         now = self.now()
         gates = [self.gates.get((key, tenant)) for key in keys for tenant in (turn.tenant_id, None)]
         shut = [gate for gate in gates if gate is not None and gate.state != "open"]
-        blocking = [g.until for g in shut if g.until > now and not (g.state == "probing" and g.holder == turn.token)]
+        blocking = [g for g in shut if g.until > now and not (g.state == "probing" and g.holder == turn.token)]
         if blocking:
-            return GatePass((max(blocking) - now).total_seconds(), frozenset())
+            until = max(gate.until for gate in blocking)
+            return GatePass(
+                (until - now).total_seconds(), frozenset(), min(g.key for g in blocking if g.until == until)
+            )
         for gate in shut:
             self.write(gate, state="probing", holder=turn.token, until=now + seconds(probe_s))
         return GatePass(None, frozenset(gate.key for gate in shut))
@@ -228,6 +231,11 @@ class MemoryStore:
         rows.sort(key=lambda run: (run.check_at, run.id.int))
         return [(run.id, run.tenant_id, run.kind) for run in rows[:most]]
 
+    def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
+        run = self.runs[run_id]
+        if run.check_at <= self.now():
+            self.write(run, check_at=self.now() + seconds(120))
+
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         lane = self.lanes.get(baton.lane_id)
         if lane is None or lane.status is not ACTIVE or (lane.epoch, lane.seq) != (baton.epoch, baton.seq):
@@ -244,6 +252,9 @@ class MemoryStore:
 
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return 0
+
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
+        return []
 
     # What several statements share.
 
@@ -400,8 +411,11 @@ class MemoryTx:
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self.s.append(self.s.signals, (tenant_id, name, payload))
 
-    def apply(self, effect: Effect) -> None:
+    def apply(self, effect: Effect) -> int:
         raise NotImplementedError(effect.statement.name)
+
+    def forget_run(self, run: Run) -> None:
+        raise NotImplementedError(run.id)
 
     def request_cancel(self, run: Run) -> None:
         self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now(), paused_at=None)

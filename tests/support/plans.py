@@ -152,10 +152,10 @@ def _a_step(connection: sa.Connection, sizes: Sizes) -> Measured:
     lane_id, _ = _a_waiting_lane(connection)
     connection.execute(sa.text("update lane set next_due_at = now() where id = :id"), {"id": lane_id})
     held = {"lane_id": lane_id, "epoch": 1, "seq": 1, "token": new_id()}
-    yield "claim", explain(connection, sql.CLAIM, {**held, "kind": "tally", "lease_s": 70})
+    yield "claim", explain(connection, sql.CLAIM, {**held, "kind": "tally", "lease": "70 s", "watch": "130 s"})
     change = {
-        "status": "active", "cursor": '{"n": 2}', "progress": 1, "attempts": 0, "error": None, "delay_s": 0,
-        "outcome": "moved", "rows": ROWS_PER_STEP, "ms": 1, "many": ROWS_PER_STEP,
+        "status": "active", "cursor": '{"n": 2}', "progress": 1, "attempts": 0, "error": None, "delay": "0 s", "sends": True, "look": "90 s",
+        "outcome": "moved", "rows": ROWS_PER_STEP, "ms": 1, "waits_for": None, "many": ROWS_PER_STEP,
     }  # fmt: skip
     yield "commit", explain(connection, sql.commit_turn((ADD_MANY,)), {**held, **change})
     batons = db.jsonb([{"lane_id": str(lane_id), "epoch": 1, "seq": 2, "resend_no": 0}])

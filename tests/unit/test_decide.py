@@ -223,6 +223,7 @@ def test_a_decision_writes_exactly_this(decision: Decision, change: LaneChange) 
                 delay_s=110,
                 problem=Problem("throttled", "the upstream asks to wait"),
                 closes_gate=GateClosing(key="api", shared=True, retry_after_s=100, reason="the upstream asks to wait"),
+                waits_for="gate:api",
             ),
             id="throttled: spends nothing, closes the gate",
         ),

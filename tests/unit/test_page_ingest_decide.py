@@ -123,7 +123,7 @@ def crawl(upstream: Any, limit: int = 10, seen: set[str] | None = None, most: in
 def _ids(decision: Continue | Finish) -> list[str]:
     import orjson
 
-    return [row["external_id"] for effect in decision.effects for row in orjson.loads(effect.params.get("items", "[]"))]
+    return [row[0] for effect in decision.effects for row in orjson.loads(effect.params.get("items", "[]"))]
 
 
 def crawl_until_clean(upstream: MovingList, limit: int, rounds: int = 60) -> set[str]:

@@ -1,0 +1,114 @@
+"""The statements of every step keep their plans on the server: whom they serve, when they are renewed, what loses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pg8000.exceptions import DatabaseError
+
+from shared.kernel import db, direct, flights
+from shared.kernel.flights import Connection
+
+ALICE, BOB = UUID("a11ce000-0000-4000-8000-000000000001"), UUID("b0b00000-0000-4000-8000-000000000002")
+ECHO = "select $1::int as x"
+KEPT = "select count(*) from pg_prepared_statements where name like 'often%'"
+
+
+@pytest.fixture
+def line(database_url: str) -> Iterator[Connection]:
+    where = sa.make_url(database_url)
+    address = {"user": where.username, "host": where.host, "port": where.port, "database": where.database}
+    with closing(Connection(**address, ssl_context=False, keeps_plans=True)) as connection:
+        connection.autocommit = True
+        yield connection
+
+
+def _kept(line: Connection) -> int:
+    return int(line.execute_simple(KEPT).rows[0][0])
+
+
+def test_a_statement_that_comes_often_is_parsed_once_and_is_one_flight(line: Connection) -> None:
+    before = line.flights
+    assert [line.execute_often(ECHO, [n]).rows for n in range(9)] == [[[n]] for n in range(9)]
+    assert line.flights - before == 9
+    assert _kept(line) == 1
+    (calls,) = line.execute_simple("select generic_plans + custom_plans from pg_prepared_statements").rows[0]
+    assert calls == 9
+
+
+def test_a_plan_is_made_anew_after_so_many_uses(line: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights, "PLAN_USES", 3)
+    for n in range(10):
+        assert line.execute_often(ECHO, [n]).rows == [[n]]
+    assert _kept(line) == 1
+    assert line.execute_simple("select name from pg_prepared_statements").rows == [["often_4"]]
+
+
+def test_a_plan_serves_each_tenant_its_own_rows(line: Connection) -> None:
+    line.execute_simple(
+        "create table secret (tenant_id uuid, word text); alter table secret enable row level security;"
+        "create policy mine on secret to public using"
+        " (tenant_id = (select nullif(current_setting('app.tenant', true), '')::uuid));"
+        f"insert into secret values ('{ALICE}', 'ours'), ('{BOB}', 'theirs');"
+        "grant select on secret to baton_worker; set role baton_worker"
+    )
+    ask = "select word from secret where $1 = 1"
+    for _ in range(12):
+        for tenant, word in ((ALICE, "ours"), (BOB, "theirs")):
+            line.before_next(db.SET_TENANT, str(tenant))
+            assert line.execute_often(ask, [1]).rows == [[word]]
+        assert line.execute_often(ask, [1]).rows == []
+    assert _kept(line) == 1
+
+
+def test_plans_that_a_pooler_lost_are_done_without_and_the_tenant_still_rides(line: Connection) -> None:
+    ask = "select current_setting('app.tenant', true), $1::int"
+    line.execute_often(ask, [1])
+    line.execute_simple("deallocate all")
+    line.before_next(db.SET_TENANT, str(ALICE))
+    assert line.execute_often(ask, [2]).rows == [[str(ALICE), 2]]
+    assert line.execute_often(ECHO, [3]).rows == [[3]]
+    assert _kept(line) == 0
+
+
+def test_a_migration_that_changes_an_answer_does_not_fail_the_statement(line: Connection) -> None:
+    line.execute_simple("create table changing (x int); insert into changing values (1)")
+    ask = "select * from changing where x = $1"
+    assert line.execute_often(ask, [1]).rows == [[1]]
+    line.execute_simple("alter table changing add y text default 'new'")
+    assert line.execute_often(ask, [1]).rows == [[1, "new"]]
+
+
+def test_a_statement_that_fails_can_be_asked_again(line: Connection) -> None:
+    ask = "select 1 / $1::int"
+    for divisor in (0, 1, 0, 1, 1):
+        if divisor:
+            assert line.execute_often(ask, [divisor]).rows == [[1]]
+        else:
+            with pytest.raises(DatabaseError):
+                line.execute_often(ask, [divisor])
+    assert _kept(line) <= 2
+
+
+def test_only_so_many_plans_are_kept(line: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights, "MOST_PLANS", 2)
+    for n in range(5):
+        assert line.execute_often(f"select $1::int + {n}", [1]).rows == [[1 + n]]
+    assert _kept(line) == 2
+
+
+@pytest.mark.parametrize("pool", ["one", "none"])
+def test_nothing_is_named_in_a_transaction_or_behind_a_pooler(database_url: str, pool: str) -> None:
+    engine = db.connect_engine(database_url, pool=pool)  # type: ignore[arg-type]
+    echo, kept = sa.text("select cast(:x as int) as x"), sa.text(KEPT)
+    with direct.together(engine, None) as line:
+        assert line.often(echo, {"x": 1}) == {"x": 1}
+        assert line.scalars(kept, {}) == [0]
+    with direct.alone(engine) as line:
+        assert line.often(echo, {"x": 2}) == {"x": 2}
+        assert line.scalars(kept, {}) == [1 if pool == "one" else 0]
+    engine.dispose()
