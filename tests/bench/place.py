@@ -48,6 +48,7 @@ class Place:
     engine: sa.Engine
     owner: sa.Engine
     limit: Connection
+    limit_with_plans: Connection
     ports: Ports
     queue: ListQueue
 
@@ -104,7 +105,9 @@ def place(settings: Mapping[str, str] = NO_SETTINGS) -> Iterator[Place]:
         stack.callback(owner.dispose)
         limit = bare.connect(url)
         stack.callback(limit.close)
+        with_plans = bare.connect(url, keeps_plans=True)
+        stack.callback(with_plans.close)
         queue = ListQueue()
-        found = Place(admin, url, engine, owner, limit, Ports(store=PgStore(engine), queue=queue), queue)
+        found = Place(admin, url, engine, owner, limit, with_plans, Ports(store=PgStore(engine), queue=queue), queue)
         found.owner_runs(rows.SCHEMA)
         yield found

@@ -148,6 +148,30 @@ def test_metrics_are_written_even_if_the_work_fails(rig: Rig, lines: ReadOut) ->
     assert [line["Tick"] for line in lines()] == [[1.0]]
 
 
+def test_a_tick_tells_the_alarms_how_much_it_mended_and_the_api_that_it_lives(rig: Rig) -> None:
+    handler = tick_handler(rig.ports, rig.kinds)
+    rig.start()
+    rig.purge()
+    rig.now += 600
+
+    handler({}, FakeContext())
+
+    assert rig.counted[Metric.REPAIRS] == rig.counted[Metric.REPAIR] == 1
+    assert [row.name for row in rig.rows("select name from beat")] == ["tick"]
+
+
+def test_a_tick_that_fails_is_no_sign_of_life(rig: Rig) -> None:
+    def away(*_: object) -> None:
+        raise RuntimeError("the queue's address is wrong")
+
+    broken = replace(rig.ports, store=type("Store", (type(rig.ports.store),), {"due_runs": away})(rig.engine))
+
+    with pytest.raises(RuntimeError):
+        tick_handler(broken, rig.kinds)({}, FakeContext())
+
+    assert rig.rows("select name from beat") == []
+
+
 def test_a_meter_that_fails_does_not_fail_the_messages(rig: Rig) -> None:
     class Broken(EmfMeter):
         def flush(self) -> None:

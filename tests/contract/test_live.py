@@ -60,6 +60,11 @@ def test_a_url_is_enough(aws: None, url_as: Callable[[str], str]) -> None:
     assert ports.relay.tick_batch == 7
 
 
+def test_somebody_else_may_enter_by_the_same_url(aws: None, url_as: Callable[[str], str]) -> None:
+    assert _who({"DATABASE_URL": url_as("baton_worker"), "BATON_DB_USER": "baton_api"}) == "baton_api"
+    assert _who({"DATABASE_URL": url_as("baton_worker"), "BATON_DB_USER": ""}) == "baton_worker"
+
+
 def test_ports_are_built_without_calling_anyone(aws: None) -> None:
     live_ports({"DATABASE_URL": "postgresql://baton_worker@203.0.113.1/baton"})
 

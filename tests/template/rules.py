@@ -311,9 +311,7 @@ def secrets_are_not_echoed(template: Node) -> list[str]:
     return [
         f"{name} would be shown to everybody who may look at the stack"
         for name, parameter in template["Parameters"].items()
-        if re.search(r"Password$|Url$", name)
-        and name not in {"NivodaBaseUrl", "AwsEndpointUrl"}
-        and parameter.get("NoEcho") is not True
+        if re.search(r"Password$|DatabaseUrl$", name) and parameter.get("NoEcho") is not True
     ]
 
 

@@ -10,10 +10,16 @@ from shared.kernel.flights import Connection
 SET_TENANT = "select set_config('app.tenant', $1, true)"
 
 
-def connect(url: str, user: str = "baton_worker") -> Connection:
+def connect(url: str, user: str = "baton_worker", *, keeps_plans: bool = False) -> Connection:
     """A connection on which each statement is its own transaction until `begin` is asked for."""
     parts = urlsplit(url)
-    connection = Connection(user=user, host=parts.hostname, port=parts.port or 5432, database=parts.path.lstrip("/"))
+    connection = Connection(
+        user=user,
+        host=parts.hostname,
+        port=parts.port or 5432,
+        database=parts.path.lstrip("/"),
+        keeps_plans=keeps_plans,
+    )
     connection.autocommit = True
     return connection
 
@@ -21,4 +27,10 @@ def connect(url: str, user: str = "baton_worker") -> Connection:
 def rows(connection: Connection, statement: str, *values: Any) -> list[Any]:
     """One statement, one flight."""
     found: list[Any] = connection.execute_unnamed(statement, values).rows or []
+    return found
+
+
+def rows_often(connection: Connection, statement: str, *values: Any) -> list[Any]:
+    """The same for a statement whose plan the server keeps, if the connection was made for that."""
+    found: list[Any] = connection.execute_often(statement, values).rows or []
     return found

@@ -12,6 +12,7 @@ from shared.kernel.flights import Connection
 from tests.bench import rows
 from tests.bench.limits.bare import SET_TENANT
 from tests.bench.limits.bare import rows as ask
+from tests.bench.limits.bare import rows_often as ask_often
 
 CLAIM = """
 update lane l
@@ -75,11 +76,11 @@ class Lane:
         """Two flights; the tenant rides in the second."""
         token, n = self.claim()
         self._connection.before_next(SET_TENANT, self._tenant)
-        ((_, _, self._seq, _),) = ask(self._connection, COMMIT, *self.commit_values(token, n, "moved", "active"))
+        ((_, _, self._seq, _),) = ask_often(self._connection, COMMIT, *self.commit_values(token, n, "moved", "active"))
 
     def claim(self) -> tuple[uuid.UUID, int]:
         token = new_uuid()
-        (row,) = ask(self._connection, CLAIM, token, self.id, 1, self._seq)
+        (row,) = ask_often(self._connection, CLAIM, token, self.id, 1, self._seq)
         return token, row[2]["n"]
 
     def commit_values(self, token: uuid.UUID, n: int, outcome: str, status: str) -> tuple[Any, ...]:

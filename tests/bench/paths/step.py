@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shared.kernel.flights import Connection
 from shared.kernel.model import StepOutcome
 from shared.kernel.run import start_run
 from shared.kernel.step import take_turn
@@ -13,12 +14,14 @@ from tests.bench.place import TENANT, Place, trips
 
 
 def measure(place: Place, *, steps: int, rounds: int, label: str = "") -> list[Figure]:
-    ours, theirs = product_side(place, steps), limit_side(place, steps)
-    found = race([ours, theirs], rounds)
+    ours, theirs = product_side(place, steps), limit_side(place, steps, "limit", place.limit)
+    kept = limit_side(place, steps, "kept", place.limit_with_plans)
+    found = race([ours, theirs, kept], rounds)
     flights, statements = trips(place.product_connection(), ours.prepare())
     bare_flights, bare_statements = trips(place.limit, theirs.prepare())
     return [
         versus(f"one step, against bare statements{label}", "steps/s", found, "product", "limit", ">= 0.8"),
+        versus(f"one step, against bare statements with kept plans{label}", "steps/s", found, "product", "kept"),
         *cpu(f"one step{label}", found, "product", "limit"),
         Figure(name=f"network flights per step{label}", value=flights, unit="", against=bare_flights, goal="<= 4"),
         Figure(name=f"statements per step{label}", value=statements, unit="", against=bare_statements),
@@ -40,9 +43,9 @@ def product_side(place: Place, steps: int) -> Side:
     return Side("product", prepare, place.product_connection)
 
 
-def limit_side(place: Place, steps: int) -> Side:
+def limit_side(place: Place, steps: int, name: str, connection: Connection) -> Side:
     def prepare() -> Act:
-        lane = limit.Lane(place.limit, TENANT)
+        lane = limit.Lane(connection, TENANT)
         lane.create()
         lane.step()
 
@@ -53,7 +56,7 @@ def limit_side(place: Place, steps: int) -> Side:
 
         return act
 
-    return Side("limit", prepare, place.bare_connection)
+    return Side(name, prepare, lambda: connection)
 
 
 def _turn(place: Place) -> None:
