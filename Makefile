@@ -32,7 +32,7 @@ $(READY): requirements-dev.lock
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
-	@printf '%s\n' '#!$(CURDIR)/$(RUN)' 'import sys' 'sys.path.insert(0, "$(CURDIR)")' 'from infra.local.cli import main' 'sys.exit(main())' > $(BATON)
+	@printf '%s\n' '#!$(CURDIR)/$(RUN)' 'import sys' 'sys.path.insert(0, "$(CURDIR)")' 'from infra.cli import main' 'sys.exit(main())' > $(BATON)
 	@chmod +x $(BATON)
 	@touch $@
 

@@ -19,33 +19,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from infra.client import cli as client
 from infra.local import supervise
 from infra.local.binaries import PostgresError
 from infra.local.cloud import HOME, STONES, Address, Cloud
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
 from infra.local.ministack import MiniStackError
-from infra.local.progress import view, watch
-from infra.local.runs import TENANT, Runs, configuration_of, functions_of, queues_of
+from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
-from shared.kernel.errors import NotFound, Refused
 
-INGEST = {"source": "nivoda", "low": 200, "high": 20_000, "partition_records": 1_000, "page_size": 50}
+# Not runs: the schema's version, who may enter, and by which accounts we enter elsewhere.
+KEPT = ("alembic_version", "tenant", "member", "super_admin", "machine_token", "signing_key", "connection")
 FOLLOW_EVERY_S = 1.0
-LONGEST_WATCH_S = 24 * 3600.0
-KNOWN_ERRORS = (CloudError, DeployError, InvokeError, MiniStackError, PostgresError, Refused)
+KNOWN_ERRORS = (CloudError, DeployError, InvokeError, MiniStackError, PostgresError)
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.run.__module__ == client.__name__:
+        return client.run(options)
     try:
         return int(options.run(options) or 0)
     except KeyboardInterrupt:
         return 130
-    except NotFound:
-        return _complain("there is no such run; `baton watch` without an id shows the newest")
     except KNOWN_ERRORS as error:
         return _complain(str(error))
     except (ClientError, BotoCoreError) as error:
@@ -129,11 +128,11 @@ def _depths(address: Address) -> dict[str, tuple[int, int]]:
 
 
 def reset(options: argparse.Namespace) -> None:
-    """Runs and rows are forgotten and queues emptied; what is deployed stays."""
+    """Runs and rows are forgotten and queues emptied; what is deployed stays, and so do people and their connections."""
     address = _up(options)
     with Runs(address) as runs:
         tables = runs.sql(
-            "select tablename from pg_tables where schemaname = 'public' and tablename <> 'alembic_version'"
+            "select tablename from pg_tables where schemaname = 'public' and tablename <> all(:kept)", kept=list(KEPT)
         )
         runs.sql(f"truncate {', '.join(row['tablename'] for row in tables)}")
     purge(address)
@@ -237,69 +236,19 @@ def _function(address: Address, name: str) -> str:
     return wanted
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- people and the rest ----------------------------------------------------------------------------------------------
 
 
-def start(options: argparse.Namespace) -> int:
-    try:
-        params = json.loads(options.params)
-    except ValueError as error:
-        raise CloudError(f"--params is not JSON: {error}") from None
-    with Runs(_up(options)) as runs:
-        run_id = runs.start(options.kind, params, options.tenant)
-        if not options.watch:
-            print(json.dumps({"run": str(run_id)}) if options.json else run_id)
-            return 0
-        return _watch(runs, run_id)
+def user_add(options: argparse.Namespace) -> None:
+    from infra.local.people import add_user  # noqa: PLC0415 - the other commands need not wait for it
 
-
-def ingest(options: argparse.Namespace) -> int:
-    chosen = {name: getattr(options, name) for name in INGEST if getattr(options, name, None) is not None}
-    options.kind, options.params = "page_ingest", json.dumps({**INGEST, **chosen})
-    return start(options)
-
-
-def watch_run(options: argparse.Namespace) -> int:
-    with Runs(_up(options)) as runs:
-        run_id = options.id or runs.newest()
-        if run_id is None:
-            raise CloudError("there is no run yet: `baton ingest --watch` starts one")
-        if options.json:
-            now = runs.progress(run_id)
-            print(json.dumps({"run": now.run, "lanes": now.lanes, **runs.figures(run_id)}, default=str))
-            return 0
-        return _watch(runs, run_id)
-
-
-def retry(options: argparse.Namespace) -> int:
-    with Runs(_up(options)) as runs:
-        runs.retry(options.id)
-        return _watch(runs, options.id) if options.watch else 0
-
-
-def cancel(options: argparse.Namespace) -> None:
-    with Runs(_up(options)) as runs:
-        runs.cancel(options.id)
-
-
-def _watch(runs: Runs, run_id: UUID) -> int:
-    with view(console) as shown:
-        now = watch(runs, run_id, shown, seconds=LONGEST_WATCH_S)
-    figures = runs.figures(run_id)
-    said = ", ".join(f"{figures[name]:,} {name}" for name in ("rows", "pages", "steps", "retries", "repairs"))
-    _say(f"{now.run['status']} ({now.run['outcome']}) after {figures['seconds']:.1f} s: {said}")
-    if now.run["error"]:
-        _say(f"why: {now.run['error'].get('message')}")
-    return 0 if now.run["status"] == "succeeded" else 1
+    add_user(options, lambda: _up(options))
 
 
 def run_demo(options: argparse.Namespace) -> int:
     from infra.local.demo import demo  # noqa: PLC0415 - the other commands need not wait for it
 
     return demo(console, stones=options.stones, seed=options.seed)
-
-
-# --- the rest ---------------------------------------------------------------------------------------------------------
 
 
 def _up(options: argparse.Namespace) -> Address:
@@ -346,21 +295,12 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("-e", "--event", default="-", help="a file (events/ has one for each); default: standard input")
     command("tick", tick, "what the schedule does every minute, now")
 
-    made = command("start", start, "start a run of any kind", answers_json=True)
-    made.add_argument("kind")
-    made.add_argument("--params", default="{}", help="JSON")
-    _add_starting(made)
-    made = command("ingest", ingest, "start a page ingestion of the stand-in's catalogue", answers_json=True)
-    for name, value in INGEST.items():
-        made.add_argument(f"--{name.replace('_', '-')}", type=type(value), help=f"default: {value}")
-    _add_starting(made)
-    made = command("watch", watch_run, "how far a run is, until it ends", answers_json=True)
-    made.add_argument("id", nargs="?", type=UUID, help="default: the newest")
-    made = command("retry", retry, "try an ended run again where it stopped")
-    made.add_argument("id", type=UUID)
-    made.add_argument("--watch", action="store_true")
-    made = command("cancel", cancel, "ask a run to stop")
-    made.add_argument("id", type=UUID)
+    client.add_commands(commands)
+    below = commands.add_parser("user", help="people").add_subparsers(required=True, metavar="COMMAND")
+    made = below.add_parser("add", help="let somebody in, with the owner's rights")
+    made.set_defaults(run=user_add)
+    made.add_argument("--json", action="store_true", help="answer in JSON")
+    _add_user_arguments(made)
 
     made = command("demo", run_demo, "a catalogue through the local cloud while a function is killed; then all is gone")
     _add_catalogue(made, 10_000)
@@ -371,14 +311,24 @@ def _folder(text: str) -> Path:
     return Path(text).resolve()
 
 
+def _add_user_arguments(made: argparse.ArgumentParser) -> None:
+    made.add_argument("email")
+    made.add_argument("--role", choices=["admin", "member", "viewer", "worker"], default="member")
+    made.add_argument("--tenant", required=True, help="its name; made if there is none")
+    made.add_argument("--super-admin", action="store_true", help="may act in every tenant")
+    made.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    made.add_argument("--subject", help="`sub` at another issuer than the user pool: no user is made")
+    made.add_argument(
+        "--owner-url",
+        default=os.environ.get("BATON_OWNER_URL"),
+        help="a deployed database, as its owner (BATON_OWNER_URL)",
+    )
+    made.add_argument("--user-pool", help="with --owner-url: the output UserPoolId of the stack")
+
+
 def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:
     parser.add_argument("--stones", type=int, default=stones, help=f"how many the stand-in has (default: {stones:,})")
     parser.add_argument("--seed", type=int, default=0, help="which catalogue it is")
-
-
-def _add_starting(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", type=UUID, default=TENANT)
-    parser.add_argument("--watch", action="store_true", help="show it until it ends")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,24 @@
+"""The command `baton`. What only speaks to the API does not wait for the libraries of the local cloud."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from infra.client import cli as client
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = (
+        given[2:] if given[:1] == ["--home"] else given[1:] if given[:1] and given[0].startswith("--home=") else given
+    )
+    if words and words[0] in client.COMMANDS:
+        return client.main(given)
+    from infra.local.cli import main as local  # noqa: PLC0415 - as above
+
+    return local(given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

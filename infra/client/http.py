@@ -1,0 +1,114 @@
+"""The HTTP API as a client sees it: one call, one answer, and every refusal as one clear sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+
+API = "/api/v1"
+MACHINES = "/machine"
+MACHINE_TOKEN = "baton_"  # noqa: S105 - how machine tokens begin
+SECONDS = urllib3.Timeout(connect=5, read=35)  # the gateway gives up after 30
+POOL = urllib3.PoolManager(retries=False)
+
+
+class Refusal(RuntimeError):
+    """What was asked is not done; the message says why, and what to do."""
+
+    def __init__(self, message: str, problem: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem or {"detail": message}
+
+
+class Session(Protocol):
+    """Who asks: the token of the moment, and a new one when the old is over."""
+
+    def token(self) -> str: ...
+    def renew(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    url: str
+    session: Session
+    tenant: str | None = None
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self._call("GET", path, None, query)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
+        return self._call("POST", path, body, {}, {"Idempotency-Key": key} if key else {})
+
+    def delete(self, path: str) -> Any:
+        return self._call("DELETE", path, None, {})
+
+    def pages(self, path: str, name: str, most: int, **query: Any) -> Iterator[Any]:
+        """The rows of a list, page after page, until there are enough."""
+        cursor = None
+        while most > 0:
+            page = self.get(path, **query, limit=min(most, 100), cursor=cursor)
+            yield from page[name]
+            most -= len(page[name])
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def _call(
+        self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Any:
+        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        for is_second in (False, True):
+            token = self.session.token()
+            door = MACHINES if token.startswith(MACHINE_TOKEN) else ""
+            sent = {"authorization": f"Bearer {token}", "accept": "application/json", **(headers or {})}
+            sent |= {"x-tenant-id": self.tenant} if self.tenant else {}
+            where = f"{self.url}{door}{API}{path}{'?' + asked if asked else ''}"
+            status, answer = ask(method, where, sent, body)
+            if status == 401 and not is_second and self.session.renew():
+                continue
+            return _read(status, answer)
+        raise AssertionError
+
+
+def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> tuple[int, bytes]:
+    """One request. A local cloud gives each API a name below `localhost`, which not every resolver knows."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    sent = {**headers, "content-type": "application/json"} if body is not None else dict(headers)
+    sent = {**sent, **({"content-type": headers["content-type"]} if "content-type" in headers else {})}
+    if host.endswith(".localhost"):
+        sent["host"] = parts.netloc
+        url = url.replace(f"//{parts.netloc}", f"//127.0.0.1:{parts.port or 80}", 1)
+    elif parts.scheme != "https" and host not in {"localhost", "127.0.0.1", "::1"}:
+        raise Refusal(f"{parts.scheme}://{parts.netloc} is not encrypted: a token is only sent over https://")
+    try:
+        answer = POOL.request(
+            method,
+            url,
+            body=None if body is None else json.dumps(body).encode(),
+            headers=sent,
+            timeout=SECONDS,
+            redirect=False,
+        )
+    except urllib3.exceptions.HTTPError as error:
+        raise Refusal(f"{parts.scheme}://{parts.netloc} does not answer: {type(error).__name__}") from None
+    return answer.status, answer.data
+
+
+def _read(status: int, answer: bytes) -> Any:
+    try:
+        said = json.loads(answer) if answer else {}
+    except ValueError:
+        said = {}
+    if status < 400:
+        return said
+    problem = said if isinstance(said, dict) else {}
+    if status == 401:
+        raise Refusal("you are not logged in, or no longer: `baton login`", problem)
+    detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"
+    raise Refusal(str(detail), {"status": status, **problem})
