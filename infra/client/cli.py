@@ -199,6 +199,23 @@ def connection_delete(options: argparse.Namespace) -> None:
     client.delete(f"/connections/{_connection(client, options.connection)}")
 
 
+def token_add(options: argparse.Namespace) -> None:
+    body = {"name": options.name, "role": options.role}
+    body |= {"expires_in_days": options.days} if options.days else {}
+    made = _client(options).post("/tokens", body)
+    print(json.dumps(made) if options.json else made["token"])
+
+
+def token_list(options: argparse.Namespace) -> None:
+    rows = list(_client(options).pages("/tokens", "tokens", options.limit))
+    columns = ("id", "name", "role", "created_at", "expires_at", "revoked_at", "last_used_at")
+    _tell(options, rows, lambda found: show.table(found, *columns))
+
+
+def token_revoke(options: argparse.Namespace) -> None:
+    _client(options).delete(f"/tokens/{options.id}")
+
+
 def _connection(client: Client, wanted: str) -> str:
     rows = client.pages("/connections", "connections", 1000)
     found = [row["id"] for row in rows if wanted in (row["id"], row["name"], f"{row['provider']}/{row['name']}")]
@@ -296,6 +313,14 @@ def add_commands(commands: Commands) -> None:
     ):
         _command(below, name, do, text).add_argument("connection", help="its name or id")
 
+    below = commands.add_parser("token", help="tokens of machines").add_subparsers(required=True, metavar="COMMAND")
+    made = _command(below, "add", token_add, "make a token for a machine (BATON_TOKEN); it is shown this once")
+    made.add_argument("name")
+    made.add_argument("--role", choices=["admin", "member", "viewer", "worker"], default="member")
+    made.add_argument("--days", type=int, help="how long it lives (default: until it is revoked)")
+    _most(_command(below, "list", token_list, "all of the tenant's, also those that are over"))
+    _with_id(_command(below, "revoke", token_revoke, "let a token in no more"))
+
 
 def _command(commands: Commands, name: str, do: Callable[..., Any], text: str) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
@@ -329,5 +354,20 @@ def _id(text: str) -> str:
 
 
 COMMANDS = frozenset(
-    {"login", "logout", "me", "runs", "run", "start", "ingest", "watch", *ACTS, "why", "gates", "audit", "connection"}
+    {
+        "login",
+        "logout",
+        "me",
+        "runs",
+        "run",
+        "start",
+        "ingest",
+        "watch",
+        *ACTS,
+        "why",
+        "gates",
+        "audit",
+        "connection",
+        "token",
+    }
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,7 +20,11 @@ LINE_EVERY_S = 2.0
 ENDED = frozenset({"succeeded", "failed", "canceled"})
 COLOURS = {"succeeded": "green", "failed": "red", "canceled": "yellow", "paused": "yellow"}
 
+NEVER_FOLDED = frozenset({"id", "kind", "status", "outcome", "at", "created_at", "key", "provider", "name", "action"})
+
 console = Console(highlight=False, soft_wrap=True)
+if not console.is_terminal:
+    console.width = 200  # a log or a pipe has no edge
 
 
 def table(rows: Sequence[Mapping[str, Any]], *columns: str) -> None:
@@ -30,7 +34,7 @@ def table(rows: Sequence[Mapping[str, Any]], *columns: str) -> None:
         return
     made = Table(box=None, pad_edge=False)
     for column in columns:
-        made.add_column(column.partition(".")[0], overflow="fold", no_wrap=column == "id")
+        made.add_column(column.partition(".")[0], overflow="fold", no_wrap=column in NEVER_FOLDED)
     for row in rows:
         made.add_row(*(cell(_at(row, column), column) for column in columns))
     console.print(made)
@@ -56,6 +60,8 @@ def cell(value: Any, column: str = "") -> str:
         return datetime.fromisoformat(value).strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, dict):
         return ", ".join(f"{name}={cell(each)}" for name, each in value.items() if each is not None)
+    if isinstance(value, list):
+        return "; ".join(cell(each) for each in value)
     return escape(str(value))
 
 
@@ -66,7 +72,11 @@ def _at(row: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def watch(client: Client, run_id: str, *, sleep: Callable[[float], None] = time.sleep) -> Any:
+def pause() -> None:
+    time.sleep(LOOK_EVERY_S)
+
+
+def watch(client: Client, run_id: str) -> Any:
     """Show a run until it has ended; what it is then."""
     view = Bars() if console.is_terminal else Lines()
     with view:
@@ -80,7 +90,7 @@ def watch(client: Client, run_id: str, *, sleep: Callable[[float], None] = time.
             view.show(run, parts)
             if run["status"] in ENDED:
                 return run
-            sleep(LOOK_EVERY_S)
+            pause()
 
 
 def _has_parts(run: Mapping[str, Any]) -> bool:
@@ -121,7 +131,7 @@ class Bars(AbstractContextManager["Bars"]):
             self._tasks[name] = self._bars.add_task(name, total=total, state="")
         self._bars.update(self._tasks[name], completed=done, total=total, state=escape(state))
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         self._bars.start()
         return self
 

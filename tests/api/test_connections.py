@@ -168,7 +168,7 @@ def test_two_at_once_make_one_and_the_row_keeps_to_the_secret_of_who_was_first(
 
     assert (inner[0].status_code, outer.status, outer.code) == (201, 409, "name_taken")
     assert len(kept_secrets(vault)) == 1
-    connection = json.loads(inner[0].body)["id"]
+    connection = json.loads(inner[0].body or "")["id"]
     assert door.call(acme.admin, "POST", f"/connections/{connection}/check").json()["works"]
 
 
@@ -261,7 +261,8 @@ def test_only_admins_move_connections_and_another_tenants_is_unknown(
 
 def test_lists_come_in_pages(door: Door, acme: TenantHouse, nivoda: NivodaStandIn) -> None:
     ids = [made(door, acme.admin, asked(nivoda, name=f"c{n}")) for n in range(5)]
-    seen, cursor = [], {}
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
     while True:
         page = door.call(acme.viewer, "GET", "/connections", limit=2, provider="nivoda", **cursor).json()
         seen += [each["id"] for each in page["connections"]]
@@ -367,9 +368,14 @@ def test_a_secret_is_not_asked_for_at_every_step(
     door: Door, acme: TenantHouse, nivoda: NivodaStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = made(door, acme.admin, asked(nivoda))
-    kind, gets = ingest_of(door), []
-    real = SecretsManager.get
-    monkeypatch.setattr(SecretsManager, "get", lambda self, *args: gets.append(args) or real(self, *args))
+    kind, real = ingest_of(door), SecretsManager.get
+    gets = []
+
+    def get(self: SecretsManager, name: str, version: str) -> dict[str, str] | None:
+        gets.append(name)
+        return real(self, name, version)
+
+    monkeypatch.setattr(SecretsManager, "get", get)
 
     for _ in range(3):
         run_id = UUID(start(door, acme, connection=connection).json()["id"])

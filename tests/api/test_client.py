@@ -1,0 +1,204 @@
+"""Guards `baton` over the API: as one types it, against the real handler over real HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from infra.client import session, show
+from infra.client.cli import main
+from shared.kernel.auth import Role
+from shared.kernel.clock import new_id
+from tests.support.door import Door, TenantHouse
+from tests.support.gateway import CLIENT_ID, Gateway, served
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE = '{"lanes": 1, "target": 1}'
+
+
+class Command:
+    """`baton` with a home of its own; the place is a local cloud as its file describes it."""
+
+    def __init__(self, gateway: Gateway, url: str, home: Path, said: pytest.CaptureFixture[str]) -> None:
+        self.gateway, self.url, self.home, self._said = gateway, url, home, said
+        state = {"endpoint": url, "outputs": {"ApiUrl": url, "UserPoolClientId": CLIENT_ID}}
+        (home / session.STATE).write_text(json.dumps(state))
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        self._said.readouterr()
+        ended_with = main(["--home", str(self.home), *arguments])
+        said = "".join(self._said.readouterr())
+        assert ended_with == code, said
+        return said
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def baton(
+    door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Command]:
+    for name in ("BATON_URL", "BATON_TOKEN", "BATON_TENANT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    gateway = Gateway(door)
+    with served(gateway) as url:
+        yield Command(gateway, url, tmp_path, capsys)
+
+
+@pytest.fixture
+def as_admin(baton: Command, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.ADMIN].token or "")
+    return baton
+
+
+def test_a_login_is_kept_for_its_owner_alone_and_renewed(
+    baton: Command, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baton.gateway.people["ann@example.com"] = ("canary-pass", acme.admin.subject or "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("wrong\ncanary-pass\n"))
+    assert "Incorrect username or password" in baton("login", "ann@example.com", "--password-stdin", code=1)
+
+    assert "logged in" in baton("login", "ann@example.com", "--password-stdin")
+
+    kept = baton.home / session.KEPT
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert "canary" not in kept.read_text()
+    assert baton.json("me")["actor"] == acme.admin.actor
+
+    baton.gateway.tokens.clear()  # an hour later
+    assert baton.json("runs") == []
+    baton.gateway.tokens.clear()
+    assert baton.json("me")["actor"] == acme.admin.actor  # what was renewed was kept
+
+    baton("logout")
+    assert not kept.exists()
+
+
+def test_a_deployment_is_named_by_its_url_and_its_login_is_kept_at_home(
+    baton: Command, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (baton.home / session.STATE).unlink()
+    assert "`baton up`" in baton("runs", code=1)
+    assert "--client-id" in baton("login", "--url", baton.url, code=1)
+    place = session.Place(baton.url, baton.url, CLIENT_ID)
+    baton.gateway.people["ann@example.com"] = ("pass", acme.admin.subject or "")
+    session.log_in(place, session.user_home() / session.KEPT, "ann@example.com", "pass")
+
+    assert baton.json("me")["actor"] == acme.admin.actor
+    assert baton.json("me", "--url", baton.url + "/")["actor"] == acme.admin.actor
+    assert "not logged in at https://elsewhere.example" in baton("me", "--url", "https://elsewhere.example", code=1)
+    assert "is not encrypted" in _refused_plain()
+
+
+def _refused_plain() -> str:
+    with pytest.raises(session.Refusal) as caught:
+        session.ask("GET", "http://elsewhere.example/", {})
+    return str(caught.value)
+
+
+def test_a_run_from_its_start_to_its_retry(as_admin: Command, door: Door) -> None:
+    baton = as_admin
+    run_id = baton("start", "tally", "--params", ONE, "--label", "mine").strip()
+
+    assert [(run["id"], run["label"]) for run in baton.json("runs", "--label", "mine")] == [(run_id, "mine")]
+    assert baton.json("runs", "--status", "failed") == []
+    assert run_id in baton("run", "show", run_id)
+    baton("pause", run_id, "--reason", "lunch")
+    assert "The run is paused." in baton("why", run_id)
+    assert "The run is paused." in baton("runs")
+    baton("resume", run_id)
+    baton("cancel", run_id)
+    door.finish(UUID(run_id))
+    assert "already canceled" in baton("cancel", run_id, code=1)
+    baton("retry", run_id, "--reason", "again")
+    door.finish(UUID(run_id))
+
+    assert baton.json("run", "show", run_id)["status"] == "succeeded"
+    told = [line["type"] for line in baton.json("run", "history", run_id)]
+    assert [type_ for type_ in told if type_ in {"canceled", "succeeded"}] == ["canceled", "succeeded"]
+    acts = [(line["action"], line["reason"]) for line in baton.json("audit")]
+    assert (acts[0], acts[-2:]) == (("retry", "again"), [("pause", "lunch"), ("start", "")])
+
+
+def test_whoever_watches_sees_the_end_and_its_exit_code(
+    as_admin: Command, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    baton = as_admin
+    run_id = UUID(baton("start", "tally", "--params", ONE).strip())
+    looks = []
+
+    def a_second() -> None:
+        looks.append(1)
+        door.finish(run_id)
+
+    monkeypatch.setattr(show, "pause", a_second)
+
+    said = baton("watch")
+
+    assert said.startswith("queued: 0/1 lanes")
+    assert "succeeded (complete) after" in said
+    assert looks == [1]
+    assert baton.json("watch", str(run_id))["status"] == "succeeded"
+    canceled = baton("start", "tally", "--params", ONE).strip()
+    baton("cancel", canceled)
+    door.finish(UUID(canceled))
+    assert "canceled" in baton("watch", canceled, code=1)
+
+
+def test_refusals_are_one_sentence_or_the_problem_document(as_admin: Command) -> None:
+    baton = as_admin
+    assert baton("start", "nothing", code=1).startswith("baton: There is no kind of work 'nothing'")
+    assert "not JSON" in baton("start", "tally", "--params", "{", code=1)
+    assert baton("run", "show", str(new_id()), code=1) == "baton: There is no such thing here.\n"
+    assert json.loads(baton("run", "show", str(new_id()), "--json", code=1))["code"] == "not_found"
+    with pytest.raises(SystemExit) as usage:
+        baton("run", "show", "no-id")
+    assert usage.value.code == 2
+
+
+def test_the_same_key_starts_one_run(as_admin: Command) -> None:
+    first, again = (as_admin("start", "tally", "--params", ONE, "--key", "k1") for _ in range(2))
+
+    assert first == again
+    assert len(as_admin.json("runs")) == 1
+
+
+def test_lists_are_read_page_after_page(as_admin: Command, door: Door, acme: TenantHouse) -> None:
+    for _ in range(103):
+        door.start(acme)
+
+    assert len(as_admin.json("runs", "--limit", "102")) == 102
+    assert as_admin.gateway.requests.count(("GET", "/machine/api/v1/runs")) == 2
+
+
+def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    baton = as_admin
+    made = baton("token", "add", "ci", "--role", "viewer").strip()
+    (token,) = [each for each in baton.json("token", "list") if each["name"] == "ci"]
+    with monkeypatch.context() as other:
+        other.setenv("BATON_TOKEN", made)
+        assert baton.json("me")["tenants"][0]["role"] == "viewer"
+        assert "needs the role" in baton("start", "tally", code=1)
+    baton("token", "revoke", token["id"])
+    monkeypatch.setenv("BATON_TOKEN", made)
+    assert "`baton login`" in baton("me", code=1)
+    monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.ADMIN].token or "")
+    assert baton("gates") == "none\n"
+
+
+def test_a_client_that_only_speaks_http_imports_no_aws_and_no_database() -> None:
+    code = "import sys, infra.cli; print(sorted({'boto3', 'botocore', 'sqlalchemy', 'pg8000', 'shared'} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "[]"
