@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Self
 
@@ -139,13 +139,15 @@ class Bars(AbstractContextManager["Bars"]):
         self._bars.stop()
 
 
-class Lines(nullcontext["Lines"]):
+class Lines(AbstractContextManager["Lines"]):
     """For a log: a line when something has changed, not more often than every two seconds."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._next = 0.0
         self._last = ""
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def show(self, run: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
         progress = run["progress"]

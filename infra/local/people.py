@@ -70,7 +70,7 @@ def pool_user(pool: Any, pool_id: str, email: str, password: str) -> str:
             raise
     pool.admin_set_user_password(UserPoolId=pool_id, Username=email, Password=password, Permanent=True)
     found = pool.admin_get_user(UserPoolId=pool_id, Username=email)
-    return next(each["Value"] for each in found["UserAttributes"] if each["Name"] == "sub")
+    return str(next(each["Value"] for each in found["UserAttributes"] if each["Name"] == "sub"))
 
 
 def let_in(

@@ -16,6 +16,7 @@ import pytest
 
 from infra.client import session, show
 from infra.client.cli import main
+from infra.client.http import Refusal, ask
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 from tests.support.door import Door, TenantHouse
@@ -102,8 +103,8 @@ def test_a_deployment_is_named_by_its_url_and_its_login_is_kept_at_home(
 
 
 def _refused_plain() -> str:
-    with pytest.raises(session.Refusal) as caught:
-        session.ask("GET", "http://elsewhere.example/", {})
+    with pytest.raises(Refusal) as caught:
+        ask("GET", "http://elsewhere.example/", {})
     return str(caught.value)
 
 
@@ -128,7 +129,7 @@ def test_a_run_from_its_start_to_its_retry(as_admin: Command, door: Door) -> Non
     told = [line["type"] for line in baton.json("run", "history", run_id)]
     assert [type_ for type_ in told if type_ in {"canceled", "succeeded"}] == ["canceled", "succeeded"]
     acts = [(line["action"], line["reason"]) for line in baton.json("audit")]
-    assert (acts[0], acts[-2:]) == (("retry", "again"), [("pause", "lunch"), ("start", "")])
+    assert (acts[0], acts[-2:]) == (("run.retry", "again"), [("run.pause", "lunch"), ("run.start", "")])
 
 
 def test_whoever_watches_sees_the_end_and_its_exit_code(
@@ -147,7 +148,7 @@ def test_whoever_watches_sees_the_end_and_its_exit_code(
     said = baton("watch")
 
     assert said.startswith("queued: 0/1 lanes")
-    assert "succeeded (complete) after" in said
+    assert "succeeded (done) after" in said
     assert looks == [1]
     assert baton.json("watch", str(run_id))["status"] == "succeeded"
     canceled = baton("start", "tally", "--params", ONE).strip()

@@ -262,7 +262,7 @@ def test_only_admins_move_connections_and_another_tenants_is_unknown(
 def test_lists_come_in_pages(door: Door, acme: TenantHouse, nivoda: NivodaStandIn) -> None:
     ids = [made(door, acme.admin, asked(nivoda, name=f"c{n}")) for n in range(5)]
     seen: list[str] = []
-    cursor: dict[str, str] = {}
+    cursor: dict[str, Any] = {}
     while True:
         page = door.call(acme.viewer, "GET", "/connections", limit=2, provider="nivoda", **cursor).json()
         seen += [each["id"] for each in page["connections"]]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from infra.cli import main
 from infra.local import guard
-from infra.local.cli import main
 from infra.local.cloud import Address, throwaway_home
 from infra.local.deploy import ROOT
 from infra.local.supervise import LOG, end, is_held
@@ -42,8 +42,9 @@ class Command:
 
 
 @pytest.fixture
-def baton(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def baton(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
     with throwaway_home() as home:
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))  # whoever runs the tests may be logged in somewhere
         yield Command(home, capsys)
         end(home)
 
@@ -69,7 +70,7 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command) -> No
     assert "there is no function nobody" in baton("invoke", "nobody", code=1)
     assert "page_size: Input should be" in baton("ingest", "--page-size=5000", code=1)
     assert "not JSON" in baton("start", "page_ingest", "--params", "{", code=1)
-    assert "there is no kind of work nothing" in baton("start", "nothing", code=1)
+    assert "There is no kind of work 'nothing'" in baton("start", "nothing", code=1)
     assert '"message":"turn"' in baton("logs", "page_ingest")
     assert json.loads(baton("tick"))["finished"]
     baton("reset")
