@@ -1,0 +1,80 @@
+"""Guards that the calls of docs/api.md work as they stand there, by `baton` and by curl, in one shell from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from moto import mock_aws
+
+from infra.local.standins.nivoda import NivodaStandIn
+from shared.kernel.auth import Role
+from tests.api.conftest import acme, door, plain_logger
+from tests.support.door import ANONYMOUS, Door, TenantHouse
+from tests.support.gateway import Gateway, served
+
+__all__ = ["acme", "door", "plain_logger"]
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "api.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_calls_of_the_guide_work(
+    door: Door, acme: TenantHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shutil.which("curl"), "curl is needed to try what the guide shows"
+    command = tmp_path / "baton"
+    command.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m infra.cli --home {tmp_path} "$@"\n')
+    command.chmod(0o755)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.setenv("BATON_SECRETS_PREFIX", "baton/test/connections/")
+    nivoda, gateway = NivodaStandIn(stones=10), Gateway(door)
+    monkeypatch.setenv("BATON_NIVODA_BASE_URL", nivoda.start())
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "BATON_TOKEN": acme.machines[Role.ADMIN].token or "",
+    }
+    try:
+        with mock_aws(), served(gateway) as url:
+            told = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", "\n".join(BLOCKS)],
+                env={**environment, "BATON_URL": url}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+            )  # fmt: skip
+    finally:
+        nivoda.stop()
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "Nivoda lets this account in." in told.stdout
+    assert "404, as it must be" in told.stdout
+    assert told.stdout.count("event: line") >= 2
+    assert "stand-in-password" not in told.stdout
+    assert len(door.call(acme.admin, "GET", "/runs").json()["runs"]) == 2
+
+
+def test_every_path_that_the_guide_calls_ours_is_ours(door: Door) -> None:
+    document = door.ask(door.event(ANONYMOUS, "GET", "/openapi.json")).json()
+    ours = {
+        f"{method.upper()} {re.sub(r'{.*?}', '{}', path)}"
+        for path, item in document["paths"].items()
+        for method in item
+    }
+    table = TEXT.partition("## The paths of the documents")[2]
+    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ") and "There" not in line]
+    named = {
+        f"{method} /api/v1{re.sub(r'{.*?}', '{}', path)}"
+        for cell in cells
+        for method, path in re.findall(r"(GET|POST|PUT|DELETE) (?:…|/api/v1)(/[\w/{}-]+)", cell)
+    }
+
+    assert len(named) > 8
+    assert named - ours == set()
