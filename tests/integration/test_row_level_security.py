@@ -35,6 +35,10 @@ from tests.support.house import ALICE, BOB, House
 
 # The same list as in the first migration: here the worker finds rows of all tenants, elsewhere only of its turn's.
 KERNEL_TABLES = ["gate", "history", "lane", "remote_call", "repair", "run", "signal", "step"]
+# The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
+PRUNED_TABLES = ["answered"]
+# Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
+OWN_RUN_TABLES = {"run", "lane", "step", "history", "remote_call"}
 ROLES = ("baton_owner", "baton_worker", "baton_api")
 
 TENANT_TABLES = """
@@ -86,15 +90,36 @@ def test_every_table_with_a_tenant_has_a_policy_for_each_role(house: House, role
 def test_the_worker_finds_rows_of_all_tenants_in_the_kernel_tables_and_nowhere_else(house: House) -> None:
     unrestricted = {p.table for p in policies(house, "baton_worker") if "true" in (p.qual, p.with_check)}
 
-    assert sorted(unrestricted) == KERNEL_TABLES
+    assert sorted(unrestricted) == sorted([*KERNEL_TABLES, *PRUNED_TABLES])
+
+
+def test_the_worker_only_prunes_what_was_answered(house: House) -> None:
+    rights = house.sql("""
+        select table_name as table, privilege_type as what from information_schema.role_table_grants
+        where grantee = 'baton_worker' and table_name = any(:tables)""", tables=PRUNED_TABLES)  # fmt: skip
+
+    assert {grant.what for grant in rights} == {"SELECT", "DELETE"}
 
 
 def test_every_policy_of_the_api_names_the_tenant(house: House) -> None:
     for policy in policies(house, "baton_api"):
         for condition in filter(None, (policy.qual, policy.with_check)):
-            assert "tenant_id = " in condition, policy
+            # A tenant is its own row.
+            assert ("id = " if policy.table == "tenant" else "tenant_id = ") in condition, policy
             assert "NULLIF(current_setting('app.tenant'::text, true), ''::text)" in condition, policy
-            assert (" OR " not in condition) or (policy.table, policy.cmd) == ("gate", "SELECT"), policy
+            may_say_or = (policy.table, policy.cmd) == ("gate", "SELECT") or policy.table in OWN_RUN_TABLES
+            assert (" OR " not in condition) or may_say_or, policy
+
+
+def test_an_owner_narrows_what_the_tenant_sees_and_never_widens_it(house: House) -> None:
+    """The condition is `tenant and (nobody in particular or his own)`: the tenant stands outside the `or`."""
+    for policy in policies(house, "baton_api"):
+        if policy.table in OWN_RUN_TABLES:
+            for condition in (policy.qual, policy.with_check):
+                tenant, _, rest = condition.partition(" AND ")
+                assert "app.tenant" in tenant, policy
+                assert " OR " not in tenant, policy
+                assert "app.owner" in rest, policy
 
 
 def test_no_role_of_the_product_may_look_over_the_walls(house: House) -> None:
@@ -131,7 +156,46 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
     assert {(grant.table, grant.what) for grant in grants} == {
         ("run", "INSERT"), ("run", "UPDATE"), ("lane", "INSERT"), ("lane", "UPDATE"),
         ("history", "INSERT"), ("signal", "INSERT"),
+        # An admin moves people, makes tokens (and revokes them: a right on that one column), keeps connections.
+        ("member", "INSERT"), ("member", "UPDATE"), ("member", "DELETE"), ("machine_token", "INSERT"),
+        ("connection", "INSERT"), ("connection", "UPDATE"), ("connection", "DELETE"),
+        # What was done is added and never changed; what was answered is kept for whoever asks again.
+        ("audit", "INSERT"), ("answered", "INSERT"), ("answered", "UPDATE"),
+        # A gate of the tenant is opened or closed by hand.
+        ("gate", "INSERT"), ("gate", "UPDATE"),
     }  # fmt: skip
+
+
+def test_the_api_cannot_read_the_hash_of_a_token_nor_change_whose_it_is(house: House) -> None:
+    def may(what: str) -> set[str]:
+        rows = house.sql("""
+            select a.attname as name from pg_attribute a
+            where a.attrelid = 'machine_token'::regclass and a.attnum > 0
+              and has_column_privilege('baton_api', a.attrelid, a.attnum, :what)""", what=what)  # fmt: skip
+        return {row.name for row in rows}
+
+    assert "hash" not in may("SELECT")
+    assert may("UPDATE") == {"revoked_at"}
+
+
+@pytest.mark.parametrize("role", ["baton_api", "baton_worker"])
+@pytest.mark.parametrize("table", ["super_admin", "signing_key"])
+def test_no_role_reads_what_only_functions_of_the_owner_need(house: House, role: str, table: str) -> None:
+    assert not house.value("select has_any_column_privilege(:role, :table, 'SELECT')", role=role, table=table)
+
+
+def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
+    """Each looks over the walls: the API alone may call it, and it tells one person's or one token's own things.
+
+    `move_shared_gate` writes a row of all tenants: it asks itself whether a super admin asks.
+    """
+    rows = house.sql("""
+        select proname as name, has_function_privilege('public', oid, 'execute') as everybody,
+               has_function_privilege('baton_worker', oid, 'execute') as worker
+        from pg_proc where prosecdef and pronamespace = 'public'::regnamespace""")  # fmt: skip
+
+    assert {row.name for row in rows} == {"memberships", "membership", "use_token", "cursor_key", "move_shared_gate"}
+    assert [row.name for row in rows if row.everybody or row.worker] == []
 
 
 @pytest.mark.parametrize("role", ["baton_api", "baton_worker"])
