@@ -13,7 +13,6 @@ from uuid import UUID
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from shared.kernel.catalogue import Kind
 from shared.kernel.entry import step_handler
@@ -26,6 +25,7 @@ from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
 from tests.support.door import QUEUES, Door, TenantHouse
 from tests.support.lambda_calls import FakeContext, a_message, sqs_record
+from tests.support.vaults import mocked_vault
 
 CANARY = "canary-7f3a"
 
@@ -51,12 +51,8 @@ class Echo(BaseHTTPRequestHandler):
 def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Echo]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    monkeypatch.setenv("BATON_SECRETS_PREFIX", "baton/test/connections/")
     monkeypatch.setenv("BATON_NIVODA_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-    with mock_aws():
+    with mocked_vault():
         yield Echo
     server.shutdown()
     server.server_close()

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from functions.catalogue import all_providers
 from infra.local.standins.nivoda import NivodaStandIn
@@ -24,8 +22,7 @@ from shared.kernel.vault import SecretsManager, live_vault
 from shared.page_ingest.live import live
 from shared.page_ingest.steps import page_ingest
 from tests.support.door import Answer, Door, TenantHouse, Who
-
-STAGE_PREFIX = "baton/test/connections/"
+from tests.support.vaults import STAGE_PREFIX, mocked_vault
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +35,9 @@ def nivoda() -> Iterator[NivodaStandIn]:
 
 
 @pytest.fixture(autouse=True)
-def vault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    monkeypatch.setenv("BATON_SECRETS_PREFIX", STAGE_PREFIX)
-    with mock_aws():
-        yield boto3.client("secretsmanager")
+def vault() -> Iterator[Any]:
+    with mocked_vault() as vault:
+        yield vault
 
 
 def kept_secrets(vault: Any) -> dict[str, str]:

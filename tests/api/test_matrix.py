@@ -6,7 +6,7 @@ The same cells hold with the application's own filters taken out: row level secu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -21,6 +21,7 @@ from shared.kernel.api.frame import API
 from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.clock import new_id
 from tests.support.door import ANONYMOUS, Answer, Door, TenantHouse, Who
+from tests.support.vaults import mocked_vault
 
 Named = dict[str, str]
 Prepare = Callable[[Door, TenantHouse, UUID], None]
@@ -61,6 +62,12 @@ def partitioned(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
     )
 
 
+def an_account() -> dict[str, Any]:
+    """Of a new name each time: a name is taken once."""
+    settings, secret = {"username": "u"}, {"password": "p"}
+    return {"provider": "nivoda", "name": f"c-{new_id()}", "settings": settings, "secret": secret}
+
+
 BULK = {"action": "cancel", "mode": "preview", "reason": "x"}
 CELLS: dict[str, Cells] = {
     "get_me": Cells(),
@@ -91,6 +98,12 @@ CELLS: dict[str, Cells] = {
     "close_gate": Cells(target="gate", body={"reason": "x", "for_s": 60}, any_name=True),
     "start_page_ingestion": Cells(body={"source": "nivoda", "low": 0, "high": 9}, ok=201),
     "list_partitions": Cells(target="run", prepare=partitioned),
+    "list_connections": Cells(),
+    "make_connection": Cells(body=an_account, ok=201),
+    "get_connection": Cells(target="connection"),
+    "put_connection": Cells(target="connection", body=lambda: {"name": f"c-{new_id()}", "settings": {"username": "v"}}),
+    "check_connection": Cells(target="connection"),
+    "delete_connection": Cells(target="connection"),
 }
 
 
@@ -121,6 +134,12 @@ def read_operations(document: Mapping[str, Any]) -> dict[str, Operation]:
     ]  # fmt: skip
     assert len({operation.id for operation in found}) == len(found)
     return {operation.id: operation for operation in found}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def vault() -> Iterator[Any]:
+    with mocked_vault() as vault:
+        yield vault
 
 
 @pytest.fixture(scope="module")
@@ -217,17 +236,21 @@ class Town:
                 body = {"reason": "x", "for_s": 60}
                 assert self.door.call(tenant.admin, "POST", f"/gates/{key}/close", body).status == 200
                 return {"key": key}
+            case "connection":
+                made = self.door.call(tenant.admin, "POST", "/connections", an_account()).json()
+                return {"connection_id": made["id"]}
             case _:
                 return {}
 
     def nothing(self) -> Named:
         """Ids that are nobody's."""
-        named = {name: str(new_id()) for name in ("run_id", "lane_id", "token_id")}
+        named = {name: str(new_id()) for name in ("run_id", "lane_id", "token_id", "connection_id")}
         return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}"}
 
     def ask(self, operation: Operation, who: Who, named: Named) -> Answer:
         cells = CELLS[operation.id]
-        answer = self.door.call(who, operation.method, operation.at(named), cells.body, **cells.query)
+        body = cells.body() if callable(cells.body) else cells.body
+        answer = self.door.call(who, operation.method, operation.at(named), body, **cells.query)
         assert answer.status in operation.answers, (answer, "is not in the document")
         return answer
 
@@ -290,6 +313,7 @@ def assert_nothing_of(tenant: TenantHouse, asking: TenantHouse, door: Door, answ
     names = door.sql(
         """select id::text as name from run where tenant_id = :t union all select id::text from lane where tenant_id = :t
            union all select id::text from machine_token where tenant_id = :t
+           union all select id::text from connection where tenant_id = :t
            union all (select subject from member where tenant_id = :t union all select key from gate where tenant_id = :t
                       except select split_part(target, ':', 2) from audit where tenant_id = :a)""",
         t=tenant.id, a=asking.id,
@@ -334,7 +358,8 @@ def test_another_tenants_lane_in_a_run_of_ones_own(
 # Cursors.
 
 LISTS = (
-    "list_members", "list_tokens", "list_audit", "list_runs", "list_lanes", "list_steps", "list_gates", "list_partitions"
+    "list_members", "list_tokens", "list_audit", "list_runs", "list_lanes", "list_steps", "list_gates", "list_partitions",
+    "list_connections",
 )  # fmt: skip
 
 
@@ -352,6 +377,7 @@ def test_a_cursor_of_another_tenant_is_like_a_broken_one(
         for _ in range(2):
             town.target(Cells(target="member"), tenant)
             town.target(Cells(target="gate"), tenant)
+            town.target(Cells(target="connection"), tenant)
         named = town.target(cells, tenant) or town.target(Cells(target="run"), tenant)
         town.door.start(tenant)
         if operation_id == "list_steps":

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from moto import mock_aws
 
 from infra.local.standins.nivoda import NivodaStandIn
 from shared.kernel.auth import Role
 from tests.api.conftest import acme, door, plain_logger
 from tests.support.door import ANONYMOUS, Door, TenantHouse
 from tests.support.gateway import Gateway, served
+from tests.support.vaults import mocked_vault
 
 __all__ = ["acme", "door", "plain_logger"]
 
@@ -32,10 +32,6 @@ def test_the_calls_of_the_guide_work(
     command = tmp_path / "baton"
     command.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m infra.cli --home {tmp_path} "$@"\n')
     command.chmod(0o755)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    monkeypatch.setenv("BATON_SECRETS_PREFIX", "baton/test/connections/")
     nivoda, gateway = NivodaStandIn(stones=10), Gateway(door)
     monkeypatch.setenv("BATON_NIVODA_BASE_URL", nivoda.start())
     environment = {
@@ -45,7 +41,7 @@ def test_the_calls_of_the_guide_work(
         "BATON_TOKEN": acme.machines[Role.ADMIN].token or "",
     }
     try:
-        with mock_aws(), served(gateway) as url:
+        with mocked_vault(), served(gateway) as url:
             told = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", "\n".join(BLOCKS)],
                 env={**environment, "BATON_URL": url}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
