@@ -94,7 +94,8 @@ def _upstream(
         raise Permanent(f"there is no source {source}", "unknown_source")
     connection = turn.params.get("connection")
     if connection is not None:
-        account = accounts.of(turn.tenant_id, nivoda_provider(env), str(connection))
+        with _named_problems():
+            account = accounts.of(turn.tenant_id, nivoda_provider(env), str(connection))
         return _connected(env, account, time_left_s)
     with _named_problems():
         place = NivodaPlace.from_env(env, PREFIX)

@@ -13,8 +13,12 @@ from pg8000.exceptions import DatabaseError
 
 from infra.migrations.head import newest_revision
 from shared.kernel import db
-from shared.kernel.api import Look, api_handler, say_health
+from shared.kernel.api.desk import Front
+from shared.kernel.api.frame import Look, api_handler, say_health
+from shared.kernel.catalogue import Catalogue
+from shared.kernel.ports import Ports
 from shared.kernel.store import PgStore
+from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
 
 EVENT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "events" / "api.json").read_text())
@@ -23,7 +27,9 @@ EVENT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "events" / "api.
 def asked(look: Look, path: str = "/health") -> tuple[int, str, dict[str, Any]]:
     event = copy.deepcopy(EVENT)
     event["rawPath"] = event["requestContext"]["http"]["path"] = path
-    answer = api_handler(look, "0003")(event, FakeContext())
+    nowhere = db.connect_engine("postgresql://baton_api@203.0.113.1/baton", pool="none")
+    front = Front(nowhere, Ports(store=PgStore(nowhere), queue=new_queue()), Catalogue())
+    answer = api_handler(front, look, "0003", [])(event, FakeContext())
     return answer["statusCode"], answer["headers"]["Content-Type"], json.loads(answer["body"])
 
 
@@ -61,10 +67,10 @@ def test_a_database_that_is_away_is_told_without_a_reason() -> None:
 
 
 def test_what_is_not_there_is_a_problem_document() -> None:
-    status, kind, body = asked(lambda: ("0003", 1.0), "/api/v1/runs")
+    status, kind, body = asked(lambda: ("0003", 1.0), "/nowhere")
 
     assert (status, kind) == (404, "application/problem+json")
-    assert body == {"status": 404, "code": "not_found", "detail": "There is nothing at /api/v1/runs."}
+    assert body == {"status": 404, "code": "not_found", "detail": "There is no such thing here."}
 
 
 def test_the_api_may_ask_and_a_tick_is_seen(url_as: Callable[[str], str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -55,7 +56,12 @@ def test_what_needs_a_cloud_says_how_to_get_one(baton: Command) -> None:
     assert baton.json("status", code=1) == {"up": False}
 
 
-def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command) -> None:
+def give(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """What is read from standard input next."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text + "\n"))
+
+
+def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     first = baton.json("up", "--stones=500")
     keeper = keeper_of(baton.home)
     assert baton.json("status")["up"]
@@ -73,6 +79,24 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command) -> No
     assert "There is no kind of work 'nothing'" in baton("start", "nothing", code=1)
     assert '"message":"turn"' in baton("logs", "page_ingest")
     assert json.loads(baton("tick"))["finished"]
+    # A person, an account of the tenant's own, and a machine: through the gateway and its authorizer.
+    give(monkeypatch, "Correct-horse-12")
+    ann = baton.json("user", "add", "ann@example.com", "--role=admin", "--tenant=acme", "--password-stdin")
+    give(monkeypatch, "Correct-horse-12")
+    assert "logged in" in baton("login", "ann@example.com", "--password-stdin")
+    assert baton.json("me")["actor"] == f"user:{ann['subject']}"
+    assert baton.json("runs") == []  # those above are another tenant's
+    give(monkeypatch, '{"password": "stand-in-password"}')
+    baton("connection", "add", "nivoda", "main", "--set=username=buyer@example.com")
+    assert "lets this account in" in baton("connection", "check", "main")
+    assert "succeeded (complete)" in baton("ingest", "--high=1000", "--connection=main", "--watch")
+    monkeypatch.setenv("BATON_TOKEN", baton("token", "add", "ci", "--role=viewer").strip())
+    assert len(baton.json("runs")) == 1
+    assert "needs the role" in baton("ingest", code=1)
+    monkeypatch.setenv("BATON_TOKEN", "baton_nobody")
+    assert "`baton login`" in baton("runs", code=1)
+    monkeypatch.delenv("BATON_TOKEN")
+
     baton("reset")
     assert "there is no run yet" in baton("watch", code=1)
 

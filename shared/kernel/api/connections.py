@@ -7,7 +7,7 @@ nobody can use it, and whoever repeats the request goes on with it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -215,7 +215,7 @@ class Office:
             before = {"provider": row["provider"], "name": row["name"], "settings": row["settings"]}
             tx.add_audit(_entry(here, "connection.delete", connection_id, before=before))
 
-    def check(self, here: Desk, connection_id: UUID, left_s: Any) -> Checked:
+    def check(self, here: Desk, connection_id: UUID, left_s: Callable[[], float]) -> Checked:
         row = self._row(here, connection_id)
         provider, version = self._provider(row["provider"]), row["secret_ref"]
         with _vault_answers():
