@@ -327,7 +327,7 @@ def upgrade() -> None:
         run(own_rows(table))
     for view in VIEWS:
         (definition,) = run(f"select pg_get_viewdef('{view}'::regclass)").one()
-        run(own_view(view, definition).replace("%", "%%"))
+        run(own_view(view, definition))
     run(LOOK_UPS)
     run(WHY)
     run(GRANTS)

@@ -51,6 +51,7 @@ def act_on_many(asked: Annotated[Bulk, Body()]) -> BulkDone:
     """Cancel, pause, resume or retry every run of a filter: preview, then apply until nothing is left."""
     here, wanted = desk(router), asked.filter.wanted()
     pager = here.pager("bulk", {"filter": wanted, "action": asked.action, "actor": here.principal.actor})
+    wanted |= here.own()
     if asked.mode == "preview":
         return _preview(here, asked.action, wanted, pager)
     place = pager.place(asked.token)

@@ -88,6 +88,10 @@ class Desk:
     def by(self, reason: str = "") -> By:
         return By(self.principal.actor, reason, self.correlation_id or None)
 
+    def own(self) -> dict[str, Any]:
+        """The filter of somebody who sees only his own runs."""
+        return {} if self.principal.owner is None else {"owner": self.principal.owner}
+
     def pager(self, name: str, question: Mapping[str, Any]) -> Pager:
         scope = (name, str(self.tenant_id), self.principal.owner or "")
         return Pager(self.cursor_key(), scope, question)

@@ -281,7 +281,7 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
     asked = event.get("rawQueryString", "")
     questions = [text for pair in parse_qsl(asked, keep_blank_values=True) for text in pair]
     body = event.get("body") or ""
-    if len(body) > LARGEST_BODY * (4 / 3 if event.get("isBase64Encoded") else 1):
+    if len(body) > 2 * LARGEST_BODY:  # before anything is decoded
         raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
     try:
         if event.get("isBase64Encoded"):
@@ -296,7 +296,8 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
         raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
     if body and headers.get("content-type", "application/json").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "not_json", "Send the body as JSON, with the header Content-Type: application/json.")
-    return {**event, "body": body or None, "isBase64Encoded": False}
+    read = {"body": body, "headers": {**headers, "content-type": "application/json"}} if body else {"body": None}
+    return {**event, **read, "isBase64Encoded": False}
 
 
 def _enter(app: APIGatewayHttpResolver, front: Front, event: Mapping[str, Any]) -> None:

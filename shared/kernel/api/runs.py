@@ -222,6 +222,7 @@ def list_runs(
         created_before=created_before, finished_from=finished_from, finished_before=finished_before,
     ).wanted()  # fmt: skip
     here, pager = desk(router), desk(router).pager("runs", wanted)
+    wanted |= here.own()
     place = pager.place(cursor)
     params = {**wanted, "most": limit + 1}
     if place is not None:
