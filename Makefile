@@ -28,6 +28,7 @@ setup: $(READY) ## the environment in .venv (every other target calls it)
 
 $(READY): requirements-dev.lock
 	@test -x $(RUN) || $(PYTHON) -c 'import sys; sys.exit("Baton needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3.13") if sys.version_info < (3, 11) else None'
+	@echo "Setting up $(VENV) from requirements-dev.lock; the first time this downloads about 100 MB."
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
@@ -117,10 +118,11 @@ format: $(READY) ## format and mend what can be mended
 	$(VENV)/bin/ruff format .
 
 lock: $(READY) ## resolve the dependencies again (the lock files name no host)
-	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+	@# --no-config: the overrides in pyproject.toml are for MiniStack, neither for what is shipped nor for sam.
+	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements.lock pyproject.toml --group dev -o requirements-dev.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements-dev.lock pyproject.toml --group dev --group bench -o requirements-bench.lock
-	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
+	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
 
 clean: ## remove what was made here
 	rm -rf $(VENV) .local .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis

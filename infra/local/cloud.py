@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,10 +30,6 @@ DATABASE = "baton"
 STONES = 5_000
 STATE = "cloud.json"
 
-# Short, so that a crash heals while one watches; as in AWS, the visibility is six times the time-out.
-PARAMETERS: Mapping[str, str] = MappingProxyType(
-    {"Stage": STAGE, "StepTimeoutSeconds": "5", "VisibilitySeconds": "30", "LeaseSeconds": "7", "StepConcurrency": "8"}
-)
 NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
 
 Say = Callable[[str], None]
@@ -124,7 +121,7 @@ class Cloud:
             cloud = cls(home, postgres, ministack, NivodaStandIn(seed, stones=stones))
             parts.pop_all()  # from here on they are the cloud's to stop
         say(f"Nivoda       {cloud._nivoda_url}  (a stand-in with {stones:,} stones)")
-        cloud._parameters = {**PARAMETERS, **cloud._places(), **parameters}
+        cloud._parameters = {**stage_parameters(), **cloud._places(), **parameters}
         return cloud
 
     def address(self, pid: int, outputs: Mapping[str, str]) -> Address:
@@ -171,6 +168,12 @@ class Cloud:
             "NivodaUsername": self.nivoda.username,
             "NivodaPassword": self.nivoda.password,
         }
+
+
+def stage_parameters(root: Path = ROOT) -> dict[str, str]:
+    """What samconfig.toml says of the stage: `sam deploy --config-env local` and we deploy the same."""
+    config = tomllib.loads((root / "samconfig.toml").read_text())
+    return dict(pair.split("=", 1) for pair in config[STAGE]["deploy"]["parameters"]["parameter_overrides"])
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -44,14 +44,14 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
             deployed = cloud.deploy(console.print)
             set_up_s = elapsed()
             with Runs(cloud.address(os.getpid(), deployed.outputs)) as runs:
-                run_id, killed, now = _run(console, cloud, runs, stones)
+                run_id, story, now = _run(console, cloud, runs, stones)
                 wrong = differences(cloud.nivoda.stones, runs.sql(ROWS))
                 figures = runs.figures(run_id)
             console.print("stopping everything")
-    return _verdict(console, now, figures, killed, wrong, set_up_s=set_up_s, stones=stones)
+    return _verdict(console, now, figures, story, wrong, set_up_s=set_up_s, stones=stones)
 
 
-def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, list[int], Progress]:
+def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, Story, Progress]:
     params = {"source": "nivoda", "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
     killer = Killer(cloud)
     cloud.nivoda.before_each = killer
@@ -60,7 +60,7 @@ def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID,
     story = Story(killer)
     with view(console) as shown:
         now = watch(runs, run_id, shown, seconds=LONGEST_S, meanwhile=lambda seen: story.tell(seen, shown))
-    return run_id, killer.killed, now
+    return run_id, story, now
 
 
 class Story:
@@ -69,7 +69,11 @@ class Story:
     def __init__(self, killer: Killer) -> None:
         self._killer = killer
         self._lane: str | None = None
-        self._told = False
+        self.taken_over_after_s: float | None = None
+
+    @property
+    def killed(self) -> int:
+        return len(self._killer.killed)
 
     def tell(self, now: Progress, shown: View) -> None:
         if self._lane is None and self._killer.killed:
@@ -80,12 +84,12 @@ class Story:
                 f"[red]kill -9[/] of {FUNCTION}, pid {self._killer.killed[0]}, in the middle of a page of "
                 f"{label(self._lane)}. Its message comes again after 30 s; the others go on meanwhile."
             )
-        elif self._lane and not self._told:
+        elif self._lane and self.taken_over_after_s is None:
             (lane,) = (lane for lane in now.lanes if lane["key"] == self._lane)
             if lane["claims"] != 1:
-                self._told = True
+                self.taken_over_after_s = self._elapsed()
                 shown.note(
-                    f"[green]taken over[/]: another process goes on with {label(self._lane)} after {self._elapsed():.0f} s"
+                    f"[green]taken over[/]: another process goes on with {label(self._lane)} after {self.taken_over_after_s:.0f} s"
                 )
 
 
@@ -110,7 +114,7 @@ class Killer:
                 self.killed.append(pid)
 
 
-def differences(stones: tuple[Stone, ...], rows: list[Mapping[str, Any]]) -> list[str]:
+def differences(stones: Sequence[Stone], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the rows lack, have too much, or have otherwise than the catalogue."""
     expected = {
         stone.id: (
@@ -136,11 +140,15 @@ def differences(stones: tuple[Stone, ...], rows: list[Mapping[str, Any]]) -> lis
     return sorted(wrong)
 
 
+def _taken_over(story: Story) -> str:
+    return "" if story.taken_over_after_s is None else f"taken over by another after {story.taken_over_after_s:.0f} s"
+
+
 def _verdict(
     console: Console,
     now: Progress,
     figures: Mapping[str, Any],
-    killed: list[int],
+    story: Story,
     wrong: list[str],
     *,
     set_up_s: float,
@@ -151,12 +159,12 @@ def _verdict(
     table.add_row("run", f"{now.run['status']} ({now.run['outcome']})")
     table.add_row("rows", f"{figures['rows']:,} in {partitions} partitions; {len(wrong)} differ from the catalogue")
     table.add_row("pages", f"{figures['pages']:,} in {figures['steps']:,} steps of the function")
-    table.add_row("killed", f"{len(killed)} process with -9, in the middle of a page")
+    table.add_row("killed", f"{story.killed} process with -9, in the middle of a page; {_taken_over(story)}")
     table.add_row("mended", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
     table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to set up")
     console.print()
     console.print(table)
-    right = now.run["status"] == "succeeded" and figures["rows"] == stones and not wrong and len(killed) == 1
+    right = now.run["status"] == "succeeded" and figures["rows"] == stones and not wrong and story.killed == 1
     for line in wrong[:10]:
         console.print(f"  {line}")
     if not right:

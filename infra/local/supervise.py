@@ -31,7 +31,8 @@ class CloudError(RuntimeError):
 def supervise(home: Path, say: Say, start: Callable[[], Cloud], *, ephemeral: bool = False) -> None:
     """Bring the cloud up and keep it until a signal comes. Nothing is left running, whatever ends this."""
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home), signals_end_it():
+    _lock(home)
+    with signals_end_it():
         cloud = start()
         try:
             deployed = cloud.deploy(say)
@@ -131,15 +132,15 @@ def _of(pid: int, home: Path) -> Address | None:
     return address if address is not None and address.pid == pid else None
 
 
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    with (home / "lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CloudError(f"another local cloud is up or starting in {home}: `baton status`, `baton down`") from None
-        (home / STATE).unlink(missing_ok=True)  # of a keeper that was killed
-        yield
+def _lock(home: Path) -> None:
+    """Held until the process has ended, not a moment less: who sees it free may say that nothing is running."""
+    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise CloudError(f"another local cloud is up or starting in {home}: `baton status`, `baton down`") from None
+    (home / STATE).unlink(missing_ok=True)  # of a keeper that was killed
 
 
 @contextmanager

@@ -52,5 +52,16 @@ def test_a_client_gives_up_soon(monkeypatch: pytest.MonkeyPatch, endpoint: str) 
     assert config.retries == {"mode": "standard", "total_max_attempts": 3}
 
 
+def test_a_named_endpoint_wins_over_the_environment_and_gets_nobodys_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
+
+    client = aws.client("sqs", endpoint="http://127.0.0.1:9")
+
+    assert client.meta.endpoint_url == "http://127.0.0.1:9"
+    assert client._request_signer._credentials.access_key == "test"
+
+
 def test_a_client_is_built_once() -> None:
     assert aws.client("sqs") is aws.client("sqs")

@@ -18,7 +18,7 @@ REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[\w,-]+\])?==(?P<version>[\w.!+]+)( ; (?P<marker>[^:/@]+?))? \\"
 )
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
-REASON = re.compile(r"    #( via)?( +(-c )?[\w.-]+(\[[\w,-]+\])?)?( \(pyproject\.toml(:\w+)?\))?")
+REASON = re.compile(r"    #( via)?( +(-c )?[\w.-]+(\[[\w,-]+\])?)?( \((pyproject\.toml(:\w+)?|workspace)\))?")
 HOST = re.compile(r"://|@|\blocalhost\b|\b\d+\.\d+\.\d+\.\d+:\d+|\.(com|org|net|io|dev|cloud|internal|local)\b")
 
 

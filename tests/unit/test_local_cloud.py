@@ -1,0 +1,140 @@
+"""The local cloud's own rules: what is packed, how rows are compared, how progress is told."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+import zipfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from infra.local.cloud import stage_parameters
+from infra.local.demo import differences
+from infra.local.deploy import CODE, ROOT, package
+from infra.local.progress import Lines, label, state
+from infra.local.runs import Progress
+from infra.local.standins.nivoda_catalogue import Catalogue, Stone
+
+
+def row(stone: Stone, **changes: Any) -> dict[str, Any]:
+    rest = stone.rest
+    return {
+        "external_id": stone.id, "offer_id": stone.offer_id, "price_cents": stone.price_cents,
+        "carats": Decimal(str(stone.carats)), "shape": stone.shape, "color": rest["color"], "clarity": rest["clarity"],
+        "lab": rest["lab"], "certificate": rest["certNumber"], "availability": stone.availability, **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def stones() -> tuple[Stone, ...]:
+    return Catalogue(1, 20, 200, 20_000, lambda: 0.0).stones
+
+
+def test_the_same_rows_do_not_differ(stones: tuple[Stone, ...]) -> None:
+    assert differences(stones, [row(stone) for stone in stones]) == []
+
+
+def test_every_difference_is_found(stones: tuple[Stone, ...]) -> None:
+    first, second, third, *others = stones
+    rows = [row(second, price_cents=1), row(third), row(third), *map(row, others), row(first, external_id="x")]
+
+    found = [line.partition(":")[0] for line in differences(stones, rows)]
+
+    assert sorted(found) == sorted([second.id, "missing", "nobody has", "twice"])
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for folder in CODE:
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def test_the_same_files_make_the_same_package(project: Path) -> None:
+    before = package(project)
+    for path in project.rglob("*.py"):
+        path.touch()
+    (project / "functions" / "__pycache__").mkdir(exist_ok=True)
+    (project / "functions" / "__pycache__" / "old.cpython-311.pyc").write_bytes(b"old")
+
+    assert package(project) == before == package()
+
+
+def test_a_package_is_code_and_nothing_else_and_it_runs(project: Path, tmp_path: Path) -> None:
+    names = zipfile.ZipFile(io.BytesIO(package(project))).namelist()
+    assert {name.split("/")[0] for name in names} == {"functions", "shared", "infra"}
+    assert not [name for name in names if "local" in name or name.startswith("tests")]
+
+    zipfile.ZipFile(io.BytesIO(package(project))).extractall(tmp_path / "task")
+    command = [sys.executable, "-v", "-c", "import shared.kernel.step"]
+    done = subprocess.run(command, cwd=tmp_path / "task", capture_output=True, text=True, check=True)
+    compiled = tmp_path / "task" / "shared" / "kernel" / "__pycache__" / f"step.{sys.implementation.cache_tag}.pyc"
+    assert f"code object from '{compiled}'" in done.stderr
+
+
+def test_the_local_stage_is_the_one_of_samconfig() -> None:
+    parameters = stage_parameters()
+
+    assert parameters["Stage"] == "local"
+    assert int(parameters["VisibilitySeconds"]) >= 6 * int(parameters["StepTimeoutSeconds"])
+    assert int(parameters["LeaseSeconds"]) > int(parameters["StepTimeoutSeconds"])
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("plan", "plan"),
+        ("part:0000000200-0000005150", "$200 to $5,150"),
+        ("part:0000000200-0000005150#2", "$200 to $5,150 (crawl 2)"),
+        ("audit:1.1.0", "audit"),
+    ],
+)
+def test_a_lane_is_called_by_its_prices(key: str, said: str) -> None:
+    assert label(key) == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "waiting for its turn"),
+        ({"status": "done"}, "done"),
+        ({"at_work": True, "claims": 1}, "at work"),
+        ({"at_work": True, "claims": 2}, "taken over"),
+        ({"at_work": False, "claims": 1}, "its process is gone"),
+        ({"due_in_s": 30.2}, "due in 30 s"),
+    ],
+)
+def test_a_lane_says_what_it_waits_for(changes: dict[str, Any], said: str) -> None:
+    assert state(lane(**changes)) == said
+
+
+def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
+    out = io.StringIO()
+    lines = Lines(Console(file=out))
+
+    for _ in range(5):
+        lines.show(Progress(run={"status": "running"}, lanes=[lane()], rows=7))
+    lines.show(Progress(run={"status": "succeeded"}, lanes=[lane(status="done")], rows=9))
+
+    first, last = out.getvalue().splitlines()
+    assert first == "run running: 7 rows, lanes: 1 active; plan waiting for its turn"
+    assert last == "run succeeded: 9 rows, lanes: 1 done"
+
+
+def lane(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "key": "plan",
+        "status": "active",
+        "at_work": None,
+        "claims": 0,
+        "due_in_s": 0.0,
+        "done": None,
+        "total": None,
+    }
+    return usual | changes
