@@ -36,6 +36,18 @@ def client(
     return boto3.client(service, config=config)
 
 
+class LaterClient:
+    """A client that is built when it is first asked: a request that sends nothing need not wait for it."""
+
+    def __init__(self, service: str, **limits: int) -> None:
+        import boto3  # noqa: F401, PLC0415 - imported while the function starts, when it has the most processor
+
+        self._service, self._limits = service, limits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(client(self._service, **self._limits), name)
+
+
 def secret(arn: str) -> dict[str, Any]:
     """What a secret holds now. Asked each time: it may have been rotated since."""
     held: dict[str, Any] = json.loads(client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"])

@@ -72,7 +72,7 @@ def live_queue() -> Queue:
     from shared.kernel.queue_sqs import SqsQueue  # noqa: PLC0415
 
     # A send that does not answer soon is the tick's to repeat; a step's own time is too short to wait for it.
-    return SqsQueue(aws.client("sqs", connect_s=2, read_s=5, attempts=2))
+    return SqsQueue(aws.LaterClient("sqs", connect_s=2, read_s=5, attempts=2))
 
 
 def _by_secret(settings: Database, arn: str) -> tuple[str, Callable[[], str]]:

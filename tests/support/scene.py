@@ -16,6 +16,7 @@ from infra.local.cloud import Address, Cloud, throwaway_home
 from infra.local.deploy import STACK
 from infra.local.runs import Progress, Runs
 from infra.local.standins.nivoda_faults import Operation
+from shared.kernel import aws
 from shared.kernel.clock import new_id
 
 # As short as the template allows: a message that a dead process held comes again soon.
@@ -144,3 +145,6 @@ def local_cloud(parameters: Mapping[str, str] = QUICK, **how: Any) -> Iterator[S
             yield scene
         finally:
             scene.runs.close()
+            for service in ("sqs", "lambda", "logs", "s3", "scheduler"):
+                scene.address.client(service).close()
+            aws.client("cloudformation", endpoint=scene.address.endpoint, read_s=60).close()
