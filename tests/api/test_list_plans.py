@@ -48,13 +48,15 @@ select {_ID.format("7002")}, 1, 0, :t, 'moved' from generate_series(cast(:first 
 insert into audit (tenant_id, actor, action, target)
 select :t, 'a', 'b', 'c' from generate_series(cast(:first as bigint), cast(:last as bigint)) n
 """
-# What does not grow: open runs are few by the tenant's limit, and so are people, tokens and gates.
+# What does not grow: open runs are few by the tenant's limit, and so are people, tokens, connections and gates.
 FIXED = """
 update run set status = 'running', finished_at = null, paused_at = case when mod(r.n, 10) = 0 then now() end
 from (select id, row_number() over (order by id) as n from run order by id limit 400) r where run.id = r.id;
 insert into member (tenant_id, subject, role, added_by) select :t, 's' || n, 'viewer', 'x' from generate_series(1, 300) n;
 insert into machine_token (id, tenant_id, name, role, hash, created_by)
 select gen_random_uuid(), :t, 'x', 'viewer', sha256(n::text::bytea), 'x' from generate_series(1, 200) n;
+insert into connection (id, tenant_id, provider, name, created_by)
+select gen_random_uuid(), :t, 'nivoda', 'c' || n, 'x' from generate_series(1, 100) n;
 insert into gate (tenant_id, key, state, until) select :t, 'g' || n, 'closed', now() from generate_series(1, 100) n;
 insert into lane (id, run_id, tenant_id, kind, key, holds_run, status, cursor, next_due_at, check_at, max_steps)
 select gen_random_uuid(), '00000000-0000-0000-0000-00000000abcd', :t, 'page_ingest', 'part:' || lpad(n::text, 6, '0'), true, 'active',
@@ -115,6 +117,9 @@ def questions(run_id: UUID, lane_id: UUID) -> Iterator[tuple[str, sa.TextClause,
     yield "tokens, later", sql.list_tokens(after=True), {"after_id": str(UUID(int=2**127))}
     yield "gates", sql.list_gates(after=False), {}
     yield "gates, later", sql.list_gates(after=True), {"after_key": "g50", "after_shared": False}
+    yield "connections", sql.list_connections(of_provider=False, after=False), {}
+    connections = {"provider": "nivoda", "after_id": str(UUID(int=2**127))}
+    yield "connections, later", sql.list_connections(of_provider=True, after=True), connections
     yield "partitions", page_ingest.list_partitions(after=False), {"run_id": WIDE}
     yield "partitions, later", page_ingest.list_partitions(after=True), {"run_id": WIDE, "after_key": "part:001000"}
 
