@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from shared.kernel import aws
 from shared.kernel.connections import NoVault
@@ -14,7 +14,9 @@ from shared.kernel.log import logger
 from shared.kernel.settings import BadSettings
 
 PREFIX = "BATON_SECRETS_PREFIX"
-T = TypeVar("T")
+# A secret that is being deleted answers "InvalidRequest"; to us it is gone.
+GONE = frozenset({"ResourceNotFoundException", "InvalidRequestException"})
+ALREADY = frozenset({"ResourceExistsException"})
 
 
 class SecretsManager:
@@ -26,10 +28,10 @@ class SecretsManager:
     def put(self, name: str, secret: Mapping[str, str]) -> str:
         where, held = self._prefix() + name, json.dumps(dict(secret))
         client = _client()
-        made = _asked(partial(client.put_secret_value, SecretId=where, SecretString=held))
+        made = _asked(partial(client.create_secret, Name=where, SecretString=held), or_none=ALREADY)
         if made is None:
-            made = _asked(partial(client.create_secret, Name=where, SecretString=held))
-        if made is None:
+            made = _asked(partial(client.put_secret_value, SecretId=where, SecretString=held))
+        if made is None:  # deleted between the two
             raise NoVault
         return str(made["VersionId"])
 
@@ -56,16 +58,15 @@ def _client() -> Any:
     return aws.client("secretsmanager", connect_s=2, read_s=5, attempts=3)
 
 
-def _asked(call: Callable[[], Any]) -> Any:
-    """What the call answers; None if there is no such secret (any more)."""
+def _asked(call: Callable[[], Any], or_none: frozenset[str] = GONE) -> Any:
+    """What the call answers; None for these refusals."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as boto3 in aws.py
 
     try:
         return call()
     except ClientError as error:
         code = error.response["Error"]["Code"]
-        # A secret that is being deleted answers "InvalidRequest"; to us it is gone.
-        if code in {"ResourceNotFoundException", "InvalidRequestException"}:
+        if code in or_none:
             return None
         logger.error("the vault refused: %s", code)
         raise NoVault from None

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Annotated
 
 import sqlalchemy as sa
-from pydantic import SecretStr
+from pydantic import Field, SecretStr
 
 from shared.kernel import aws
 from shared.kernel.clock import stopwatch
@@ -50,7 +51,7 @@ class NivodaName(Strict):
 
 
 class NivodaKey(Strict):
-    password: SecretStr
+    password: Annotated[SecretStr, Field(min_length=1, max_length=1024)]
 
 
 def live(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:

@@ -112,6 +112,8 @@ def test_a_change_without_a_secret_keeps_it(door: Door, acme: TenantHouse, nivod
         ({"secret": {"password": "canary", "other": "canary"}}, "secret.other"),
         ({"secret": {"password": ["canary"]}}, "secret"),
         ({"secret": {}}, "secret.password"),
+        ({"secret": {"password": ""}}, "secret.password"),
+        ({"secret": {"password": "canary" * 1000}}, "secret.password"),
         ({"name": "../x"}, "name"),
         ({"more": "canary"}, "more"),
     ],
