@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -145,6 +146,15 @@ def test_every_operation_declares_its_roles_and_has_its_cells(operations: dict[s
     assert {o.id: o.roles for o in operations.values()} == {name: cells.roles for name, cells in CELLS.items()}
     wrong = [o.id for o in operations.values() if ("{" in o.path) != (CELLS[o.id].target is not None)]
     assert wrong == []
+
+
+def test_the_guide_names_every_path_and_no_other(operations: dict[str, Operation]) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    table = guide.partition("## Operations")[2].partition("\n## ")[0]
+
+    named = set(re.findall(r"`(/[\w/{}-]+)`", table))
+
+    assert named == {operation.path.removeprefix(API) for operation in operations.values()}
 
 
 def test_every_operation_is_named_summed_up_and_tells_how_it_refuses(document: dict[str, Any]) -> None:
