@@ -105,6 +105,28 @@ def test_a_member_sees_no_partition_of_another_even_in_the_view(door: Door, acme
         assert seen == [1, 1, 0], view
 
 
+@pytest.mark.parametrize(
+    ("table", "which"),
+    [
+        ("run", "id = :run_id"), ("lane", "run_id = :run_id"), ("history", "run_id = :run_id"),
+        ("remote_call", "run_id = :run_id"), ("step", "lane_id in (select id from lane where run_id = :run_id)"),
+    ],
+)  # fmt: skip
+def test_a_member_sees_no_row_of_anothers_run_whatever_is_asked(
+    door: Door, acme: TenantHouse, table: str, which: str
+) -> None:
+    run_id = door.start(acme, assets=["l0"])
+    door.step(run_id)
+    statement = sa.text(f"select count(*) > 0 from {table} where {which}")
+
+    seen = []
+    for owner in (None, acme.member.actor, acme.other.actor):
+        with direct.together(door.engine, acme.id, owner) as line:
+            seen += line.scalars(statement, {"run_id": run_id})
+
+    assert seen == [True, True, False]
+
+
 def db_count(view: str) -> sa.TextClause:
     return sa.text(f"select count(*) from {view} where run_id = :run_id")
 

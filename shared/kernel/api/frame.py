@@ -35,7 +35,7 @@ OLDEST_TICK_S = 180.0  # a tick comes every minute and may take most of one
 LARGEST_BODY = 256 * 1024
 DEEPEST_BODY = 32
 CONFLICTS = frozenset(
-    {"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old", "last_admin", "gate_shared"}
+    {"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old", "last_admin"}
 )
 PROBLEM = "application/problem+json"
 
@@ -177,7 +177,8 @@ def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> API
     app.configure_openapi(
         title="Baton",
         version="1",
-        description="Long work, short functions: start runs, watch them, know why they wait, act on them.",
+        description="Long work, short functions: start runs, watch them, know why they wait, act on them. "
+        "Whoever belongs to several tenants says which with the header X-Tenant-Id.",
         security_schemes={
             "jwt": HTTPBearer(bearerFormat="JWT", description="Of the user pool, or of your OIDC issuer"),
             "machine": HTTPBearer(description=f"A machine token, under the path {MACHINES}"),
