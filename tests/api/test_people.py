@@ -80,6 +80,17 @@ def test_a_stage_in_the_path_changes_nothing(door: Door, acme: TenantHouse) -> N
     assert door.ask(event).status == 200
 
 
+@pytest.mark.parametrize("door_of", ["people", "machines"])
+def test_a_connection_that_died_meanwhile_is_replaced(door: Door, acme: TenantHouse, door_of: str) -> None:
+    """A frozen function wakes up with a connection that the server has closed long ago."""
+    who = acme.admin if door_of == "people" else acme.machines[Role.ADMIN]
+    assert door.call(who, "GET", "/runs").status == 200
+    died = door.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'api'")
+
+    assert len(died) == 1
+    assert door.call(who, "GET", "/runs").status == 200
+
+
 # Members.
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from shared.kernel import direct
+from shared.kernel import db, direct
 from shared.kernel.api import sql
 from shared.kernel.auth import Membership, Principal, Role
 from shared.kernel.catalogue import Catalogue
@@ -45,6 +45,15 @@ class PgRegister:
         return bytes(row["key"])
 
     def _all(self, statement: sa.TextClause, params: Row) -> list[Row]:
+        """The first statement of every request: a connection may have died while the function was frozen."""
+        try:
+            return self._ask(statement, params)
+        except Exception as error:
+            if not db.is_disconnect(error):
+                raise
+            return self._ask(statement, params)
+
+    def _ask(self, statement: sa.TextClause, params: Row) -> list[Row]:
         with direct.alone(self._engine) as line:
             return line.all(statement, params)
 
