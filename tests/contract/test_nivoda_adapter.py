@@ -798,6 +798,7 @@ def test_the_stand_in_runs_by_hand() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         base_url = process.stdout.readline().strip()
+        assert "password" in process.stdout.readline()
         with urllib3.PoolManager() as pool:
             figures = pool.request("GET", f"{base_url}/_control").json()
         process.terminate()

@@ -424,7 +424,7 @@ def test_2n_a_step_without_time_stops_before_it_asks(ingest: IngestRig) -> None:
     run_id = ingest.start(partition_records=5_000)
     planned(ingest, run_id)
     calls = standin.calls.total()
-    in_time, ingest.ports = ingest.ports, replace(ingest.ports, time_left_s=lambda: 4.0)
+    in_time, ingest.ports = ingest.ports, replace(ingest.ports, time_left_s=lambda: 2.9)
 
     ingest.work(ingest.expect())
 
