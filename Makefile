@@ -46,7 +46,7 @@ down: $(READY) ## end the local cloud
 	@$(BATON) down
 
 test: $(READY) ## the tests; ARGS="-k gate -x" goes to pytest
-	$(RUN) -m pytest -n 2 $(ARGS)
+	$(RUN) -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: lint types imports test ## lint, types, import contracts, tests: what CI runs
 
