@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Path
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
@@ -46,12 +46,12 @@ class Gates(Told):
 
 
 class OpenGate(Reasoned):
-    shared: bool = False
+    shared: StrictBool = False
 
 
 class CloseGate(Reasoned):
     for_s: Annotated[int, Field(ge=1, le=LONGEST_CLOSED_S)]
-    shared: bool = False
+    shared: StrictBool = False
 
 
 class Moved(Told):
