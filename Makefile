@@ -8,18 +8,20 @@ READY := $(VENV)/.ready
 BATON := $(VENV)/bin/baton
 BENCH := .local/bench-venv
 SAM := .local/sam-venv
+FUZZ := .local/fuzz-venv
 ARCHITECTURE ?= arm64
 export ARCHITECTURE
 CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench build deploy certificates lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench fuzz build deploy certificates lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
 STORE ?= memory
 RUNS ?= 500
+EXAMPLES ?= 15
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +66,15 @@ chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged qu
 
 mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
 	$(RUN) -m tests.mutants.run $(MUTANTS)
+
+fuzz: $(FUZZ)/.ready ## EXAMPLES=15: schemathesis against the deployed API, with and without a token
+	$(RUN) -m tests.api.fuzz $(CURDIR)/$(FUZZ)/bin/schemathesis $(EXAMPLES)
+
+$(FUZZ)/.ready: requirements-fuzz.lock $(READY)
+	@mkdir -p .local
+	@$(VENV)/bin/uv venv --quiet --clear --python $(RUN) $(FUZZ)
+	@VIRTUAL_ENV=$(FUZZ) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-fuzz.lock
+	@touch $@
 
 bench: $(BENCH)/.ready ## every hot path against its bare limit and a peer, and at six million lanes
 	$(BENCH)/bin/python -m tests.bench --flatness $(ARGS)
@@ -123,6 +134,7 @@ lock: $(READY) ## resolve the dependencies again (the lock files name no host)
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements.lock pyproject.toml --group dev -o requirements-dev.lock
 	$(VENV)/bin/uv pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links -c requirements-dev.lock pyproject.toml --group dev --group bench -o requirements-bench.lock
 	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
+	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group fuzz -o requirements-fuzz.lock
 
 clean: ## remove what was made here
 	rm -rf $(VENV) .local .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis

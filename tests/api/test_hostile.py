@@ -206,3 +206,15 @@ def test_reasons_are_redacted_wherever_they_are_kept(door: Door, tenant: TenantH
     assert "password=***" in history
     assert "password=***" in audit
     assert "canary-secret" not in history + audit
+
+
+def test_a_path_that_is_written_out_belongs_to_its_own_methods(door: Door, tenant: TenantHouse) -> None:
+    answer = door.call(tenant.admin, "GET", "/runs/bulk")
+
+    assert_refused(answer, 405)
+    assert answer.headers["Allow"] == "POST"
+
+
+@pytest.mark.parametrize("written", ["0.5", "1763280000", "yesterday", "2026-11-16"])
+def test_a_time_is_spelled_out(door: Door, tenant: TenantHouse, written: str) -> None:
+    assert_refused(door.call(tenant.admin, "GET", "/runs", created_from=written), 422)

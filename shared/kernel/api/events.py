@@ -30,7 +30,7 @@ LONGEST_WAIT_S = 20
 SPARE_S = 3.0  # of the function's own time, for the answer itself
 TERMINAL = frozenset(str(status) for status in RunStatus if status.ended)
 ANSWERS = {
-    200: {"description": "A snapshot, then the lines", "content": {STREAM: {"schema": {"type": "string"}}}},
+    200: {"description": "A snapshot, then the lines", "content": {STREAM: {"schema": {}}}},
     204: {"description": "The run has ended and you know every line: do not come back"},
 }
 LastEventId = Annotated[

@@ -7,6 +7,7 @@ import binascii
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -54,6 +55,13 @@ class Problem(Exception):
     more: Mapping[str, Any] | None = None
 
 
+@dataclass
+class WrongMethod(Exception):
+    """The path is known, but not for this method."""
+
+    allowed: Sequence[str]
+
+
 def operation(
     router: Router,
     method: str,
@@ -91,7 +99,7 @@ def operation(
             status_code=min(said),
             responses={
                 **said,
-                **{code: {"description": text, "content": PROBLEM_SCHEMA} for code, text in refusals.items()},
+                **{code: {"description": text, "content": _refusal(code)} for code, text in refusals.items()},
             },
         )
         return route(func)
@@ -133,16 +141,26 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 }
 
 
-def desk(app: Any) -> Desk:
+def _refusal(code: int) -> dict[str, Any]:
+    """Some the gateway answers itself, in words of its own: a token it does not know, a path it cannot read."""
+    return (
+        {**PROBLEM_SCHEMA, "application/json": {"schema": {"type": "object"}}} if code in {401, 404} else PROBLEM_SCHEMA
+    )
+
+
+# Powertools keeps a request's context with the app that a router was last given to; a process may make two.
+_DESK: ContextVar[Desk] = ContextVar("desk")
+_VISITOR: ContextVar[Visitor] = ContextVar("visitor")
+
+
+def desk(_: Any) -> Desk:
     """What the one request at hand works with."""
-    found: Desk = app.context["desk"]
-    return found
+    return _DESK.get()
 
 
-def visitor(app: Any) -> Visitor:
+def visitor(_: Any) -> Visitor:
     """Who asks, where no tenant is chosen."""
-    found: Visitor = app.context["visitor"]
-    return found
+    return _VISITOR.get()
 
 
 def time_left_s(app: Any) -> float:
@@ -154,17 +172,29 @@ def api_handler(front: Front, look: Look, newest_revision: str, routers: Sequenc
     log = json_log()
     app = make_app(look, newest_revision, routers)
 
-    def handler(event: Event, context: Context) -> dict[str, Any]:
+    def answer(event: Event, context: Context) -> dict[str, Any]:
         # Before the routes: their parameters are read before their middlewares, and nobody unknown gets that far.
         try:
             asked = _readable(_unprefixed(event))
             if asked["rawPath"].startswith(API + "/"):
-                _enter(app, front, asked)
+                _enter(front, asked)
+                _refuse_other_methods(app, asked)
         except Exception as error:
             return _raw(_answer_to(error))
         return app.resolve(asked, context)  # type: ignore[arg-type]
 
+    def handler(event: Event, context: Context) -> dict[str, Any]:
+        return copy_context().run(answer, event, context)  # whoever asked leaves nothing behind for the next
+
     return log.inject_lambda_context(handler, clear_state=True)
+
+
+def _refuse_other_methods(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -> None:
+    """A path that is written out belongs to its own methods alone: GET /runs/bulk asks for no run called bulk."""
+    here = [route for route in app._static_routes if route.rule.match(asked["rawPath"])]  # noqa: SLF001 - as `_routes`
+    methods = sorted({method for route in here for method in _methods(route)})
+    if here and asked["requestContext"]["http"]["method"] not in methods:
+        raise WrongMethod(methods)
 
 
 def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> APIGatewayHttpResolver:
@@ -205,9 +235,7 @@ def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> API
         path = app.current_event.path
         others = sorted({m for route in _routes(app) if route.rule.match(path) for m in _methods(route)})
         if others:
-            answer = problem(405, "method_not_allowed", f"Use {' or '.join(others)}.")
-            answer.headers["Allow"] = ", ".join(others)
-            return answer
+            return _answer_to(WrongMethod(others))
         return _answer_to(NotFound())
 
     return app
@@ -216,6 +244,10 @@ def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> API
 def _answer_to(error: Exception) -> Answer:
     """What went wrong, as a problem document."""
     match error:
+        case WrongMethod():
+            answer = problem(405, "method_not_allowed", f"Use {' or '.join(error.allowed)}.")
+            answer.headers["Allow"] = ", ".join(error.allowed)
+            return answer
         case Problem():
             return problem(error.status, error.code, error.detail, error.more)
         case auth.Unknown():
@@ -301,7 +333,7 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, **read, "isBase64Encoded": False}
 
 
-def _enter(app: APIGatewayHttpResolver, front: Front, event: Mapping[str, Any]) -> None:
+def _enter(front: Front, event: Mapping[str, Any]) -> None:
     headers = {str(name).lower(): value for name, value in (event.get("headers") or {}).items()}
     claims, token, wanted = _claims(event), _machine_token(event, headers), headers.get("x-tenant-id")
     by_token = token is not None
@@ -309,14 +341,14 @@ def _enter(app: APIGatewayHttpResolver, front: Front, event: Mapping[str, Any]) 
         known = (
             auth.visitor_by_token(token, front.register) if by_token else auth.visitor_by_claims(claims, front.register)
         )
-        app.append_context(visitor=known)  # type: ignore[no-untyped-call]
+        _VISITOR.set(known)
         return
     found = (
         auth.by_machine_token(token, wanted, front.register)
         if by_token
         else auth.by_claims(claims, wanted, front.register)
     )
-    app.append_context(desk=front.desk(found, str(event["requestContext"].get("requestId") or "")))  # type: ignore[no-untyped-call]
+    _DESK.set(front.desk(found, str(event["requestContext"].get("requestId") or "")))
 
 
 def _machine_token(event: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:

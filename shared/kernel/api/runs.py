@@ -10,13 +10,13 @@ from uuid import UUID
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from shared.kernel import run as relay
 from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Key, LaneId, Limit, RunId, Short, Told
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, LaneId, Limit, RunId, Short, Told
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
@@ -188,10 +188,10 @@ class RunFilter(Asked):
     label: Annotated[str, Field(max_length=200)] | None = None
     source: Annotated[str, Field(max_length=200)] | None = None
     created_by: Annotated[str, Field(max_length=200)] | None = None
-    created_from: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
-    finished_from: AwareDatetime | None = None
-    finished_before: AwareDatetime | None = None
+    created_from: Instant | None = None
+    created_before: Instant | None = None
+    finished_from: Instant | None = None
+    finished_before: Instant | None = None
 
     def wanted(self) -> dict[str, Any]:
         """The filters that are there, by the names of `sql.FILTERS`, and their values."""
@@ -209,10 +209,10 @@ def list_runs(
     label: Annotated[str | None, Query(max_length=200)] = None,
     source: Annotated[str | None, Query(max_length=200)] = None,
     created_by: Annotated[str | None, Query(max_length=200)] = None,
-    created_from: Annotated[AwareDatetime | None, Query()] = None,
-    created_before: Annotated[AwareDatetime | None, Query()] = None,
-    finished_from: Annotated[AwareDatetime | None, Query()] = None,
-    finished_before: Annotated[AwareDatetime | None, Query()] = None,
+    created_from: Annotated[Instant | None, Query()] = None,
+    created_before: Annotated[Instant | None, Query()] = None,
+    finished_from: Annotated[Instant | None, Query()] = None,
+    finished_before: Annotated[Instant | None, Query()] = None,
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Runs:

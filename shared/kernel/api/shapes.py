@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler.openapi.params import Header, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from shared.kernel.paging import LARGEST_PAGE
 
+DATE_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}")
+
+
+def _spelled_out(value: Any) -> Any:
+    """A bare number would be taken for seconds since 1970, which nobody means."""
+    if not isinstance(value, datetime) and not (isinstance(value, str) and DATE_TIME.match(value)):
+        raise ValueError("a date and a time with its zone, as 2026-11-16T08:00:00Z")
+    return value
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_spelled_out)]
 RunId = Annotated[UUID, Path(description="The run's id")]
 LaneId = Annotated[UUID, Path(description="The lane's id")]
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="How many at most")]
