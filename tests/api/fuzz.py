@@ -40,7 +40,7 @@ def main(schemathesis: str, examples: str = "15") -> int:
 def _try(schemathesis: str, examples: str, api: str, work: Path, door: str, url: str, headers: list[str]) -> int:
     print(f"== {door}", flush=True)
     command = [schemathesis, "--config-file", str(CONFIG), "run", f"{api}/openapi.json", "--url", url, *headers]
-    asked = ["--checks", "all", "--max-examples", examples, "--phases", "coverage,fuzzing", "--request-timeout", "25"]
+    asked = ["--max-examples", examples, "--phases", "coverage,fuzzing", "--request-timeout", "25"]
     done = subprocess.run([*command, *asked], cwd=work, check=False)
     return done.returncode
 
