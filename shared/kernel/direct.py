@@ -73,10 +73,14 @@ class _Loan:
 
     def __enter__(self) -> Line:
         self._connection.autocommit = not self._commits
-        if self._owner is not None:
-            self._connection.before_next(db.SET_TENANT_AND_OWNER, str(self._tenant), self._owner)
-        elif self._tenant is not None:
-            self._connection.before_next(db.SET_TENANT, str(self._tenant))
+        try:
+            if self._owner is not None:
+                self._connection.before_next(db.SET_TENANT_AND_OWNER, str(self._tenant), self._owner)
+            elif self._tenant is not None:
+                self._connection.before_next(db.SET_TENANT, str(self._tenant))
+        except BaseException:
+            self._loan.close()  # nobody leaves what he could not enter: the one connection would stay on loan
+            raise
         return Line(self._connection)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -50,7 +50,8 @@ where l.id = :lane_id and l.kind = :kind
 
 
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
-# It is planned anew each time, so what Python can work out is a parameter here: each expression costs microseconds.
+# Behind a pooler and inside a transaction it is planned anew each time, so what Python can work out is a parameter here:
+# each expression costs microseconds.
 _COMMIT_TURN = """
 with turn as (
     update lane

@@ -43,10 +43,12 @@ def test_a_tenant_has_so_many_open_runs(door: Door, acme: TenantHouse) -> None:
     assert door.call(acme.member, "POST", "/runs", ASKED).status == 201
 
     refused = door.call(acme.member, "POST", "/runs", ASKED, headers={"Idempotency-Key": "k"})
+    others = door.call(acme.other, "POST", "/runs", ASKED)
     door.sql("update tenant set most_open_runs = 2 where id = :t", t=acme.id)
     later = door.call(acme.member, "POST", "/runs", ASKED, headers={"Idempotency-Key": "k"})
 
     assert (refused.status, refused.code) == (429, "too_many_runs")
+    assert others.status == 429, "the tenant's runs count, not only those that a member sees"
     assert later.status == 201, "a refusal is not kept"
 
 

@@ -112,3 +112,17 @@ def test_nothing_is_named_in_a_transaction_or_behind_a_pooler(database_url: str,
         assert line.often(echo, {"x": 2}) == {"x": 2}
         assert line.scalars(kept, {}) == [1 if pool == "one" else 0]
     engine.dispose()
+
+
+def test_a_loan_that_cannot_be_entered_is_given_back(database_url: str) -> None:
+    engine = db.connect_engine(database_url)
+    with pytest.raises(UnicodeEncodeError) as held, direct.alone(engine, ALICE, "user:\ud800") as line:
+        raise AssertionError(line)
+
+    assert held.tb is not None, "a log may keep the traceback, and with it the loan"
+    assert isinstance(engine.pool, sa.QueuePool)
+    assert engine.pool.checkedout() == 0
+    with direct.alone(engine, ALICE) as line:
+        tenant = sa.text("select current_setting('app.tenant', true) as t, current_setting('app.owner', true) as o")
+        assert line.one(tenant, {}) == {"t": str(ALICE), "o": None}
+    engine.dispose()

@@ -224,15 +224,25 @@ create function move_shared_gate(asked text, wanted text, closed_s double precis
             returning 1)
         select exists (select from moved);
     end;
+-- How many runs of the transaction's tenant are open, counted up to `most`: a member's own would not be all of them.
+create function open_runs(most integer) returns bigint
+    language sql stable security definer set search_path = pg_catalog, public
+    begin atomic
+        select count(*) from (
+            select from public.run
+            where tenant_id = (select nullif(current_setting('app.tenant', true), '')::uuid)
+              and status in ('queued', 'running')
+            limit most) r;
+    end;
 create function cursor_key() returns bytea
     language sql stable security definer set search_path = pg_catalog, public
     begin atomic
         select key from public.signing_key;
     end;
 revoke all on function memberships(text), membership(text, uuid), use_token(bytea), cursor_key(),
-    move_shared_gate(text, text, double precision, text) from public;
+    open_runs(integer), move_shared_gate(text, text, double precision, text) from public;
 grant execute on function memberships(text), membership(text, uuid), use_token(bytea), cursor_key(),
-    move_shared_gate(text, text, double precision, text) to baton_api
+    open_runs(integer), move_shared_gate(text, text, double precision, text) to baton_api
 """
 
 # Why a lane takes no turn now: no row means that its message is on its way and would be taken. The conditions are those

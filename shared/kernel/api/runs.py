@@ -448,9 +448,12 @@ def _why(row: Any) -> Why | None:
 
 
 def _pace(row: Any) -> dict[str, Any]:
-    """Steps per minute so far, and when the lanes that are left would be done at the pace of those that are."""
+    """Steps per minute so far, and when the lanes that are left would be done at the pace of those that are.
+
+    Nothing is said of a run with more lanes than were looked at: the figures would be of a part of it.
+    """
     began, done, lanes = row["started_at"], row["lanes_ended"], row["lanes"]
-    if began is None or row["finished_at"] is not None:
+    if began is None or row["finished_at"] is not None or lanes >= sql.MOST_LANES:
         return {"rate_per_minute": None, "eta": None}
     took = row["now"] - began
     minutes = took.total_seconds() / 60

@@ -110,10 +110,9 @@ REMOTE_CALLS = sa.text("""
 select epoch, key, kind, remote_id, leaves_asset, intended_at, confirmed_at, cleaned_at from remote_call
 where run_id = :run_id and tenant_id = :tenant_id order by intended_at desc, key limit :most
 """)
+# Of the whole tenant, also for somebody who sees only his own.
 OPEN_RUNS = sa.text("""
-select (select count(*) from (select from run where tenant_id = :tenant_id and status in ('queued', 'running')
-                              limit t.most_open_runs) r) >= t.most_open_runs as full, t.most_open_runs
-from tenant t where t.id = :tenant_id
+select open_runs(t.most_open_runs) >= t.most_open_runs as full, t.most_open_runs from tenant t where t.id = :tenant_id
 """)
 
 # Whoever comes second waits here for the first to commit, and then finds his answer.
