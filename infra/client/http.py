@@ -79,8 +79,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> 
     """One request. A local cloud gives each API a name below `localhost`, which not every resolver knows."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    sent = {**headers, "content-type": "application/json"} if body is not None else dict(headers)
-    sent = {**sent, **({"content-type": headers["content-type"]} if "content-type" in headers else {})}
+    sent = {**({} if body is None else {"content-type": "application/json"}), **headers}
     if host.endswith(".localhost"):
         sent["host"] = parts.netloc
         url = url.replace(f"//{parts.netloc}", f"//127.0.0.1:{parts.port or 80}", 1)

@@ -9,12 +9,26 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from infra.local import guard
 
 HOST = "127.0.0.1"
 END_SECONDS = 30
 FAST, IMMEDIATE, KILL = b"f", b"i", b"k"  # the orders of the guard
+
+
+class Stops:
+    """What `with` stops at its end."""
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class Child:

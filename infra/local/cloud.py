@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from infra.local.child import Stops
 from infra.local.deploy import ROOT, STAGE, Deployed, deploy
 from infra.local.ministack import MiniStack, answers
 from infra.local.postgres import Postgres
@@ -77,7 +78,7 @@ class Address:
         return deploy(self.endpoint, self.parameters, root=root)
 
 
-class Cloud:
+class Cloud(Stops):
     """The parts while they run. `home` keeps the database; what AWS knew is made anew by the next deployment."""
 
     def __init__(self, home: Path, postgres: Postgres, ministack: MiniStack, nivoda: NivodaStandIn) -> None:
@@ -149,14 +150,6 @@ class Cloud:
         self.ministack.stop()
         self.postgres.stop()
         (self.home / STATE).unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _places(self) -> dict[str, str]:
         # Roles without a password: the server trusts this machine, and listens on it alone.

@@ -7,13 +7,12 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import urllib3
 
 from infra.local import guard
-from infra.local.child import HOST, KILL, Child, free_port
+from infra.local.child import HOST, KILL, Child, Stops, free_port
 from shared.kernel.aws import DEFAULT_REGION
 
 START_SECONDS = 60
@@ -25,7 +24,7 @@ class MiniStackError(RuntimeError):
     """The local AWS cannot do what was asked; the message says what to do."""
 
 
-class MiniStack:
+class MiniStack(Stops):
     """One running MiniStack. It keeps nothing: after an end of any kind it starts empty, on the same port."""
 
     def __init__(self, directory: Path, *, enforce_iam: bool = False) -> None:
@@ -89,14 +88,6 @@ class MiniStack:
 
     def log_tail(self, lines: int = 20) -> str:
         return self._child.log_tail(lines)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _environment(self) -> dict[str, str]:
         # Functions inherit what MiniStack has: a DATABASE_URL or an AWS profile of the shell must not reach them.

@@ -21,6 +21,7 @@ from infra.local.cloud import Address
 from infra.local.runs import TENANT
 from infra.local.supervise import CloudError
 from shared.kernel import aws, db
+from shared.kernel.api.sql import PUT_MEMBER
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 
@@ -28,10 +29,6 @@ LOCAL_USER, LOCAL_TENANT = "you@baton.local", "local"
 
 TENANT_NAMED = sa.text("select id from tenant where name = :name order by created_at limit 1")
 ADD_TENANT = sa.text("insert into tenant (id, name) values (:id, :name) on conflict (id) do nothing")
-ADD_MEMBER = sa.text("""
-insert into member (tenant_id, subject, role, name, added_by) values (:tenant_id, :subject, :role, :name, 'owner')
-on conflict (tenant_id, subject) do update set role = excluded.role, name = excluded.name
-""")
 ADD_SUPER_ADMIN = sa.text("insert into super_admin (subject) values (:subject) on conflict do nothing")
 
 
@@ -88,7 +85,8 @@ def let_in(
         with engine.begin() as connection:
             tenant_id: UUID = connection.scalar(TENANT_NAMED, {"name": tenant}) or new_tenant_id or new_id()
             connection.execute(ADD_TENANT, {"id": tenant_id, "name": tenant})
-            connection.execute(ADD_MEMBER, {"tenant_id": tenant_id, "subject": subject, "role": role, "name": name})
+            member = {"tenant_id": tenant_id, "subject": subject, "role": role, "name": name, "added_by": "owner"}
+            connection.execute(PUT_MEMBER, member)
             if is_super:
                 connection.execute(ADD_SUPER_ADMIN, {"subject": subject})
     finally:

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Literal, Self
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ import pg8000.dbapi
 
 from infra.local import guard
 from infra.local.binaries import PostgresError, bin_directory, reachable_directory, server_account
-from infra.local.child import FAST, HOST, IMMEDIATE, KILL, Child, free_port
+from infra.local.child import FAST, HOST, IMMEDIATE, KILL, Child, Stops, free_port
 
 START_SECONDS = 30
 PORT_ATTEMPTS = 10
@@ -40,7 +40,7 @@ SETTINGS = MappingProxyType(
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
-class Postgres:
+class Postgres(Stops):
     """One running server. `directory` holds its data and its log; it is the wanted one wherever its account can reach it."""
 
     def __init__(self, binaries: Path, directory: Path, uid: int, settings: Mapping[str, str]) -> None:
@@ -96,14 +96,6 @@ class Postgres:
     def log_tail(self, lines: int = 20) -> str:
         """The end of what the server wrote since its last start."""
         return self._child.log_tail(lines)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def _data(self) -> Path:

@@ -26,7 +26,6 @@ TENANT = UUID("00000000-0000-7000-8000-00000000ba70")  # the one that the local 
 ENDED = frozenset({"succeeded", "failed", "canceled"})
 
 RUN = sa.text("select id, tenant_id, kind, status, outcome, epoch, error from run where id = :id")
-NEWEST = sa.text("select id from run order by created_at desc limit 1")
 LANES = sa.text("""
 select l.key, l.status, l.steps, l.attempts, l.claims, l.last_error, l.lease_until > now() as at_work,
        greatest(0, extract(epoch from l.next_due_at - now()))::double precision as due_in_s,
@@ -89,10 +88,6 @@ class Runs:
         if not rows:
             raise NotFound
         return rows[0]
-
-    def newest(self) -> UUID | None:
-        rows = self.sql(NEWEST)
-        return rows[0]["id"] if rows else None
 
     def progress(self, run_id: UUID) -> Progress:
         lanes = self.sql(LANES, id=run_id)

@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
+from shared.kernel.clock import read_id
+
 TOKEN_PREFIX = "baton_"  # noqa: S105 - says what a token is, so that scanners of leaked secrets know ours
 
 
@@ -97,7 +99,7 @@ def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Re
         if len(found) > 1:
             raise Elsewhere("which_tenant", "You belong to several tenants: say which in the header X-Tenant-Id.")
         return _principal(f"user:{subject}", found[0])
-    tenant_id = _uuid(wanted)
+    tenant_id = read_id(wanted)
     member = None if tenant_id is None else register.membership(subject, tenant_id)
     if member is None:
         raise Elsewhere("not_your_tenant", "You do not belong to the tenant that X-Tenant-Id names.")
@@ -107,7 +109,7 @@ def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Re
 def by_machine_token(token: str | None, wanted: str | None, register: Register) -> Principal:
     """A machine: its token says its tenant, and the header may only agree."""
     token_id, member = _used(token, register)
-    if wanted is not None and _uuid(wanted) != member.tenant_id:
+    if wanted is not None and read_id(wanted) != member.tenant_id:
         raise Elsewhere("not_your_tenant", "This token does not belong to the tenant that X-Tenant-Id names.")
     return _principal(f"token:{token_id}", member)
 
@@ -142,10 +144,3 @@ def _used(token: str | None, register: Register) -> tuple[UUID, Membership]:
 
 def _principal(actor: str, member: Membership) -> Principal:
     return Principal(actor, member.tenant_id, member.tenant, member.role, member.is_super)
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

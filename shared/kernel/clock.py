@@ -17,6 +17,14 @@ def new_id() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
+def read_id(text: str) -> uuid.UUID | None:
+    """An id that somebody wrote; None if it is none."""
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:
     """Ids and fractions in [0, 1), so that a simulation can draw them from its seed."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shared.kernel import direct, sql
-from shared.kernel.clock import stopwatch
+from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.errors import Permanent, StepError, Transient
 
 SECRET_KEPT_S = 300.0
@@ -88,7 +88,7 @@ class Accounts:
 
     def of(self, tenant_id: UUID, provider: Provider, connection: str) -> Account:
         """Whoever wrote the id, only a row of this tenant and provider answers to it."""
-        params = {"tenant_id": tenant_id, "provider": provider.name, "id": _uuid(connection)}
+        params = {"tenant_id": tenant_id, "provider": provider.name, "id": read_id(connection)}
         with direct.alone(self.engine, tenant_id) as line:
             row = line.one(sql.CONNECTION, params)
         secret = None if row is None else self._secret(tenant_id, row["id"], row["secret_ref"])
@@ -125,10 +125,3 @@ def checked(provider: Provider, account: Account, time_left_s: Callable[[], floa
         return True, provider.check(account, time_left_s)
     except StepError as error:
         return False, str(error)
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -7,13 +7,15 @@ import ipaddress
 import ssl
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import orjson
 import sqlalchemy as sa
-from pg8000.exceptions import DatabaseError, InterfaceError
+from pg8000.exceptions import InterfaceError
 
 from shared.kernel import flights as driver
+
+T = TypeVar("T")
 
 DRIVER = "postgresql+pg8000"
 SPELLINGS = frozenset({"postgres", "postgresql", DRIVER})
@@ -121,10 +123,7 @@ def jsonb(value: Any) -> str:
 def sqlstate(error: BaseException) -> str | None:
     """The server's five-letter reason; for a cut connection, the one it gave before it hung up."""
     origin = _origin(error)
-    for candidate in (origin, origin.__cause__):
-        if isinstance(candidate, DatabaseError) and candidate.args and isinstance(candidate.args[0], dict):
-            return cast("str | None", candidate.args[0].get("C"))
-    return None
+    return driver.sqlstate(origin) or driver.sqlstate(origin.__cause__)
 
 
 def is_disconnect(error: BaseException) -> bool:
@@ -136,6 +135,16 @@ def is_disconnect(error: BaseException) -> bool:
         return True
     state = sqlstate(error) or ""
     return state in SHUTDOWNS or state.startswith("08")
+
+
+def again_if_disconnected(read: Callable[[], T]) -> T:
+    """Ask once more on a new connection: the old one may have died while the function was frozen."""
+    try:
+        return read()
+    except Exception as error:
+        if not is_disconnect(error):
+            raise
+        return read()
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -70,8 +70,9 @@ def _instant(text: str) -> datetime | str:
         return text
 
 
-def _sqlstate(error: DatabaseError) -> str | None:
-    told = error.args[0] if error.args else None
+def sqlstate(error: BaseException | None) -> str | None:
+    """The server's five-letter reason, if this is an error of the server."""
+    told = error.args[0] if isinstance(error, DatabaseError) and error.args else None
     return told.get("C") if isinstance(told, dict) else None
 
 
@@ -153,7 +154,7 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         try:
             context = self._send(ahead, prepare + self._bind(vals, plan.name), Context(statement))
         except DatabaseError as error:
-            if self.closed or _sqlstate(error) not in PLAN_LOST:
+            if self.closed or sqlstate(error) not in PLAN_LOST:
                 raise
             self._keeps_plans, self._ahead = False, ahead
             return self.execute_unnamed(statement, vals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -66,7 +66,7 @@ class PgStore:
             "watch": _interval(lease_s + 60),
         }
         # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
-        row = self._again_if_disconnected(lambda: self._often(sql.CLAIM, params))
+        row = db.again_if_disconnected(lambda: self._often(sql.CLAIM, params))
         if row is not None:
             return _turn(row, baton, token)
         refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
@@ -80,11 +80,11 @@ class PgStore:
         self._run(sql.RELEASE, {**_named(baton), "token": token})
 
     def lane_state(self, lane_id: UUID) -> LaneState | None:
-        row = self._again_if_disconnected(lambda: self._one(sql.LANE_STATE, {"lane_id": lane_id}))
+        row = db.again_if_disconnected(lambda: self._one(sql.LANE_STATE, {"lane_id": lane_id}))
         if row is None:
             return None
         status = LaneStatus(row["status"])
-        return LaneState(row["epoch"], row["seq"], status, row["claim_token"], _due(row))
+        return LaneState(row["epoch"], row["seq"], status, row["claim_token"], due_of(row))
 
     def mark_sent(self, dues: Sequence[Due]) -> None:
         self._mark(sql.MARK_SENT, dues)
@@ -126,7 +126,7 @@ class PgStore:
         return [RemoteCall(**row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
 
     def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = self._again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
+        rows = db.again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
         return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
 
     def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
@@ -145,14 +145,14 @@ class PgStore:
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         params = {"event_id": event_id, "tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)}
-        return self._again_if_disconnected(lambda: self._run(sql.ADD_SIGNAL_ONCE, params)) == 1
+        return db.again_if_disconnected(lambda: self._run(sql.ADD_SIGNAL_ONCE, params)) == 1
 
     def beat(self, name: str) -> None:
         self._run(sql.BEAT, {"name": name})
 
     def health(self) -> tuple[str | None, float | None]:
         """The revision of the schema, and the seconds since the last tick ended."""
-        row = self._again_if_disconnected(lambda: self._one(sql.HEALTH, {}))
+        row = db.again_if_disconnected(lambda: self._one(sql.HEALTH, {}))
         assert row is not None
         return row["revision"], row["tick_age_s"]
 
@@ -171,14 +171,6 @@ class PgStore:
     def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
         rows = self._all(statement, params)
         return rows[0] if rows else None
-
-    def _again_if_disconnected(self, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except Exception as error:
-            if not db.is_disconnect(error):
-                raise
-            return read()
 
 
 class PgTx:
@@ -311,11 +303,11 @@ class PgTx:
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         row = self._one(sql.WAKE_LANE, {"lane_id": lane_id})
-        return None if row is None else _due(row)
+        return None if row is None else due_of(row)
 
     def restart_lane(self, lane_id: UUID, cursor: Json | None) -> Due | None:
         row = self._one(sql.RESTART_LANE, {"lane_id": lane_id, "cursor": None if cursor is None else db.jsonb(cursor)})
-        return None if row is None else _due(row)
+        return None if row is None else due_of(row)
 
     def close_gate(self, tenant_id: UUID, closing: GateClosing) -> None:
         self._run(
@@ -362,7 +354,7 @@ class PgTx:
         return self._line.one(statement, params)
 
     def _dues(self, statement: sa.TextClause, params: Row) -> list[Due]:
-        dues = [_due(row) for row in self._line.all(statement, params)]
+        dues = [due_of(row) for row in self._line.all(statement, params)]
         return sorted(dues, key=lambda due: due.baton.lane_id.int)
 
 
@@ -416,7 +408,7 @@ def _batons(batons: Sequence[Baton]) -> str:
     return db.jsonb([{**_named(baton), "resend_no": baton.resend_no} for baton in batons])
 
 
-def _due(row: Row) -> Due:
+def due_of(row: Row) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
     return Due(baton, row["tenant_id"], row["delay_s"])
 

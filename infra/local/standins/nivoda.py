@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import ValidationError
 
+from infra.local.child import Stops
 from infra.local.standins.nivoda_catalogue import Catalogue, Stone
 from infra.local.standins.nivoda_faults import Fault, Faults, Misbehaviour, Operation, with_twins
 from infra.local.standins.nivoda_query import Field, QueryError, parse, pick
@@ -70,7 +70,7 @@ class _Session:
     calls_left: float
 
 
-class NivodaStandIn:
+class NivodaStandIn(Stops):
     """Starts on `start()`; everything else may be used before, while and after it runs, from any thread."""
 
     def __init__(
@@ -115,14 +115,6 @@ class NivodaStandIn:
             self._server.hang_up()
             self._server.server_close()
             self._server = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # --- the truth
 

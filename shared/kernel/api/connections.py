@@ -30,7 +30,7 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.connections import NoVault, Provider, Vault, checked, problems, secret_name
 from shared.kernel.db import jsonb
 from shared.kernel.errors import NotFound
-from shared.kernel.model import AuditEntry, Json
+from shared.kernel.model import Json
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.redact import redact
 
@@ -174,7 +174,7 @@ class Office:
                 raise _taken(asked.name)
             body = jsonb({"id": str(connection_id)})
             after = {"provider": asked.provider, "name": asked.name, "settings": asked.settings, "secret": "changed"}
-            tx.add_audit(_entry(here, "connection.make", connection_id, after=after))
+            here.audit(tx, "connection.make", f"connection:{connection_id}", after=after)
             here.keep(line, key, 201, body)
         return Response(201, "application/json", body)
 
@@ -195,7 +195,7 @@ class Office:
                 said = {} if secret is None else {"secret": "changed"}
                 before = {"name": row["name"], "settings": row["settings"]}
                 after = {"name": asked.name, "settings": asked.settings, **said}
-                tx.add_audit(_entry(here, "connection.put", connection_id, before=before, after=after))
+                here.audit(tx, "connection.put", f"connection:{connection_id}", before=before, after=after)
         if not changed:  # deleted meanwhile: the version just kept must not outlive its row
             with _vault_answers():
                 self.vault.delete(secret_name(here.tenant_id, connection_id))
@@ -213,7 +213,7 @@ class Office:
             if not line.run(sql.DELETE_CONNECTION, mine):
                 raise Problem(409, "changed_meanwhile", "Somebody changed this connection meanwhile: try again.")
             before = {"provider": row["provider"], "name": row["name"], "settings": row["settings"]}
-            tx.add_audit(_entry(here, "connection.delete", connection_id, before=before))
+            here.audit(tx, "connection.delete", f"connection:{connection_id}", before=before)
 
     def check(self, here: Desk, connection_id: UUID, left_s: Callable[[], float]) -> Checked:
         row = self._row(here, connection_id)
@@ -232,7 +232,7 @@ class Office:
             noted = line.one(sql.NOTE_CHECK, {**values, "says": says})
             if noted is None:
                 raise Problem(409, "changed_meanwhile", "Somebody changed this connection meanwhile: check it again.")
-            tx.add_audit(_entry(here, "connection.check", connection_id, after={"works": works}))
+            here.audit(tx, "connection.check", f"connection:{connection_id}", after={"works": works})
         return Checked(works=works, says=says, checked_at=noted["checked_at"])
 
     def _provider(self, name: str) -> Provider:
@@ -312,12 +312,3 @@ def _fingerprint(here: Desk, asked: MakeConnection, secret: Mapping[str, str], k
     salt = f"{here.tenant_id}:{key}".encode()
     hard = hashlib.scrypt(jsonb(dict(sorted(secret.items()))).encode(), salt=salt, n=2**14, r=8, p=1)
     return b"connection:" + asked.model_dump_json(exclude={"secret"}).encode() + hard
-
-
-def _entry(
-    here: Desk, action: str, connection_id: UUID, *, before: Json | None = None, after: Json | None = None
-) -> AuditEntry:
-    return AuditEntry(
-        tenant_id=here.tenant_id, actor=here.principal.actor, action=action, target=f"connection:{connection_id}",
-        before=before, after=after,
-    )  # fmt: skip

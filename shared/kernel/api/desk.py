@@ -17,6 +17,7 @@ from shared.kernel.auth import Membership, Principal, Role
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.direct import Line, Row
 from shared.kernel.errors import Refused
+from shared.kernel.model import AuditEntry, Json
 from shared.kernel.paging import Pager
 from shared.kernel.ports import Ports
 from shared.kernel.run import By
@@ -45,17 +46,13 @@ class PgRegister:
         return bytes(row["key"])
 
     def _all(self, statement: sa.TextClause, params: Row) -> list[Row]:
-        """The first statement of every request: a connection may have died while the function was frozen."""
-        try:
-            return self._ask(statement, params)
-        except Exception as error:
-            if not db.is_disconnect(error):
-                raise
-            return self._ask(statement, params)
+        """The first statement of every request."""
 
-    def _ask(self, statement: sa.TextClause, params: Row) -> list[Row]:
-        with direct.alone(self._engine) as line:
-            return line.all(statement, params)
+        def ask() -> list[Row]:
+            with direct.alone(self._engine) as line:
+                return line.all(statement, params)
+
+        return db.again_if_disconnected(ask)
 
 
 @dataclass(slots=True)
@@ -112,6 +109,28 @@ class Desk:
     def one(self, statement: sa.TextClause, **params: Any) -> Row | None:
         rows = self.all(statement, **params)
         return rows[0] if rows else None
+
+    def audit(
+        self,
+        tx: PgTx,
+        action: str,
+        target: str,
+        before: Json | None = None,
+        after: Json | None = None,
+        reason: str = "",
+    ) -> None:
+        """Write who does this, in the transaction that does it."""
+        tx.add_audit(
+            AuditEntry(
+                tenant_id=self.tenant_id,
+                actor=self.principal.actor,
+                action=action,
+                target=target,
+                before=before,
+                after=after,
+                reason=reason,
+            )
+        )
 
     @contextmanager
     def begin(self) -> Iterator[tuple[Line, PgTx]]:

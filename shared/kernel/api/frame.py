@@ -320,7 +320,8 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
         if event.get("isBase64Encoded"):
             body = base64.b64decode(body, validate=True).decode()
         spoken = "".join((event.get("rawPath", ""), asked, *questions, *headers.values(), body))
-        size = len(body) if spoken.isascii() else len(spoken.encode()) and len(body.encode())
+        spoken.encode()  # a lone surrogate has no bytes
+        size = len(body.encode())
     except (UnicodeError, binascii.Error):
         raise Problem(400, "unreadable", "The request is not valid UTF-8.") from None
     if "\x00" in spoken or "%00" in event.get("rawPath", ""):

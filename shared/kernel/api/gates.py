@@ -14,14 +14,13 @@ from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, desk, operation
 from shared.kernel.api.shapes import Cursor, Limit, Reasoned, Told
 from shared.kernel.auth import MANAGES, READS
-from shared.kernel.baton import Baton
 from shared.kernel.deliver import deliver_unsent
 from shared.kernel.direct import Line
 from shared.kernel.errors import NotFound
-from shared.kernel.model import AuditEntry, Due, GateClosing, Json
+from shared.kernel.model import GateClosing, Json
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.redact import redact
-from shared.kernel.store import PgTx
+from shared.kernel.store import due_of
 
 router = Router()  # type: ignore[no-untyped-call]
 
@@ -89,8 +88,8 @@ def open_gate(key: GateKey, asked: Annotated[OpenGate, Body()]) -> Moved:
         else:
             line.run(sql.OPEN_GATE, {"tenant_id": here.tenant_id, "key": key})
         woken = line.all(sql.WAKE_WAITING, {"tenant_id": here.tenant_id, "key": key})
-        _note(tx, here, "gate.open", key, before, {"shared": asked.shared}, asked.reason)
-    deliver_unsent(here.ports, [_due(row) for row in woken])
+        here.audit(tx, "gate.open", f"gate:{key}", before, {"shared": asked.shared}, asked.reason)
+    deliver_unsent(here.ports, [due_of(row) for row in woken])
     return Moved(woken=len(woken))
 
 
@@ -107,7 +106,7 @@ def close_gate(key: GateKey, asked: Annotated[CloseGate, Body()]) -> Moved:
             closing = GateClosing(key=key, shared=False, retry_after_s=float(asked.for_s), reason=reason)
             tx.close_gate(here.tenant_id, closing)
         after = {"shared": asked.shared, "for_s": asked.for_s}
-        _note(tx, here, "gate.close", key, before, after, asked.reason)
+        here.audit(tx, "gate.close", f"gate:{key}", before, after, asked.reason)
     return Moved()
 
 
@@ -125,16 +124,3 @@ def _move_shared(line: Line, here: Desk, key: str, closed_s: float | None, reaso
     assert moved is not None
     if not moved["moved"]:
         raise NotFound
-
-
-def _note(tx: PgTx, here: Desk, action: str, key: str, before: Json | None, after: Json, reason: str) -> None:
-    entry = AuditEntry(
-        tenant_id=here.tenant_id, actor=here.principal.actor, action=action, target=f"gate:{key}",
-        before=before, after=after, reason=reason,
-    )  # fmt: skip
-    tx.add_audit(entry)
-
-
-def _due(row: Any) -> Due:
-    baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
-    return Due(baton, row["tenant_id"], row["delay_s"])

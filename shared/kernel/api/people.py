@@ -21,7 +21,7 @@ from shared.kernel.auth import ANYBODY, MANAGES, Role, new_token, token_hash
 from shared.kernel.db import jsonb
 from shared.kernel.direct import Line
 from shared.kernel.errors import NotFound, Refused
-from shared.kernel.model import AuditEntry, Json
+from shared.kernel.model import Json
 from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 
 router = Router()  # type: ignore[no-untyped-call]
@@ -147,7 +147,7 @@ def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Don
         after = {"role": str(asked.role), "name": asked.name}
         params = {"tenant_id": here.tenant_id, "subject": subject, "added_by": here.principal.actor, **after}
         line.run(sql.PUT_MEMBER, params)
-        tx.add_audit(_entry(here, "member.put", f"member:{subject}", before=before, after=after))
+        here.audit(tx, "member.put", f"member:{subject}", before=before, after=after)
     return Done()
 
 
@@ -162,7 +162,7 @@ def remove_member(subject: SubjectPath) -> Done:
         if is_last_admin:
             raise LAST_ADMIN
         line.run(sql.REMOVE_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
-        tx.add_audit(_entry(here, "member.remove", f"member:{subject}", before=before))
+        here.audit(tx, "member.remove", f"member:{subject}", before=before)
     return Done()
 
 
@@ -201,7 +201,7 @@ def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None)
         if not made:
             raise Problem(429, "too_many_tokens", f"{sql.MOST_TOKENS} tokens are in use already: revoke some first.")
         after = {"name": asked.name, "role": str(asked.role), "expires_in_days": asked.expires_in_days}
-        tx.add_audit(_entry(here, "token.make", f"token:{token_id}", after=after))
+        here.audit(tx, "token.make", f"token:{token_id}", after=after)
         # What is kept for a repeated request must not hold the secret.
         here.keep(line, idempotency_key, 201, jsonb({"id": str(token_id), "token": None}))
     return Response(201, "application/json", jsonb({"id": str(token_id), "token": token}))
@@ -216,7 +216,7 @@ def revoke_token(token_id: TokenId) -> Done:
         if revoked is None:
             raise NotFound
         if revoked["just_now"]:
-            tx.add_audit(_entry(here, "token.revoke", f"token:{token_id}"))
+            here.audit(tx, "token.revoke", f"token:{token_id}")
     return Done()
 
 
@@ -247,11 +247,3 @@ def _locked(line: Line, here: Desk, subject: str) -> tuple[Json | None, bool]:
     admins = line.scalars(sql.LOCK_ADMINS, {"tenant_id": here.tenant_id})
     row = line.one(sql.LOCK_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
     return (None if row is None else {"role": row["role"], "name": row["name"]}), admins == [subject]
-
-
-def _entry(
-    here: Desk, action: str, target: str, *, before: Json | None = None, after: Json | None = None
-) -> AuditEntry:
-    return AuditEntry(
-        tenant_id=here.tenant_id, actor=here.principal.actor, action=action, target=target, before=before, after=after
-    )

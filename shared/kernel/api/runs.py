@@ -307,9 +307,7 @@ def list_lanes(
 @operation(router, "GET", "/runs/<run_id>/lanes/<lane_id>/steps", READS, tag="runs")
 def list_steps(run_id: RunId, lane_id: LaneId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Steps:
     """What the steps of a lane did, newest first."""
-    here = _desk_of(run_id)
-    if here.one(sql.LANE_EXISTS, run_id=run_id, lane_id=lane_id) is None:
-        raise NotFound
+    here = _desk_of_lane(run_id, lane_id)
     pager = here.pager("steps", {"lane_id": lane_id})
     place = pager.place(cursor)
     params: dict[str, Any] = {"lane_id": lane_id, "most": limit + 1}
@@ -399,7 +397,7 @@ def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()])
 
 def _desk_of(run_id: UUID) -> Desk:
     here = desk(router)
-    if here.one(sql.RUN_EXISTS, run_id=run_id) is None:
+    if here.one(sql.RUN_KIND, run_id=run_id) is None:
         raise NotFound
     return here
 
@@ -412,7 +410,7 @@ def _desk_of_lane(run_id: UUID, lane_id: UUID) -> Desk:
 
 
 def _kind_of(here: Desk, run_id: UUID) -> Any:
-    row = here.one(sql.ONE_RUN, run_id=run_id)
+    row = here.one(sql.RUN_KIND, run_id=run_id)
     if row is None:
         raise NotFound
     kind = here.kinds.get(row["kind"])

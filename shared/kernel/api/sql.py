@@ -104,7 +104,7 @@ where run_id = :run_id and tenant_id = :tenant_id and n > :after order by n limi
 """)
 HISTORY_LINE = sa.text("select n from history where run_id = :run_id and tenant_id = :tenant_id and n = :n")
 RUN_STATUS = sa.text(f"select {_STATUS} from run r where r.id = :run_id and r.tenant_id = :tenant_id")
-RUN_EXISTS = sa.text("select 1 as here from run where id = :run_id and tenant_id = :tenant_id")
+RUN_KIND = sa.text("select kind from run where id = :run_id and tenant_id = :tenant_id")
 LANE_EXISTS = sa.text("select run_id from lane where id = :lane_id and run_id = :run_id and tenant_id = :tenant_id")
 REMOTE_CALLS = sa.text("""
 select epoch, key, kind, remote_id, leaves_asset, intended_at, confirmed_at, cleaned_at from remote_call
