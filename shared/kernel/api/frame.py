@@ -20,6 +20,7 @@ from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValida
 from aws_lambda_powertools.event_handler.openapi.models import HTTPBearer
 
 from shared.kernel import auth
+from shared.kernel.api.console import Console
 from shared.kernel.api.desk import Desk, Front
 from shared.kernel.auth import ANYBODY, Role, Visitor
 from shared.kernel.entry import Context, Event, Handler
@@ -167,7 +168,9 @@ def time_left_s(app: Any) -> float:
     return float(app.lambda_context.get_remaining_time_in_millis()) / 1000
 
 
-def api_handler(front: Front, look: Look, newest_revision: str, routers: Sequence[Router]) -> Handler:
+def api_handler(
+    front: Front, look: Look, newest_revision: str, routers: Sequence[Router], console: Console | None = None
+) -> Handler:
     """Answers HTTP requests. `look` tells the revision of the schema and the seconds since the last tick."""
     log = json_log()
     app = make_app(look, newest_revision, routers)
@@ -175,7 +178,10 @@ def api_handler(front: Front, look: Look, newest_revision: str, routers: Sequenc
     def answer(event: Event, context: Context) -> dict[str, Any]:
         # Before the routes: their parameters are read before their middlewares, and nobody unknown gets that far.
         try:
-            asked = _readable(_unprefixed(event))
+            asked = _unprefixed(event)
+            if console is not None and console.serves(asked):
+                return console.answer(asked)
+            asked = _readable(asked)
             if asked["rawPath"].startswith(API + "/"):
                 _enter(front, asked)
                 _refuse_other_methods(app, asked)
