@@ -59,6 +59,18 @@ class Connection(Told):
     updated_at: datetime
 
 
+class Offered(Told):
+    """An upstream to connect to: what its settings and its secret must look like, as JSON schemas."""
+
+    name: str
+    settings: dict[str, Any]
+    secret: dict[str, Any]
+
+
+class Providers(Told):
+    providers: list[Offered]
+
+
 class Connections(Told):
     connections: list[Connection]
     next: str | None
@@ -95,6 +107,15 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
     """The routes over the providers that the kinds of work brought."""
     router = Router()  # type: ignore[no-untyped-call]
     office = Office({each.name: each for each in providers}, vault)
+
+    @operation(router, "GET", "/providers", READS, tag="connections")
+    def list_providers() -> Providers:
+        """The upstreams that a tenant may have an account at, and what a connection to each must say."""
+        offered = [
+            Offered(name=name, settings=each.settings.model_json_schema(), secret=each.secret.model_json_schema())
+            for name, each in sorted(office.providers.items())
+        ]
+        return Providers(providers=offered)
 
     @operation(router, "GET", "/connections", READS, tag="connections")
     def list_connections(
