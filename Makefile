@@ -9,13 +9,14 @@ BATON := $(VENV)/bin/baton
 BENCH := .local/bench-venv
 SAM := .local/sam-venv
 FUZZ := .local/fuzz-venv
+CHROMIUM := .local/.chromium
 ARCHITECTURE ?= arm64
 export ARCHITECTURE
 CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench fuzz build deploy certificates lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench fuzz screenshots build deploy certificates lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -24,7 +25,7 @@ RUNS ?= 500
 EXAMPLES ?= 15
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the environment in .venv (every other target calls it)
 
@@ -47,8 +48,17 @@ up: $(READY) ## the local cloud: Postgres, AWS and the outside on this machine; 
 down: $(READY) ## end the local cloud
 	@$(BATON) down
 
-test: $(READY) ## the tests; ARGS="-k gate -x" goes to pytest
+test: $(READY) $(CHROMIUM) ## the tests; ARGS="-k gate -x" goes to pytest
 	$(RUN) -m pytest -n 2 --dist worksteal $(ARGS)
+
+# Once: without a Chromium the browser tests say what to do, and everything else is tested all the same.
+$(CHROMIUM): | $(READY)
+	@mkdir -p .local
+	@$(RUN) -m tests.browser.chromium || true
+	@touch $@
+
+screenshots: $(READY) $(CHROMIUM) ## pictures of every view of the console into .local/screenshots; ARGS=--docs: those of the README
+	$(RUN) -m tests.browser.screenshots $(ARGS)
 
 check: lint types imports test ## lint, types, import contracts, tests: what CI runs
 

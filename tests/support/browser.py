@@ -1,0 +1,168 @@
+"""The console as people use it: who they are, how they enter, and what a page must never do while they look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import ConsoleMessage, Page, Request, Response, expect
+
+from infra.local.cloud import Address
+from infra.local.people import let_in, pool_user
+from shared.kernel.auth import Role
+
+PASSWORD = "Correct-horse-12"
+TENANT, ELSEWHERE = "Aurora Gems", "Borealis Stones"
+PATIENCE_MS = 15_000
+PHONE = {"width": 390, "height": 844}
+
+
+def console_url(address: Address) -> str:
+    """Where the local cloud serves the console. Names below `localhost` need no DNS in a browser."""
+    port = urlsplit(address.endpoint).port
+    return f"http://{address.outputs['ApiId']}.execute-api.localhost:{port}/console/"
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    email: str
+    subject: str
+    tenant: str
+    tenant_id: UUID
+
+    @property
+    def actor(self) -> str:
+        return f"user:{self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """One of each role, and a second member; `stranger` is the admin of another tenant."""
+
+    viewer: Person
+    member: Person
+    other: Person
+    admin: Person
+    super_admin: Person
+    stranger: Person
+
+
+def make_people(address: Address) -> People:
+    def person(name: str, role: Role, tenant: str = TENANT, *, is_super: bool = False) -> Person:
+        email = f"{name}@{tenant.split(maxsplit=1)[0].lower()}.example"
+        subject = pool_user(address.client("cognito-idp"), address.outputs["UserPoolId"], email, PASSWORD)
+        tenant_id = let_in(address.database_url, subject, role, tenant, email, is_super=is_super)
+        return Person(email, subject, tenant, tenant_id)
+
+    return People(
+        viewer=person("vera", Role.VIEWER),
+        member=person("max", Role.MEMBER),
+        other=person("mia", Role.MEMBER),
+        admin=person("ada", Role.ADMIN),
+        stranger=person("stan", Role.ADMIN, ELSEWHERE),
+        super_admin=person("sue", Role.ADMIN, is_super=True),
+    )
+
+
+class Watch:
+    """Everything that is wrong with a page while somebody uses it. What a test provokes it announces first."""
+
+    # Chromium tells what its policy blocked only in the console, and not always: the event is always there.
+    TELL_VIOLATIONS = """
+        document.addEventListener("securitypolicyviolation", (event) =>
+            console.error(`CSP: ${event.effectiveDirective} blocked ${event.blockedURI} ${event.sample}`));
+    """
+
+    def __init__(self) -> None:
+        self.complaints: list[str] = []
+        self._expected: list[tuple[int, str]] = []
+        self._is_cut = False
+
+    def follow(self, page: Page) -> None:
+        page.add_init_script(self.TELL_VIOLATIONS)
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.on("requestfailed", self._request_failed)
+        page.on("response", self._response)
+
+    def expects(self, status: int, path: str) -> None:
+        """Answers of this status at paths with this in them are what the test is about."""
+        self._expected.append((status, path))
+
+    @contextmanager
+    def network_cut(self, page: Page) -> Iterator[None]:
+        self._is_cut = True
+        page.context.set_offline(True)
+        try:
+            yield
+        finally:
+            page.context.set_offline(False)
+            page.evaluate("0")  # what failed meanwhile has been told by now
+            self._is_cut = False
+
+    def _console(self, message: ConsoleMessage) -> None:
+        # Answers and failures are judged by themselves, below, where it is known what they are.
+        if message.type in {"error", "warning"} and not message.text.startswith("Failed to load resource"):
+            self.complaints.append(f"console {message.type}: {message.text} ({message.location})")
+
+    def _request_failed(self, request: Request) -> None:
+        # A page aborts what it no longer wants to know.
+        if request.failure != "net::ERR_ABORTED" and not self._is_cut:
+            self.complaints.append(f"{request.method} {request.url}: {request.failure}")
+
+    def _response(self, response: Response) -> None:
+        is_expected = any(response.status == status and path in response.url for status, path in self._expected)
+        if response.status >= 400 and not is_expected:
+            self.complaints.append(f"{response.request.method} {response.url}: {response.status}")
+
+
+def log_in(page: Page, person: Person, password: str = PASSWORD) -> None:
+    """Through the form, as in a local cloud; the page is where it was to be when it asked who is there."""
+    page.get_by_label("Email").fill(person.email)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Log in").click()
+
+
+def goto(page: Page, view: str = "") -> None:
+    """A view by its path below the console, and that it is there."""
+    page.goto(view)
+    settled(page)
+
+
+def settled(page: Page) -> None:
+    """The view has a heading, and nothing of it is still being fetched."""
+    expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=PATIENCE_MS)
+
+
+SERIOUS = frozenset({"serious", "critical"})
+
+
+def serious_violations(page: Page) -> list[str]:
+    """What axe-core finds that keeps people out. Through the debugger: the page's own policy lets no script in."""
+    protocol = page.context.new_cdp_session(page)
+    try:
+        _evaluate(protocol, AXE_SCRIPT)
+        result = _evaluate(protocol, "axe.run(document, {resultTypes: ['violations']})")
+    finally:
+        protocol.detach()
+    return [
+        f"{found['id']} ({found['impact']}): {found['help']}\n"
+        + "\n".join(f"    {n['html']}" for n in found["nodes"][:5])
+        for found in result["violations"]
+        if found["impact"] in SERIOUS
+    ]
+
+
+def _evaluate(protocol: Any, script: str) -> Mapping[str, Any]:
+    told = protocol.send(
+        "Runtime.evaluate", {"expression": script, "awaitPromise": True, "returnByValue": script is not AXE_SCRIPT}
+    )
+    assert "exceptionDetails" not in told, told["exceptionDetails"]
+    value: Mapping[str, Any] = told["result"].get("value", {})
+    return value
