@@ -148,7 +148,7 @@ RETRY_HEADER: dict[str, OpenAPIResponseHeader] = {
 
 def _refusal(code: int, text: str) -> OpenAPIResponse:
     """Some the gateway answers itself, in words of its own: a token it does not know, a path it cannot read."""
-    by_gateway = {"application/json": {"schema": {"type": "object"}}} if code in {401, 404} else {}
+    by_gateway: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}} if code in {401, 404} else {}
     said: OpenAPIResponse = {"description": text, "content": {**PROBLEM_SCHEMA, **by_gateway}}
     return {**said, "headers": RETRY_HEADER} if code == 503 else said
 
