@@ -134,7 +134,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
 
     @operation(
         router, "POST", "/connections", MANAGES, tag="connections",
-        answers=creates(MadeConnection), refuses=[409, 429, 503],
+        answers=creates(MadeConnection), refuses=[409, 429],
     )  # fmt: skip
     def make_connection(asked: Annotated[MakeConnection, Body()], idempotency_key: Key = None) -> Response[str]:
         """Connect to an upstream by an account of the tenant."""
@@ -148,19 +148,19 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
             raise NotFound
         return Connection(**row)
 
-    @operation(router, "PUT", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409, 503])
+    @operation(router, "PUT", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def put_connection(connection_id: ConnectionId, asked: Annotated[PutConnection, Body()]) -> Done:
         """Change a connection. Runs that use it go on with what it is from their next step."""
         office.put(desk(router), connection_id, asked)
         return Done()
 
-    @operation(router, "DELETE", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409, 503])
+    @operation(router, "DELETE", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def delete_connection(connection_id: ConnectionId) -> Done:
         """Delete a connection and its secret. Runs that use it fail at their next step."""
         office.delete(desk(router), connection_id)
         return Done()
 
-    @operation(router, "POST", "/connections/<connection_id>/check", MANAGES, tag="connections", refuses=[409, 503])
+    @operation(router, "POST", "/connections/<connection_id>/check", MANAGES, tag="connections", refuses=[409])
     def check_connection(connection_id: ConnectionId) -> Checked:
         """Ask the upstream once whether it lets this account in."""
         most_s, elapsed = min(LONGEST_CHECK_S, time_left_s(router) - SPARE_S), stopwatch()
