@@ -23,7 +23,7 @@ OUTCOME = pytest.StashKey[pytest.TestReport]()
 class Enter(Protocol):
     """`enter(people.admin, "runs")`: a page of that person's own, logged in, at that view."""
 
-    def __call__(self, person: Person, view: str = "", **how: Any) -> Page: ...
+    def __call__(self, person: Person, view: str = "now", **how: Any) -> Page: ...
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +95,7 @@ def page(open_page: Callable[..., Page]) -> Page:
 
 @pytest.fixture
 def enter(open_page: Callable[..., Page]) -> Enter:
-    def entered(person: Person, view: str = "", **how: Any) -> Page:
+    def entered(person: Person, view: str = "now", **how: Any) -> Page:
         page = open_page(**how)
         page.goto(view)
         log_in(page, person)

@@ -128,7 +128,7 @@ def log_in(page: Page, person: Person, password: str = PASSWORD) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def goto(page: Page, view: str = "") -> None:
+def goto(page: Page, view: str = "now") -> None:
     """A view by its path below the console, and that it is there."""
     page.goto(view)
     settled(page)
