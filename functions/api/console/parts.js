@@ -38,6 +38,7 @@ export function Section({ title, note, children, side }) {
   </section>`;
 }
 
+export const NONE = html`<span class="none quiet">–</span>`;
 export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
 export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;
 
@@ -79,10 +80,11 @@ export const Ago = ({ at, none = "never" }) => {
   return html`<time datetime=${at} title=${moment(at)}>${passed < 1 ? "now" : `${about(passed)} ago`}</time>`;
 };
 
-export const Until = ({ at }) => {
+// `exact` counts the seconds.
+export const Until = ({ at, exact = false }) => {
   const time = useClock();
   const left = (Date.parse(at) - time) / 1000;
-  return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${left < 3600 ? duration(left) : about(left)}` : "now"}</time>`;
+  return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${exact ? duration(left) : about(left)}` : "now"}</time>`;
 };
 
 export const Took = ({ from, to }) => {
@@ -103,7 +105,7 @@ export const Badge = ({ kind, children }) => html`<span class=${`badge badge-${k
 
 const NO_WAIT = ["at_work"];
 export function Why({ of }) {
-  if (!of) return html`<span class="quiet">–</span>`;
+  if (!of) return NONE;
   return html`<span class=${NO_WAIT.includes(of.code) ? "why quiet" : "why"}>${of.sentence}
     ${of.until && !NO_WAIT.includes(of.code) && html` <span class="quiet nowrap"><${Until} at=${of.until} /></span>`}</span>`;
 }

@@ -1,7 +1,7 @@
 // Audit: who did what to what, before, after, and why.
 import { get } from "../api.js";
 import { html } from "../vendor/preact.js";
-import { Actor, Ago, Cell, Empty, Heading, Json, Link, Pages, Table } from "../parts.js";
+import { NONE, Actor, Ago, Cell, Empty, Heading, Json, Link, Pages, Table } from "../parts.js";
 
 const COLUMNS = ["When", "Who", "What", "To what", "Why", "Change"];
 
@@ -15,8 +15,8 @@ const row = (line) => html`<tr key=${line.id}>
   <${Cell} name="Who"><${Actor} of=${line.actor} /><//>
   <${Cell} name="What"><strong>${line.action}</strong><//>
   <${Cell} name="To what"><${Target} of=${line.target} /><//>
-  <${Cell} name="Why" className="long">${line.reason || html`<span class="quiet">–</span>`}<//>
-  <${Cell} name="Change">${line.before || line.after ? html`<details><summary>show</summary>${line.before && html`<p class="quiet">before</p><${Json} of=${line.before} />`}${line.after && html`<p class="quiet">after</p><${Json} of=${line.after} />`}</details>` : html`<span class="quiet">–</span>`}<//>
+  <${Cell} name="Why" className="long">${line.reason || NONE}<//>
+  <${Cell} name="Change">${line.before || line.after ? html`<details><summary>show</summary>${line.before && html`<p class="quiet">before</p><${Json} of=${line.before} />`}${line.after && html`<p class="quiet">after</p><${Json} of=${line.after} />`}</details>` : NONE}<//>
 </tr>`;
 
 function Target({ of }) {

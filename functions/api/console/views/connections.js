@@ -3,7 +3,7 @@ import { ask, get, newKey, post } from "../api.js";
 import { words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { MANAGES, Act, Ago, Answer, Cell, Empty, Field, Heading, Pages, Status, Table, useMay } from "../parts.js";
+import { MANAGES, NONE, Act, Ago, Answer, Cell, Empty, Field, Heading, Pages, Status, Table, useMay } from "../parts.js";
 
 const COLUMNS = ["Name", "Provider", "Works", "Settings", "Checked", { name: "", className: "acts" }];
 
@@ -22,7 +22,7 @@ export default function Connections() {
       <${Cell}><span class="name">${each.name}</span><//>
       <${Cell} name="Provider">${each.provider}<//>
       <${Cell} name="Works" className="long">${!each.ready ? html`<${Status} of="paused">without a secret<//>` : each.works === null ? html`<span class="quiet">not checked</span>` : html`<${Status} of=${each.works ? "succeeded" : "failed"}>${each.check_says ?? (each.works ? "yes" : "no")}<//>`}<//>
-      <${Cell} name="Settings" className="long">${Object.entries(each.settings).map(([name, value]) => `${words(name)}: ${value}`).join(", ") || html`<span class="quiet">–</span>`}<//>
+      <${Cell} name="Settings" className="long">${Object.entries(each.settings).map(([name, value]) => `${words(name)}: ${value}`).join(", ") || NONE}<//>
       <${Cell} name="Checked"><${Ago} at=${each.checked_at} /><//>
       <${Cell} className="acts">${mayManage && html`
         <${Act} label="Check" title=${`Check ${each.name}`} reason=${null} explains="The upstream is asked once whether it lets this account in." busy="Asking…"

@@ -2,7 +2,7 @@
 import { get, post } from "../api.js";
 import { plural } from "../format.js";
 import { html } from "../vendor/preact.js";
-import { MANAGES, Act, Ago, Cell, Empty, Field, Heading, Pages, Status, Table, Until, useMay, useVisitor } from "../parts.js";
+import { MANAGES, NONE, Act, Ago, Cell, Empty, Field, Heading, Pages, Status, Table, Until, useMay, useVisitor } from "../parts.js";
 import { useState } from "../vendor/preact.js";
 
 const COLUMNS = ["Gate", "State", "Opens", "Reason", "Changed", { name: "", className: "acts" }];
@@ -24,8 +24,8 @@ export default function Gates() {
   const row = (gate) => html`<tr key=${`${gate.key} ${gate.is_shared}`}>
     <${Cell}><code class="name">${gate.key}</code>${gate.is_shared && html` <span class="quiet">of all tenants</span>`}<//>
     <${Cell} name="State"><${Status} of=${gate.state} /><//>
-    <${Cell} name="Opens">${gate.state === "half_open" ? html`<span>the next step is the probe</span>` : gate.until ? html`<${Until} at=${gate.until} />` : html`<span class="quiet">–</span>`}<//>
-    <${Cell} name="Reason" className="long">${gate.reason ?? html`<span class="quiet">–</span>`}<//>
+    <${Cell} name="Opens">${gate.state === "half_open" ? html`<span>the next step is the probe</span>` : gate.until ? html`<${Until} at=${gate.until} exact />` : NONE}<//>
+    <${Cell} name="Reason" className="long">${gate.reason ?? NONE}<//>
     <${Cell} name="Changed"><${Ago} at=${gate.updated_at} /><//>
     <${Cell} className="acts">${mayManage && (!gate.is_shared || isSuper) && html`
       ${gate.state !== "open" && html`<${Act} label="Open" title=${`Open ${gate.key}`} reason="required" explains="Steps go through again, and what waited for this gate is due now." act=${move(gate, "open")} done=${(moved) => `Open; ${plural(moved.woken, "lane")} woken.`} />`}

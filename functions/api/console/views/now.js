@@ -2,7 +2,7 @@
 import { number, plural, timeOfDay, words } from "../format.js";
 import { html } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { Ago, Answer, Cell, Empty, Heading, Link, Section, Status, Table, Until, runName, useMay, ACTS } from "../parts.js";
+import { ACTS, NONE, Ago, Answer, Cell, Empty, Heading, Link, Section, Status, Table, Until, runName, useMay } from "../parts.js";
 
 const OLD_TICK_S = 180;
 const COUNT = { name: "Runs", className: "count" };
@@ -41,12 +41,12 @@ function Told({ of }) {
       <${Table} caption="Open runs by what they wait for" columns=${["Cause", COUNT, "Until", "Held by"]}><tbody>${waiting.map((each) => html`<tr key=${each.code + each.held_by}>
         <${Cell} className="long"><${Link} to=${`runs/${each.run_id}`}>${each.sentence}<//><//><${Cell} name="Runs" className="count">${number(each.runs)}<//>
         <${Cell} name="Until">${each.until ? html`<${Until} at=${each.until} />` : html`<span class="quiet">until somebody acts</span>`}<//>
-        <${Cell} name="Held by">${each.held_by ? html`<code>${each.held_by}</code>` : html`<span class="quiet">–</span>`}<//></tr>`)}</tbody><//>
+        <${Cell} name="Held by">${each.held_by ? html`<code>${each.held_by}</code>` : NONE}<//></tr>`)}</tbody><//>
     <//>`}
     ${of.gates.length > 0 && html`<${Section} title="Closed gates" side=${html`<${Link} to="gates">All gates<//>`}>
       <${Table} caption="Gates that are not open" columns=${["Gate", "State", "Opens", "Reason"]}><tbody>${of.gates.map((gate) => html`<tr key=${gate.key + gate.is_shared}>
         <${Cell}><code>${gate.key}</code>${gate.is_shared && html` <span class="quiet">all tenants</span>`}<//><${Cell} name="State"><${Status} of=${gate.state} /><//>
-        <${Cell} name="Opens">${gate.until && html`<${Until} at=${gate.until} />`}<//><${Cell} name="Reason" className="long">${gate.reason ?? "–"}<//></tr>`)}</tbody><//>
+        <${Cell} name="Opens">${gate.until && html`<${Until} at=${gate.until} exact />`}<//><${Cell} name="Reason" className="long">${gate.reason ?? "–"}<//></tr>`)}</tbody><//>
     <//>`}
     ${of.repairs.length > 0 && html`<${Section} title="Latest repairs" note="what the tick set right in the last day">
       <${Table} caption="Latest repairs" columns=${["When", "What was wrong", "Run", "Lane"]}><tbody>${of.repairs.map((repair) => html`<tr>

@@ -1,7 +1,7 @@
 // People and machines of the tenant: who may enter, and as what.
 import { ask, get, newKey, post } from "../api.js";
 import { html, useState } from "../vendor/preact.js";
-import { Act, Ago, Cell, Dialog, Empty, Field, Heading, Pages, Section, Status, Table, Until, useVisitor } from "../parts.js";
+import { NONE, Act, Ago, Cell, Dialog, Empty, Field, Heading, Pages, Section, Status, Table, Until, useVisitor } from "../parts.js";
 
 const ROLES = { viewer: "viewer: sees the tenant's runs", member: "member: starts runs, sees its own", admin: "admin: everything of the tenant", worker: "worker: a machine that takes jobs" };
 
@@ -63,7 +63,7 @@ function Tokens() {
     return html`<tr key=${token.id} class=${isOver ? "over" : ""}>
       <${Cell}><span class="name">${token.name}</span><//><${Cell} name="Role">${token.role}<//>
       <${Cell} name="State">${token.revoked_at ? html`<${Status} of="canceled">revoked<//>` : isOver ? html`<${Status} of="canceled">expired<//>` : html`<${Status} of="done">in use<//>`}<//>
-      <${Cell} name="Last used"><${Ago} at=${token.last_used_at} /><//><${Cell} name="Ends">${token.expires_at && !isOver ? html`<${Until} at=${token.expires_at} />` : html`<span class="quiet">–</span>`}<//>
+      <${Cell} name="Last used"><${Ago} at=${token.last_used_at} /><//><${Cell} name="Ends">${token.expires_at && !isOver ? html`<${Until} at=${token.expires_at} />` : NONE}<//>
       <${Cell} className="acts">${!isOver && html`<${Act} label="Revoke" title=${`Revoke ${token.name}`} tone="danger" reason=${null} explains="Whoever uses it is refused from now on."
         act=${async () => { await ask("DELETE", `tokens/${token.id}`); again(); }} done="Revoked." />`}<//></tr>`;
   };

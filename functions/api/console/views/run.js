@@ -4,7 +4,7 @@ import { duration, moment, number, plural, timeOfDay, words } from "../format.js
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { KINDS } from "./kinds.js";
 import { follow, useAnswer } from "../live.js";
-import { ACTS, Act, Actor, Ago, Cell, Empty, Heading, Json, Link, Loading, Progress, Ribbon, Section, Status, Table, Took, Trouble, Until, Why, runName, useMay } from "../parts.js";
+import { ACTS, NONE, Act, Actor, Ago, Cell, Empty, Heading, Json, Link, Loading, Progress, Ribbon, Section, Status, Table, Took, Trouble, Until, Why, runName, useMay } from "../parts.js";
 
 const LANES = 25;
 const MOST_LINES = 500;
@@ -112,16 +112,19 @@ const LANE_COLUMNS = ["Lane", "Status", "Steps", "Waits for", "Last commit", { n
 function Lanes({ run, reload }) {
   const mayAct = useMay(ACTS);
   const [pages, setPages] = useState([null]); // cursors: one more each time somebody asks for more
-  return html`<${Section} title="Lanes" note="one tick per step; its height is the time it took, a gap is a wait">
+  const [status, setStatus] = useState("");
+  const choice = html`<label class="inline">Show <select value=${status} onChange=${(event) => { setStatus(event.target.value); setPages([null]); }}>
+    ${["", "active", "failed", "done", "canceled"].map((each) => html`<option value=${each}>${each || "all lanes"}</option>`)}</select></label>`;
+  return html`<${Section} title="Lanes" note="one tick per step; its height is the time it took, a gap is a wait" side=${choice}>
     <${Table} caption="Lanes with their latest steps" columns=${LANE_COLUMNS} className="lanes">
-      ${pages.map((cursor, n) => html`<${LanePage} key=${n} run=${run} cursor=${cursor} mayAct=${mayAct} reload=${reload}
+      ${pages.map((cursor, n) => html`<${LanePage} key=${`${status} ${n}`} run=${run} cursor=${cursor} status=${status} mayAct=${mayAct} reload=${reload}
         more=${n === pages.length - 1 ? (next) => setPages([...pages, next]) : null} />`)}
     <//>
   <//>`;
 }
 
-function LanePage({ run, cursor, mayAct, reload, more }) {
-  const answer = useAnswer(`runs/${run.id}/lanes`, { cursor, limit: LANES, ribbon: 60 }, run.finished_at ? 0 : 3);
+function LanePage({ run, cursor, status, mayAct, reload, more }) {
+  const answer = useAnswer(`runs/${run.id}/lanes`, { cursor, status, limit: LANES, ribbon: 60 }, run.finished_at ? 0 : 3);
   useEffect(() => {
     answer.reload();
   }, [run.status, run.epoch]);
@@ -131,12 +134,12 @@ function LanePage({ run, cursor, mayAct, reload, more }) {
     await post(`runs/${run.id}/lanes/${lane.id}/${name}`, { reason });
     await Promise.all([answer.reload(), reload()]);
   };
-  if (lanes.length === 0) return html`<tbody><tr><td class="whole" colspan="6"><${Empty}><p>No lanes.</p><//></td></tr></tbody>`;
+  if (lanes.length === 0) return html`<tbody><tr><td class="whole" colspan="6"><${Empty}><p>${status ? `No lane is ${status}.` : "No lanes."}</p><//></td></tr></tbody>`;
   return html`<tbody>${lanes.map((lane) => html`
       <tr key=${lane.id} class="lane"><${Cell}><code class="name nowrap">${lane.key}</code>${!lane.holds_run && html` <span class="quiet">does not hold the run</span>`}<//>
         <${Cell} name="Status"><${Status} of=${lane.status} />${lane.attempts > 0 && html` <span class="quiet nowrap">attempt ${lane.attempts + 1}</span>`} <div class="quiet nowrap">${plural(lane.steps, "step")}</div><//>
         <${Cell} name="Steps" className="steps"><${Ribbon} steps=${lane.ribbon} label=${`Lane ${lane.key}`} /><//>
-        <${Cell} name="Waits for" className="long">${lane.status === "active" ? html`<${Why} of=${lane.why} />` : lane.last_error ? html`<span class="error-line">${lane.last_error.message ?? lane.last_error.code}</span> <code class="quiet">${lane.fingerprint ?? ""}</code>` : html`<span class="quiet">–</span>`}<//>
+        <${Cell} name="Waits for" className="long">${lane.status === "active" ? html`<${Why} of=${lane.why} />` : lane.last_error ? html`<span class="error-line">${lane.last_error.message ?? lane.last_error.code}</span> <code class="quiet">${lane.fingerprint ?? ""}</code>` : NONE}<//>
         <${Cell} name="Last commit"><${Ago} at=${lane.updated_at} /><//>
         <${Cell} className="acts">
           ${mayAct && lane.status === "active" && ["due_later", "retrying", "gate", "unsent"].includes(lane.why?.code) && html`<${Act} label="Wake" title=${`Wake ${lane.key}`} explains="Its next turn is due now. A gate that is closed stays closed." act=${act(lane, "wake")} done="Woken." />`}

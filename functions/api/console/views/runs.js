@@ -3,7 +3,7 @@ import { get, post } from "../api.js";
 import { plural, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { KINDS } from "./kinds.js";
-import { ACTS, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay } from "../parts.js";
+import { ACTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay } from "../parts.js";
 import { go, queryOf } from "../router.js";
 import Run from "./run.js";
 
@@ -39,10 +39,10 @@ export function RunList({ title, query, fixed = {}, at = "runs", children }) {
 const row = (run) => html`<tr key=${run.id}>
   <${Cell} className="long"><${Link} to=${`runs/${run.id}`} class="name">${runName(run)}<//> <span class="quiet nowrap">${run.label ? words(run.kind) : ""} <${Ago} at=${run.created_at} /></span><//>
   <${Cell} name="Status"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//>${run.outcome && run.outcome !== run.status && html` <span class="quiet">${words(run.outcome)}</span>`}<//>
-  <${Cell} name="Waits for" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : html`<span class="quiet">–</span>`) : html`<${Why} of=${run.why} />`}<//>
+  <${Cell} name="Waits for" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : NONE) : html`<${Why} of=${run.why} />`}<//>
   <${Cell} name="Progress"><${Progress} run=${run} /><//>
   <${Cell} name="Last commit"><${Ago} at=${run.progress.moved_at} /><//>
-  <${Cell} name="Next step">${run.finished_at || !run.progress.next_due_at || run.status === "paused" ? html`<span class="quiet">–</span>` : html`<${Until} at=${run.progress.next_due_at} />`}<//>
+  <${Cell} name="Next step">${run.finished_at || !run.progress.next_due_at || run.status === "paused" ? NONE : html`<${Until} at=${run.progress.next_due_at} />`}<//>
 </tr>`;
 
 function Filters({ filter, fixed, at }) {
