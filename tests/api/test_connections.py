@@ -62,6 +62,16 @@ def made(door: Door, who: Who, body: dict[str, Any]) -> str:
     return str(answer.json()["id"])
 
 
+def test_a_provider_says_what_a_connection_to_it_must_look_like(door: Door, acme: TenantHouse) -> None:
+    (offered,) = door.call(acme.viewer, "GET", "/providers").json()["providers"]
+
+    assert (offered["name"], offered["settings"]["required"], offered["secret"]["required"]) == (
+        "nivoda", ["username"], ["password"],
+    )  # fmt: skip
+    assert offered["secret"]["properties"]["password"]["writeOnly"] is True
+    assert offered["settings"]["additionalProperties"] is False
+
+
 def test_a_connection_is_made_seen_changed_checked_and_deleted(
     door: Door, acme: TenantHouse, nivoda: NivodaStandIn, vault: Any
 ) -> None:

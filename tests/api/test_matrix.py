@@ -58,7 +58,10 @@ def ended(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
 
 def partitioned(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
     """Makes a run look like an ingestion with two partitions."""
-    door.sql("update run set kind = 'page_ingest' where id = :id", id=run_id)
+    door.sql(
+        """update run set kind = 'page_ingest', params = '{"source": "nivoda", "low": 0, "high": 9}' where id = :id""",
+        id=run_id,
+    )
     door.sql(
         """update lane set kind = 'page_ingest', key = 'part:' || key,
                cursor = '{"low": 0, "high": 9, "crawl": 1, "offset": 0, "duplicates": 0, "split": false, "clean": false}'
@@ -85,10 +88,12 @@ CELLS: dict[str, Cells] = {
     "make_token": Cells(roles=ADMINS, body={"name": "ci", "role": "viewer"}, ok=201),
     "revoke_token": Cells(roles=ADMINS, target="token"),
     "list_audit": Cells(roles=ADMINS),
+    "get_now": Cells(roles=READERS),
+    "get_system": Cells(roles=ADMINS),
     "list_runs": Cells(roles=READERS),
     "start_run": Cells(roles=STARTERS, body={"kind": "tally", "params": {"lanes": 1, "target": 1}}, ok=201),
     "get_run": Cells(roles=READERS, target="run"),
-    "list_lanes": Cells(roles=READERS, target="run"),
+    "list_lanes": Cells(roles=READERS, target="run", query={"ribbon": 5}),
     "list_steps": Cells(roles=READERS, target="lane"),
     "get_history": Cells(roles=READERS, target="run"),
     "get_why": Cells(roles=READERS, target="run"),
@@ -104,7 +109,9 @@ CELLS: dict[str, Cells] = {
     "open_gate": Cells(roles=ADMINS, target="gate", body={"reason": "x"}),
     "close_gate": Cells(roles=ADMINS, target="gate", body={"reason": "x", "for_s": 60}, any_name=True),
     "start_page_ingestion": Cells(roles=STARTERS, body={"source": "nivoda", "low": 0, "high": 9}, ok=201),
-    "list_partitions": Cells(roles=READERS, target="run", prepare=partitioned),
+    "get_page_ingestion": Cells(roles=READERS, target="run", prepare=partitioned),
+    "list_partitions": Cells(roles=READERS, target="run", prepare=partitioned, query={"heat": 5}),
+    "list_providers": Cells(roles=READERS),
     "list_connections": Cells(roles=READERS),
     "make_connection": Cells(roles=ADMINS, body=an_account, ok=201),
     "get_connection": Cells(roles=READERS, target="connection"),

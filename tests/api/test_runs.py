@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,10 +13,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.kernel import direct
+from shared.kernel import db, direct
 from shared.kernel.api import runs, sql
 from shared.kernel.api.runs import RunFilter
 from shared.kernel.clock import new_id
+from shared.kernel.model import StepOutcome
+from shared.page_ingest import store as page_ingest
+from shared.page_ingest.model import part_key
 from tests.support.door import Door, TenantHouse
 
 ASKED = {"kind": "tally", "params": {"lanes": 1, "target": 2}}
@@ -95,6 +99,96 @@ def test_partitions_come_page_by_page(door: Door, acme: TenantHouse) -> None:
     assert door.call(acme.viewer, "GET", path).status == 200
 
 
+def lane_of(door: Door, run_id: UUID, key: str, status: str = "active", **cursor: Any) -> UUID:
+    lane_id = new_id()
+    door.sql(
+        """insert into lane (id, run_id, tenant_id, kind, key, holds_run, status, cursor, next_due_at, check_at, max_steps)
+           select :id, id, tenant_id, kind, :key, true, :status, cast(:c as jsonb), now(), now(), 9 from run where id = :run""",
+        id=lane_id, run=run_id, key=key, status=status, c=db.jsonb(cursor),
+    )  # fmt: skip
+    return lane_id
+
+
+def crawl_of(door: Door, run_id: UUID, low: int, high: int, status: str = "done", **cursor: Any) -> UUID:
+    cursor = {"offset": 0, "duplicates": 0, "split": False, "clean": True, "limit": 50, "crawl": 1, **cursor}
+    return lane_of(door, run_id, part_key(low, high, cursor["crawl"]), status, low=low, high=high, **cursor)
+
+
+def an_ingestion(door: Door, tenant: TenantHouse) -> UUID:
+    made = door.call(tenant.member, "POST", "/page-ingestions", {"source": "nivoda", "low": 0, "high": 100})
+    return UUID(made.json()["id"])
+
+
+def test_an_ingestion_as_a_whole(door: Door, acme: TenantHouse) -> None:
+    run_id = an_ingestion(door, acme)
+    path = f"/page-ingestions/{run_id}"
+    before = door.call(acme.member, "GET", path).json()
+    set_plan = "status = 'done', cursor = cursor || '{\"planned\": true, \"todo\": []}'"
+    door.sql(f"update lane set {set_plan} where run_id = :id and key = 'plan'", id=run_id)
+    crawl_of(door, run_id, 0, 10, counted=70, offset=70, duplicates=2)
+    crawl_of(door, run_id, 0, 10, crawl=2, counted=80, offset=80, duplicates=3)  # it drifted, and was crawled again
+    crawl_of(door, run_id, 10, 50, split=True, counted=500, offset=90)
+    crawl_of(door, run_id, 10, 20, "failed", counted=20, offset=5)
+    stuck = crawl_of(door, run_id, 20, 50, "active", counted=30, offset=7)
+    door.sql(
+        "update lane set next_due_at = d, updated_at = d, created_at = d from (select now() - interval '1 day' as d) d where id = :id",
+        id=stuck,
+    )
+    crawl_of(door, run_id, 50, 100, "active")
+    for key, status, todo in (
+        ("audit:1.1.0", "done", 0), ("audit:1.2.0", "done", 0), ("audit:1.10.0", "done", 0), ("audit:1.10.1", "active", 7),
+        ("audit:1.10.2", "failed", 2),
+    ):  # fmt: skip
+        lane_of(door, run_id, key, status, todo=[[0, 1, 1, None]] * todo, drifted=[])
+    lane_of(door, run_id, "consolidate:1", "failed", complete=True, after="x", gone_after="")
+    going_on = lane_of(door, run_id, "consolidate:2", "active", complete=True, after="x", gone_after="")
+
+    told = door.call(acme.member, "GET", path).json()
+
+    assert (before["planned"], before["partitions"], before["counted"], before["walked"]) == (False, 0, None, 0)
+    assert (before["plan"]["status"], before["plan"]["left"]) == ("active", 1)
+    assert (before["audit"], before["consolidate"]) == (None, None)
+    assert {name: told[name] for name in ("id", "source", "low", "high")} == {
+        "id": str(run_id), "source": "nivoda", "low": 0, "high": 100,
+    }  # fmt: skip
+    counts = ("partitions", "done", "failed", "stuck", "split", "drifted", "counted", "walked", "duplicates")
+    assert [told[name] for name in counts] == [4, 1, 1, 1, 1, 1, 130, 92, 3]
+    assert (told["planned"], told["plan"]["status"], told["plan"]["left"]) == (True, "done", 0)
+    assert (told["audit"]["status"], told["audit"]["left"]) == ("active", 9), "of the last audit alone"
+    assert (told["consolidate"]["lane_id"], told["consolidate"]["status"], told["consolidate"]["left"]) == (
+        str(going_on), "active", None,
+    )  # fmt: skip
+    assert door.call(acme.other, "GET", path).status == 404
+    assert door.call(acme.member, "GET", f"/page-ingestions/{door.start(acme)}").status == 404
+
+
+def test_the_heat_of_a_partition_is_its_steps_in_equal_shares(door: Door, acme: TenantHouse) -> None:
+    run_id = an_ingestion(door, acme)
+    lane_id, _ = crawl_of(door, run_id, 0, 10, counted=120), crawl_of(door, run_id, 10, 20)
+    outcomes = ["moved", "waited", "moved", "retried", "throttled", "failed", "moved", "done"]
+    for n, outcome in enumerate(outcomes):
+        door.sql(
+            "insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms) values (:l, :e, :n, :t, :o, :n, :ms)",
+            l=lane_id, e=1 + n // 6, n=n, t=acme.id, o=outcome, ms=n * 10,
+        )  # fmt: skip
+    path = f"/page-ingestions/{run_id}/partitions"
+
+    def heat(shares: int) -> list[list[Any]]:
+        first, second = door.call(acme.member, "GET", path, heat=shares).json()["partitions"]
+        assert (first["pages_expected"], second["pages_expected"], second["heat"]) == (4, None, [])
+        return [list(each.values()) for each in first["heat"]]
+
+    assert heat(4) == [[2, 1, 5, "waited"], [2, 5, 25, "retried"], [2, 9, 45, "failed"], [2, 13, 65, "moved"]]
+    assert heat(1) == [[8, 28, 35, "failed"]]
+    assert [outcome for *_, outcome in heat(60)] == outcomes
+    assert [p["heat"] for p in door.call(acme.member, "GET", path).json()["partitions"]] == [None, None]
+    assert door.call(acme.member, "GET", path, heat=61).status == 422
+
+
+def test_every_outcome_of_a_step_has_its_place_in_the_heat() -> None:
+    assert set(re.findall(r"'(\w+)'", page_ingest._WORST)) == {str(outcome) for outcome in StepOutcome}
+
+
 def test_a_member_sees_no_partition_of_another_even_in_the_view(door: Door, acme: TenantHouse) -> None:
     run_id = door.start(acme)
     door.sql("update lane set kind = 'page_ingest', key = 'part:1' where run_id = :id", id=run_id)
@@ -136,6 +230,44 @@ def db_count(view: str) -> sa.TextClause:
 
 def test_a_run_of_another_kind_has_no_partitions(door: Door, acme: TenantHouse) -> None:
     assert door.call(acme.member, "GET", f"/page-ingestions/{door.start(acme)}/partitions").status == 404
+
+
+# Ribbons.
+
+
+def test_the_ribbon_of_a_lane_is_its_last_steps_oldest_first(door: Door, acme: TenantHouse) -> None:
+    run_id = door.start(acme, lanes=2, target=5)
+    for _ in range(4):
+        door.step(run_id)  # of the first lane
+    path = f"/runs/{run_id}/lanes"
+
+    first, second = door.call(acme.member, "GET", path, ribbon=3).json()["lanes"]
+    steps = door.call(acme.member, "GET", f"{path}/{first['id']}/steps", limit=3).json()["steps"]
+
+    assert first["ribbon"] == steps[::-1]
+    assert [(step["seq"], step["outcome"], step["rows"]) for step in first["ribbon"]] == [
+        (n, "moved", 1) for n in (1, 2, 3)
+    ]
+    assert second["ribbon"] == []
+    assert [lane["ribbon"] for lane in door.call(acme.member, "GET", path).json()["lanes"]] == [None, None]
+    for wrong in (-1, 101):
+        assert door.call(acme.member, "GET", path, ribbon=wrong).status == 422
+
+
+def test_a_list_tells_how_fast_a_run_is_as_the_run_itself_does(door: Door, acme: TenantHouse) -> None:
+    run_id = door.start(acme, lanes=4, target=1)
+    door.step(run_id)
+    door.sql("update run set started_at = now() - interval '10 minutes' where id = :id", id=run_id)
+    clock = "select now() - started_at from run where id = :id"
+
+    before = door.value(clock, id=run_id)
+    (listed,) = door.call(acme.member, "GET", "/runs").json()["runs"]
+    told = door.call(acme.member, "GET", f"/runs/{run_id}").json()
+
+    assert (listed["rate_per_minute"], told["rate_per_minute"]) == (0.1, 0.1)
+    took = datetime.fromisoformat(listed["eta"]) - datetime.fromisoformat(listed["started_at"])
+    assert before <= took / 4 <= door.value(clock, id=run_id), "four lanes at the pace of the one that is done"
+    assert listed.keys() < told.keys()
 
 
 # Lists.

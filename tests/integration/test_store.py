@@ -802,6 +802,7 @@ AGED = {
     "answered": "insert into answered (tenant_id, actor, key, request_hash, at) values (:t, :id, :n, '', {at})",
     "step": "insert into step (lane_id, epoch, seq, tenant_id, outcome, at) values (:id, 1, :n, :t, 'moved', {at})",
     "repair": "insert into repair (lane_id, tenant_id, why, at) values (:id, :t, 'unsent' || :n, {at})",
+    "pulse": "insert into pulse values (:t, {at}, :id || '-' || :n, 1, 0, 1)",
     "signal": "insert into signal (tenant_id, name, payload, at, dispatched_at) values (:t, :id || '-' || :n, '{{}}', {at}, now())",
 }
 
@@ -818,7 +819,7 @@ def test_old_rows_go_in_batches_and_young_rows_stay(house: House, table: str) ->
         statement = AGED[table].format(at=f"now() - interval '{age} days'")
         house.sql(
             f"{statement}",
-            id=str(new_id()) if table in {"signal", "answered"} else new_id(),
+            id=str(new_id()) if table in {"signal", "answered", "pulse"} else new_id(),
             n=n if table == "step" else str(n),
             t=ALICE,
         )

@@ -28,7 +28,7 @@ from tests.support.tally import SCHEMA, QuietWorld, tally_kind
 
 FIFO, DELAY = "baton-tally.fifo", "baton-delay"
 ALICE, BOB = UUID(int=0xA11CE), UUID(int=0xB0B)
-TABLES = ("tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal")
+TABLES = ("tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "pulse", "beat")
 RELAY = Relay(step_timeout_s=60, lease_s=70)
 
 

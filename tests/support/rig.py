@@ -34,7 +34,7 @@ QUEUES = (FIFO, DEAD, DELAY)
 TENANT = UUID(int=0xA0)
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S, VISIBILITY_S, MAX_RECEIVES = 40, 180, 10
-TABLES = ("tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "beat")
+TABLES = ("tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "beat", "pulse")
 
 QUEUE_SETTINGS = {
     FIFO: QueueSettings(

@@ -192,6 +192,13 @@ def test_rows_that_vanished_before_the_page_are_noticed_and_nothing_is_skipped()
     assert not cursor.clean
 
 
+@given(size=st.integers(0, 400), limit=st.integers(4, 50))
+def test_a_list_that_does_not_move_takes_as_many_pages_as_expected(size: int, limit: int) -> None:
+    cursor = crawl(MovingList([f"r{n}" for n in range(size)]), limit)
+
+    assert cursor.pages == decide.pages_expected(size, limit)
+
+
 def test_a_list_that_became_shorter_than_the_crawl_has_walked_is_read_back() -> None:
     upstream = MovingList([f"r{n}" for n in range(100)])
     upstream.change = lambda rows: rows.__delitem__(slice(0, 60)) if upstream.calls == 13 else None

@@ -41,8 +41,9 @@ alter table pulse enable row level security;
 alter table pulse force row level security;
 create policy owner_all on pulse to baton_owner using (true) with check (true);
 create policy worker_all on pulse to baton_worker using (true) with check (true);
-create policy api_reads on pulse for select to baton_api
-    using ({TENANT} and ({OWNER} is null or created_by = {OWNER}));
+create policy api_rows on pulse to baton_api
+    using ({TENANT} and ({OWNER} is null or created_by = {OWNER}))
+    with check ({TENANT} and ({OWNER} is null or created_by = {OWNER}));
 grant select, insert, update, delete on pulse to baton_worker;
 grant select on pulse to baton_api
 """
