@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functions.catalogue import all_providers
-from shared.kernel.api import bulk, connections, events, gates, people, runs
+from shared.kernel.api import bulk, connections, events, gates, now, people, runs
 from shared.kernel.vault import live_vault
 from shared.page_ingest import api as page_ingest
 
 ROUTERS = (
     people.router,
+    now.router,
     runs.router,
     events.router,
     bulk.router,

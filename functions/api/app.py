@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from functions.catalogue import all_kinds
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
+from shared.kernel.api.console import Console, live_login
 from shared.kernel.api.desk import Front
 from shared.kernel.api.frame import api_handler
 from shared.kernel.live import live_engine, live_ports
@@ -12,4 +16,5 @@ from shared.kernel.store import PgStore
 
 engine = live_engine()
 front = Front(engine, live_ports(engine=engine), all_kinds(engine))
-handler = api_handler(front, PgStore(engine).health, newest_revision(), ROUTERS)
+console = Console(Path(__file__).with_name("console"), live_login(os.environ))
+handler = api_handler(front, PgStore(engine).health, newest_revision(), ROUTERS, console)

@@ -25,6 +25,8 @@ TLS_MODES = frozenset({"require", "verify-ca", "verify-full"})
 # 57P01-57P03: the server stops, crashed, or is still starting. 40001, 40P01: the loser of a race may try again.
 SHUTDOWNS = frozenset({"57P01", "57P02", "57P03"})
 CONFLICTS = frozenset({"40001", "40P01"})
+# Gave up: waiting for a lock (55P03), at its statement_timeout (57014), or for want of a free connection (53300).
+GIVEN_UP = frozenset({"55P03", "57014", "53300"})
 LOST = ("network error", "connection is closed", "communication error", "Can't create a connection")
 
 # For one transaction only: a setting of the session would meet the next user of the connection.
@@ -150,6 +152,11 @@ def again_if_disconnected(read: Callable[[], T]) -> T:
 def is_conflict(error: BaseException) -> bool:
     """Whether the server broke off this transaction in favour of another one; a new attempt may succeed."""
     return sqlstate(error) in CONFLICTS
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether the server did nothing because of others: it is well, and a later attempt may succeed."""
+    return is_conflict(error) or sqlstate(error) in GIVEN_UP
 
 
 def tls_for(url: sa.URL) -> ssl.SSLContext | Literal[False]:

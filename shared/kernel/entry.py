@@ -17,7 +17,7 @@ from shared.kernel.model import REPAIRS
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Received, is_fifo
 from shared.kernel.sweep import sweep
-from shared.kernel.tick import tick
+from shared.kernel.tick import roll_up, tick
 
 Event = Mapping[str, Any]
 Record = Mapping[str, Any]
@@ -71,7 +71,7 @@ def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
         lanes = {str(verdict): count for verdict, count in report.lanes.items()}
         return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
 
-    return _schedule_handler("tick", ports, mend)
+    return _schedule_handler("tick", ports, mend, then=roll_up)
 
 
 def sweep_handler(ports: Ports, kinds: Catalogue) -> Handler:
@@ -90,14 +90,22 @@ def _queue_handler(ports: Ports, handle: Callable[[Ports, Received], bool]) -> H
     return log.inject_lambda_context(handler, clear_state=True)
 
 
-def _schedule_handler(name: str, ports: Ports, work: Callable[[Ports], Answer]) -> Handler:
-    """Unlike a message, a scheduled call may raise: nothing is lost, the alarm sees it, and the next one comes."""
+def _schedule_handler(
+    name: str,
+    ports: Ports,
+    work: Callable[[Ports], Answer],
+    then: Callable[[Ports, float | None], None] = lambda *_: None,
+) -> Handler:
+    """Unlike a message, a scheduled call may raise: nothing is lost, the alarm sees it, and the next one comes.
+
+    `then` is for what may fail without the work being late; it is told the seconds since the last time.
+    """
     log = json_log()
 
     def handler(event: Event, context: Context) -> Answer:  # noqa: ARG001 - the event decides nothing
         with invocation(ports, context) as now:
             report = work(now)
-            now.store.beat(name)
+            then(now, now.store.beat(name))
         logger.info(name, extra={"report": report})
         return report
 

@@ -16,6 +16,17 @@ from shared.kernel.redact import redact
 
 Json = Mapping[str, Any]
 
+# What tells one occurrence of a cause from the next: times, ids, quoted values, numbers.
+_PARTICULARS = re.compile(
+    r"""\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?
+      | [0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}
+      | \b(?=\w*\d)\w{12,}\b
+      | "[^"]*" | `[^`]*` | (?<!\w)'[^']*'(?!\w)
+      | \d+(?:[.,:]\d+)*""",
+    re.VERBOSE,
+)
+_A_LIST_OF_THEM = re.compile(r"(?<![^\s,])([^\s,]{1,80})(?:, (?:\1|…))+")
+
 
 class RunStatus(StrEnum):
     QUEUED = "queued"
@@ -76,21 +87,22 @@ class Refusal(StrEnum):
     TWIN = "twin"  # another process holds the lease
 
 
+def fingerprint(code: str, message: str) -> str:
+    """Equal for equal causes, whatever times, ids, values and numbers they mention, and however many of them in a row."""
+    shape = _A_LIST_OF_THEM.sub(r"\1", _PARTICULARS.sub("#", message))
+    return hashlib.sha256(f"{code}|{shape}".encode()).hexdigest()[:12]
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A failure as people read it. Equal causes share a fingerprint, whatever ids and numbers they mention."""
+    """A failure as people read it."""
 
     code: str
     message: str
 
-    @property
-    def fingerprint(self) -> str:
-        shape = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+", "#", self.message)
-        return hashlib.sha256(f"{self.code}|{shape}".encode()).hexdigest()[:12]
-
     def to_json(self) -> Json:
-        clean = Problem(self.code, redact(self.message))
-        return {"code": clean.code, "message": clean.message, "fingerprint": clean.fingerprint}
+        message = redact(self.message)
+        return {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,8 +198,30 @@ insert into signal (tenant_id, name, payload, event_id, at)
 values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (event_id) do nothing
 """)
 
+# Answers how long ago the last one was.
 BEAT = sa.text("""
+with last as (select at from beat where name = :name)
 insert into beat (name, at) values (:name, now()) on conflict (name) do update set at = excluded.at
+returning extract(epoch from now() - (select at from last))::double precision
+""")
+
+# Whole minutes are counted again: a step is stamped when its transaction begins and seen when it is committed. More steps
+# know better, so two ticks at once cannot take anything back, and a minute that is complete is not written again.
+# Whose run it is is looked up per lane, not joined: the planner would read all lanes for it.
+ROLL_UP = sa.text(f"""
+insert into pulse as p (tenant_id, minute, created_by, steps, failed, rows)
+select s.tenant_id, s.minute, s.created_by, sum(s.steps), sum(s.failed), sum(s.rows)
+from (select tenant_id, date_trunc('minute', at) as minute, count(*) as steps,
+             count(*) filter (where outcome in ('failed', 'retried')) as failed, sum(rows) as rows,
+             coalesce((select r.created_by from lane l join run r on r.id = l.run_id where l.id = lane_id), '') as created_by
+      from step
+      where at >= date_trunc('minute', now() - {_seconds("window_s")})
+      group by lane_id, tenant_id, date_trunc('minute', at)) s
+group by s.tenant_id, s.minute, s.created_by
+order by s.tenant_id, s.minute, s.created_by
+on conflict (tenant_id, minute, created_by) do update
+set steps = excluded.steps, failed = excluded.failed, rows = excluded.rows
+where excluded.steps > p.steps
 """)
 
 HEALTH = sa.text("""
@@ -407,10 +429,10 @@ insert into repair (lane_id, tenant_id, why, at) select id, tenant_id, 'dead_let
 """)
 
 
-def _prune_by_age(table: str, also: str = "true") -> sa.TextClause:
+def _prune_by_age(table: str, also: str = "true", at: str = "at") -> sa.TextClause:
     return sa.text(f"""
 delete from {table} where ctid = any(array(
-    select ctid from {table} where at < now() - make_interval(days => :days) and {also} limit :most))
+    select ctid from {table} where {at} < now() - make_interval(days => :days) and {also} limit :most))
 """)
 
 
@@ -419,6 +441,7 @@ PRUNE = {
     "repair": _prune_by_age("repair"),
     "signal": _prune_by_age("signal", "dispatched_at is not null"),
     "answered": _prune_by_age("answered"),
+    "pulse": _prune_by_age("pulse", at="minute"),
 }
 
 # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has

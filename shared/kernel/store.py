@@ -147,8 +147,15 @@ class PgStore:
         params = {"event_id": event_id, "tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)}
         return db.again_if_disconnected(lambda: self._run(sql.ADD_SIGNAL_ONCE, params)) == 1
 
-    def beat(self, name: str) -> None:
-        self._run(sql.BEAT, {"name": name})
+    def beat(self, name: str) -> float | None:
+        """Note that a scheduled function came to its end; the seconds since it last did."""
+        with direct.alone(self._engine) as line:
+            last: float | None = line.scalars(sql.BEAT, {"name": name})[0]
+        return last
+
+    def roll_up(self, window_s: float) -> int:
+        """Sum up the steps of so many seconds by the minute; how many sums are new."""
+        return self._run(sql.ROLL_UP, {"window_s": window_s})
 
     def health(self) -> tuple[str | None, float | None]:
         """The revision of the schema, and the seconds since the last tick ended."""

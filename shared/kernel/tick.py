@@ -19,6 +19,8 @@ from shared.kernel.run import end, settle
 
 SPARE_S = 5.0  # for the batch in hand when the time is over
 LEAST_S = 1.0  # however little is left: a tick that does nothing at all would hide that
+MOST_SUMMED_S = 3600.0  # what was not summed up for longer stays so
+IDLE_S = 60.0  # the database ends a transaction that idles longer
 
 
 @dataclass(slots=True)
@@ -43,6 +45,12 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
         report.runs_moved += _move_run(ports, kinds.get(kind), run_id, tenant_id)
     ports.meter.count(Metric.TICK)
     return report
+
+
+def roll_up(ports: Ports, since_last_s: float | None) -> None:
+    """Sum up the minutes since the last tick, and those before it in which a step may have begun that it did not see yet."""
+    since_s = MOST_SUMMED_S if since_last_s is None else min(since_last_s, MOST_SUMMED_S)
+    ports.store.roll_up(since_s + ports.relay.step_timeout_s + IDLE_S)
 
 
 def _mend_lanes(ports: Ports, report: TickReport) -> int:

@@ -76,6 +76,15 @@ def page_request(cursor: CrawlCursor, remembered: int | None) -> tuple[int, int]
     return max(0, cursor.offset - back), limit
 
 
+def pages_expected(counted: int, limit: int) -> int:
+    """How many pages a crawl of so many records takes if nothing moves: each begins with the last rows of the one before,
+    and the last one brings nothing new.
+    """
+    if not counted:
+        return 1
+    return 2 + math.ceil(max(0, counted - limit) / (limit - min(OVERLAP, limit // 2)))
+
+
 def wants_count(cursor: CrawlCursor, page: Page, limit: int, params: IngestParams) -> bool:
     """Whether this page is a reason to ask how many records there are now."""
     return (

@@ -133,8 +133,48 @@ update upstream set token = null, token_until = null where tenant_id = :tenant_i
 IS_INGESTION = sa.text("select id from run where id = :run_id and tenant_id = :tenant_id and kind = 'page_ingest'")
 
 
-@lru_cache(maxsize=2)
-def list_partitions(*, after: bool) -> sa.TextClause:
+# An ingestion as a whole. Of each price range the last crawl counts, and none that was cut into others; the lanes that are
+# no crawls come with what is left in their cursors.
+SUMMARY = sa.text("""
+with crawls as materialized (select * from partition_progress where run_id = :run_id),
+parts as materialized (
+    select * from (select distinct on (min_price, max_price) * from crawls order by min_price, max_price, crawl desc) c
+    where not c.split)
+select r.id, r.params ->> 'source' as source, (r.params ->> 'low')::bigint as low, (r.params ->> 'high')::bigint as high,
+       p.*,
+       (select count(*) from crawls where split) as split,
+       (select count(distinct (min_price, max_price)) from crawls where crawl > 1) as drifted,
+       (select coalesce(jsonb_agg(to_jsonb(l) order by l.key), '[]') from (
+           select key, id as lane_id, status, steps, attempts, last_error, updated_at,
+                  (cursor ->> 'planned')::boolean as planned, jsonb_array_length(cursor -> 'todo') as left
+           from lane
+           where run_id = r.id and tenant_id = :tenant_id and (key = 'plan' or key like 'audit:%' or key like 'consolidate:%')) l)
+           as phases
+from run r
+cross join lateral (
+    select count(*) as partitions, count(*) filter (where completed) as done,
+           count(*) filter (where status = 'failed') as failed, count(*) filter (where stuck) as stuck,
+           sum(total_records)::bigint as counted, coalesce(sum(next_offset), 0)::bigint as walked,
+           coalesce(sum(duplicates), 0)::bigint as duplicates
+    from parts) p
+where r.id = :run_id and r.tenant_id = :tenant_id and r.kind = 'page_ingest'
+""")
+
+# The steps of a crawl in order, in equal shares; of very many the last. The worst outcome of a share is the first of these.
+MOST_HEAT = 1_000
+_WORST = "array['failed', 'retried', 'throttled', 'canceled', 'waited', 'moved', 'done']"
+_HEAT = f"""(
+    select coalesce(jsonb_agg(to_jsonb(h) - 'share' order by h.share), '[]') from (
+        select s.share, count(*) as steps, sum(s.rows) as rows, round(avg(s.ms)) as ms,
+               ({_WORST})[min(array_position({_WORST}, s.outcome))] as outcome
+        from (select ntile(cast(:heat as integer)) over (order by epoch, seq) as share, rows, ms, outcome from (
+                  select epoch, seq, rows, ms, outcome from step where lane_id = l.id and tenant_id = :tenant_id
+                  order by epoch desc, seq desc limit {MOST_HEAT}) last) s
+        group by s.share) h)"""  # noqa: S608 - our own words
+
+
+@lru_cache(maxsize=4)
+def list_partitions(*, after: bool, with_heat: bool = False) -> sa.TextClause:
     """A page of a run's partitions by their keys, which are in the order of prices.
 
     Lane by lane: asked for all at once, the view would look at every partition of the run before it sorts them.
@@ -143,8 +183,8 @@ def list_partitions(*, after: bool) -> sa.TextClause:
     return sa.text(f"""
 select p.partition_id as key, p.lane_id, p.min_price as low, p.max_price as high, p.crawl, p.status,
        p.next_offset as offset, p.total_records as counted, p.duplicates, p.split, p.clean, p.stuck, p.attempts, p.last_error,
-       p.created_at, p.updated_at
-from (select id, key from lane where run_id = :run_id and tenant_id = :tenant_id and key like 'part:%' {further}
+       p.created_at, p.updated_at, l.page_size, {_HEAT if with_heat else "null"} as heat
+from (select id, key, (cursor ->> 'limit')::integer as page_size from lane where run_id = :run_id and tenant_id = :tenant_id and key like 'part:%' {further}
       order by key limit :most) l
 cross join lateral (select * from partition_progress v where v.lane_id = l.id offset 0) p
 order by p.partition_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 from shared.kernel import db, direct
 from shared.kernel.api import sql
 from shared.kernel.auth import Role
+from shared.kernel.clock import new_id
 from tests.support.databases import as_user
 from tests.support.door import ANONYMOUS, Door, TenantHouse, Who
 
@@ -128,6 +130,15 @@ def test_somebody_is_let_in_moved_and_let_go(door: Door, acme: TenantHouse) -> N
 @pytest.mark.parametrize("subject", ["a%20b", "a%2Fb", "%00", "a'b", "%0d%0aSet-Cookie"])
 def test_a_subject_that_no_issuer_gives_is_refused(door: Door, acme: TenantHouse, subject: str) -> None:
     assert door.call(acme.admin, "PUT", f"/members/{subject}", {"role": "viewer"}).status in {400, 422}
+
+
+def test_the_document_says_what_a_subject_is_made_of(door: Door) -> None:
+    document = door.ask(door.event(ANONYMOUS, "GET", "/openapi.json")).json()
+
+    for act in document["paths"]["/api/v1/members/{subject}"].values():
+        (said,) = (each["schema"] for each in act["parameters"] if each["name"] == "subject")
+        assert re.search(said["pattern"], f"auth0|{new_id()}")
+        assert not re.search(said["pattern"], "a b")
 
 
 @pytest.mark.parametrize("by", ["himself", "a super admin"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -194,6 +195,61 @@ def test_bulk_filters_and_list_filters_have_the_same_names() -> None:
 )  # fmt: skip
 def test_a_question_that_makes_no_sense_is_refused(door: Door, acme: TenantHouse, query: dict[str, Any]) -> None:
     assert door.call(acme.admin, "GET", "/runs", **query).status == 422
+
+
+# How fast, and until when.
+
+
+def going(door: Door, acme: TenantHouse, *, lanes: int, done: int) -> UUID:
+    """A run that began an hour ago and took 300 steps since then."""
+    run_id = door.start(acme, lanes=lanes)
+    door.sql("update run set status = 'running', started_at = now() - interval '1 h' where id = :id", id=run_id)
+    door.sql("update lane set steps = 300 where run_id = :id and key = 'l0'", id=run_id)
+    door.sql(
+        "update lane set status = 'done' where id in (select id from lane where run_id = :id order by key limit :done)",
+        id=run_id,
+        done=done,
+    )
+    return run_id
+
+
+def pace(door: Door, acme: TenantHouse, run_id: UUID) -> tuple[Any, Any]:
+    told = door.call(acme.member, "GET", f"/runs/{run_id}").json()
+    return told["rate_per_minute"], told["eta"]
+
+
+def test_a_run_that_goes_on_tells_its_rate_and_when_it_will_be_done(door: Door, acme: TenantHouse) -> None:
+    """With half of its lanes done it takes as long again: so the answer itself says when it was given."""
+    run_id = going(door, acme, lanes=4, done=2)
+
+    rate, eta = pace(door, acme, run_id)
+
+    began = door.value("select started_at from run where id = :id", id=run_id)
+    took = (datetime.fromisoformat(eta) - began) / 2
+    assert took >= timedelta(hours=1)
+    assert rate == round(300 / (took.total_seconds() / 60), 2)
+
+
+def test_a_run_with_nothing_done_has_a_rate_and_no_end(door: Door, acme: TenantHouse) -> None:
+    rate, eta = pace(door, acme, going(door, acme, lanes=3, done=0))
+
+    assert rate > 0
+    assert eta is None
+
+
+@pytest.mark.parametrize(("lanes", "told"), [(sql.MOST_LANES - 1, True), (sql.MOST_LANES, False), (250, False)])
+def test_no_pace_is_told_of_a_part_of_a_run(door: Door, acme: TenantHouse, lanes: int, told: bool) -> None:
+    run_id = going(door, acme, lanes=lanes, done=100)
+
+    assert [figure is not None for figure in pace(door, acme, run_id)] == [told, told]
+    assert door.call(acme.member, "GET", f"/runs/{run_id}").json()["progress"]["more_lanes"] is not told
+
+
+def test_a_run_that_did_not_begin_or_is_over_has_no_pace(door: Door, acme: TenantHouse) -> None:
+    waiting, over = door.start(acme), door.start(acme, target=1)
+    door.finish(over)
+
+    assert [pace(door, acme, run_id) for run_id in (waiting, over)] == [(None, None), (None, None)]
 
 
 # Why.

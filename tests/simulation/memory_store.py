@@ -248,7 +248,10 @@ class MemoryStore:
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         raise NotImplementedError("no schedule sends events")
 
-    def beat(self, name: str) -> None:
+    def beat(self, name: str) -> float | None:
+        raise NotImplementedError("ticks are called, not scheduled")
+
+    def roll_up(self, window_s: float) -> int:
         raise NotImplementedError("ticks are called, not scheduled")
 
     def prune(self, table: str, older_than_days: int, most: int) -> int:

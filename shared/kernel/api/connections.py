@@ -59,6 +59,18 @@ class Connection(Told):
     updated_at: datetime
 
 
+class Offered(Told):
+    """An upstream to connect to: what its settings and its secret must look like, as JSON schemas."""
+
+    name: str
+    settings: dict[str, Any]
+    secret: dict[str, Any]
+
+
+class Providers(Told):
+    providers: list[Offered]
+
+
 class Connections(Told):
     connections: list[Connection]
     next: str | None
@@ -96,6 +108,15 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
     router = Router()  # type: ignore[no-untyped-call]
     office = Office({each.name: each for each in providers}, vault)
 
+    @operation(router, "GET", "/providers", READS, tag="connections")
+    def list_providers() -> Providers:
+        """The upstreams that a tenant may have an account at, and what a connection to each must say."""
+        offered = [
+            Offered(name=name, settings=each.settings.model_json_schema(), secret=each.secret.model_json_schema())
+            for name, each in sorted(office.providers.items())
+        ]
+        return Providers(providers=offered)
+
     @operation(router, "GET", "/connections", READS, tag="connections")
     def list_connections(
         provider: Annotated[str | None, Query(max_length=200)] = None, limit: Limit = USUAL_PAGE, cursor: Cursor = None
@@ -113,7 +134,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
 
     @operation(
         router, "POST", "/connections", MANAGES, tag="connections",
-        answers=creates(MadeConnection), refuses=[409, 429, 503],
+        answers=creates(MadeConnection), refuses=[409, 429],
     )  # fmt: skip
     def make_connection(asked: Annotated[MakeConnection, Body()], idempotency_key: Key = None) -> Response[str]:
         """Connect to an upstream by an account of the tenant."""
@@ -127,19 +148,19 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
             raise NotFound
         return Connection(**row)
 
-    @operation(router, "PUT", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409, 503])
+    @operation(router, "PUT", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def put_connection(connection_id: ConnectionId, asked: Annotated[PutConnection, Body()]) -> Done:
         """Change a connection. Runs that use it go on with what it is from their next step."""
         office.put(desk(router), connection_id, asked)
         return Done()
 
-    @operation(router, "DELETE", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409, 503])
+    @operation(router, "DELETE", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def delete_connection(connection_id: ConnectionId) -> Done:
         """Delete a connection and its secret. Runs that use it fail at their next step."""
         office.delete(desk(router), connection_id)
         return Done()
 
-    @operation(router, "POST", "/connections/<connection_id>/check", MANAGES, tag="connections", refuses=[409, 503])
+    @operation(router, "POST", "/connections/<connection_id>/check", MANAGES, tag="connections", refuses=[409])
     def check_connection(connection_id: ConnectionId) -> Checked:
         """Ask the upstream once whether it lets this account in."""
         most_s, elapsed = min(LONGEST_CHECK_S, time_left_s(router) - SPARE_S), stopwatch()

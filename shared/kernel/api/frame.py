@@ -18,8 +18,10 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValidationError
 from aws_lambda_powertools.event_handler.openapi.models import HTTPBearer
+from aws_lambda_powertools.event_handler.openapi.types import OpenAPIResponse, OpenAPIResponseHeader
 
-from shared.kernel import auth
+from shared.kernel import auth, db
+from shared.kernel.api.console import Console
 from shared.kernel.api.desk import Desk, Front
 from shared.kernel.auth import ANYBODY, Role, Visitor
 from shared.kernel.entry import Context, Event, Handler
@@ -39,6 +41,8 @@ CONFLICTS = frozenset(
     {"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old", "last_admin"}
 )
 PROBLEM = "application/problem+json"
+# When to come back, of what goes by itself.
+RETRY_AFTER_S = {"busy": 2, "no_database": 10, "no_vault": 60}
 
 Look = Callable[[], tuple[str | None, float | None]]
 Answer = Response[str]
@@ -97,10 +101,7 @@ def operation(
             security=[{"jwt": []}, {"machine": []}],
             openapi_extensions={"x-baton-roles": sorted(roles)},
             status_code=min(said),
-            responses={
-                **said,
-                **{code: {"description": text, "content": _refusal(code)} for code, text in refusals.items()},
-            },
+            responses={**said, **{code: _refusal(code, text) for code, text in refusals.items()}},
         )
         return route(func)
 
@@ -122,9 +123,9 @@ REFUSALS = {
     415: "A body must be JSON",
     422: "A field is not as it must be",
     429: "Too much at once: let some end first",
-    503: "Something that this needs cannot be reached now",
+    503: "Something that this needs is busy or cannot be reached now: try again after Retry-After",
 }
-ALWAYS_REFUSED = frozenset({400, 401, 403, 404, 413, 415, 422})
+ALWAYS_REFUSED = frozenset({400, 401, 403, 404, 413, 415, 422, 503})
 PROBLEM_SCHEMA: dict[str, Any] = {
     PROBLEM: {
         "schema": {
@@ -141,11 +142,16 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 }
 
 
-def _refusal(code: int) -> dict[str, Any]:
+RETRY_HEADER: dict[str, OpenAPIResponseHeader] = {
+    "Retry-After": {"description": "Seconds", "schema": {"type": "integer", "minimum": 1}}
+}
+
+
+def _refusal(code: int, text: str) -> OpenAPIResponse:
     """Some the gateway answers itself, in words of its own: a token it does not know, a path it cannot read."""
-    return (
-        {**PROBLEM_SCHEMA, "application/json": {"schema": {"type": "object"}}} if code in {401, 404} else PROBLEM_SCHEMA
-    )
+    by_gateway: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}} if code in {401, 404} else {}
+    said: OpenAPIResponse = {"description": text, "content": {**PROBLEM_SCHEMA, **by_gateway}}
+    return {**said, "headers": RETRY_HEADER} if code == 503 else said
 
 
 # Powertools keeps a request's context with the app that a router was last given to; a process may make two.
@@ -167,7 +173,9 @@ def time_left_s(app: Any) -> float:
     return float(app.lambda_context.get_remaining_time_in_millis()) / 1000
 
 
-def api_handler(front: Front, look: Look, newest_revision: str, routers: Sequence[Router]) -> Handler:
+def api_handler(
+    front: Front, look: Look, newest_revision: str, routers: Sequence[Router], console: Console | None = None
+) -> Handler:
     """Answers HTTP requests. `look` tells the revision of the schema and the seconds since the last tick."""
     log = json_log()
     app = make_app(look, newest_revision, routers)
@@ -175,7 +183,10 @@ def api_handler(front: Front, look: Look, newest_revision: str, routers: Sequenc
     def answer(event: Event, context: Context) -> dict[str, Any]:
         # Before the routes: their parameters are read before their middlewares, and nobody unknown gets that far.
         try:
-            asked = _readable(_unprefixed(event))
+            asked = _unprefixed(event)
+            if console is not None and console.serves(asked):
+                return console.answer(asked)
+            asked = _readable(asked)
             if asked["rawPath"].startswith(API + "/"):
                 _enter(front, asked)
                 _refuse_other_methods(app, asked)
@@ -264,9 +275,21 @@ def _answer_to(error: Exception) -> Answer:
             return problem(400, "bad_cursor", "This cursor does not belong to this list and filter: begin without one.")
         case RequestValidationError():
             return _invalid(error)
+        case _ if db.is_busy(error):
+            logger.warning("the database is busy", exc_info=error)
+            return problem(503, "busy", BUSY)
+        case _ if db.is_disconnect(error):
+            logger.warning("the database is away", exc_info=error)
+            return problem(503, "no_database", NO_DATABASE)
         case _:
             logger.error("a request failed", exc_info=error)
             return problem(500, "unexpected", "Something went wrong here; it is in the log under this request's id.")
+
+
+# Nobody promises that nothing was done: a commit may have been cut off from its answer.
+AGAIN = "Try again in some seconds; with the same Idempotency-Key nothing is started twice."
+BUSY = f"Others hold what this needs for too long. {AGAIN}"
+NO_DATABASE = f"The database cannot be reached now. {AGAIN}"
 
 
 def _invalid(error: RequestValidationError) -> Answer:
@@ -411,7 +434,10 @@ def say_health(look: Look, newest_revision: str) -> tuple[int, dict[str, Any]]:
 
 def problem(status: int, code: str, detail: str, more: Mapping[str, Any] | None = None) -> Answer:
     """An error as RFC 9457 has it; `code` is for programs."""
-    return _json(status, {"status": status, "code": code, "detail": redact(detail), **(more or {})}, PROBLEM)
+    answer = _json(status, {"status": status, "code": code, "detail": redact(detail), **(more or {})}, PROBLEM)
+    if code in RETRY_AFTER_S:
+        answer.headers["Retry-After"] = str(RETRY_AFTER_S[code])
+    return answer
 
 
 def _json(status: int, body: Mapping[str, Any], content_type: str) -> Answer:

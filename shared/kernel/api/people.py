@@ -27,8 +27,15 @@ from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 router = Router()  # type: ignore[no-untyped-call]
 
 # What issuers call people: ids, mail addresses, `auth0|...`. The path carries it, perhaps percent-encoded.
-SUBJECT = re.compile(r"[\w.@|:+=~-]{1,200}", re.ASCII)
-SubjectPath = Annotated[str, Path(max_length=600, description="Who: `sub` of the token")]
+SUBJECT = re.compile(r"[A-Za-z0-9_.@|:+=~-]{1,200}")
+SubjectPath = Annotated[
+    str,
+    Path(
+        max_length=600,
+        description="Who: `sub` of the token",
+        json_schema_extra={"pattern": f"^{SUBJECT.pattern}$", "minLength": 1, "maxLength": 200},  # of what is decoded
+    ),
+]
 LAST_ADMIN = Refused("last_admin", "A tenant keeps one admin at least: make somebody else admin first.")
 TokenId = Annotated[UUID, Path(description="The token's id")]
 

@@ -56,6 +56,8 @@ class Progress(Told):
 
 
 class Run(Told):
+    """`fingerprint`: equal for errors of one cause."""
+
     id: UUID
     kind: str
     label: str | None
@@ -71,7 +73,10 @@ class Run(Told):
     deadline_at: datetime | None
     cancel_requested_at: datetime | None
     error: dict[str, Any] | None
+    fingerprint: str | None
     progress: Progress
+    rate_per_minute: float | None
+    eta: datetime | None
     why: Why | None
 
 
@@ -89,8 +94,6 @@ class RemoteCall(Told):
 class RunDetail(Run):
     params: dict[str, Any]
     correlation_id: str | None
-    rate_per_minute: float | None
-    eta: datetime | None
     remote_calls: list[RemoteCall]
 
 
@@ -99,7 +102,18 @@ class Runs(Told):
     next: str | None
 
 
+class Step(Told):
+    epoch: int
+    seq: int
+    outcome: str
+    rows: int
+    ms: int
+    at: datetime
+
+
 class Lane(Told):
+    """`ribbon`: its last steps, oldest first; null: not asked for."""
+
     id: UUID
     key: str
     holds_run: bool
@@ -113,23 +127,16 @@ class Lane(Told):
     next_due_at: datetime
     deadline_at: datetime | None
     last_error: dict[str, Any] | None
+    fingerprint: str | None
     created_at: datetime
     updated_at: datetime
     why: Why | None
+    ribbon: list[Step] | None
 
 
 class Lanes(Told):
     lanes: list[Lane]
     next: str | None
-
-
-class Step(Told):
-    epoch: int
-    seq: int
-    outcome: str
-    rows: int
-    ms: int
-    at: datetime
 
 
 class Steps(Told):
@@ -273,13 +280,11 @@ def get_run(run_id: RunId) -> RunDetail:
     if row is None:
         raise NotFound
     calls = here.all(sql.REMOTE_CALLS, run_id=run_id, most=LARGEST_PAGE)
-    told = shown(row)
     return RunDetail(
-        **told,
+        **shown(row),
         params=row["params"],
         correlation_id=row["correlation_id"],
         remote_calls=[RemoteCall(**call) for call in calls],
-        **_pace(row),
     )
 
 
@@ -287,6 +292,7 @@ def get_run(run_id: RunId) -> RunDetail:
 def list_lanes(
     run_id: RunId,
     status: Annotated[Literal["active", "done", "failed", "canceled"] | None, Query()] = None,
+    ribbon: Annotated[int, Query(ge=0, le=100, description="How many of its last steps to show with each")] = 0,
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Lanes:
@@ -299,7 +305,10 @@ def list_lanes(
         params["status"] = status
     if place is not None:
         params["after_key"] = place[0]
-    rows = here.all(sql.list_lanes(with_status=status is not None, after=place is not None), **params)
+    if ribbon:
+        params["ribbon"] = ribbon
+    asked = sql.list_lanes(with_status=status is not None, after=place is not None, with_ribbon=ribbon > 0)
+    rows = here.all(asked, **params)
     page = [Lane(**_with_why(row)) for row in rows[:limit]]
     return Lanes(lanes=page, next=pager.cursor([page[-1].key]) if len(rows) > limit else None)
 
@@ -421,12 +430,13 @@ def _kind_of(here: Desk, run_id: UUID) -> Any:
 
 def shown(row: Any) -> dict[str, Any]:
     """A row as the fields of `Run`."""
-    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why"}}
+    pace = _pace(row)
+    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", *pace}}
     progress = Progress(
         lanes=row["lanes"], lanes_ended=row["lanes_ended"], more_lanes=row["lanes"] >= sql.MOST_LANES,
         steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
     )  # fmt: skip
-    return {**told, "progress": progress, "why": _why(row)}
+    return {**told, **pace, "progress": progress, "why": _why(row)}
 
 
 def _with_why(row: Any) -> dict[str, Any]:

@@ -16,7 +16,8 @@ MOST_LANES = 200
 
 _STATUS = "case when r.paused_at is not null then 'paused' else r.status end as status"
 _RUN = f"""r.id, r.kind, r.label, {_STATUS}, r.outcome, r.epoch, r.created_by, r.source, r.source_ref,
-    r.created_at, r.started_at, r.finished_at, r.deadline_at, r.cancel_requested_at, r.error"""
+    r.created_at, r.started_at, r.finished_at, r.deadline_at, r.cancel_requested_at, r.error,
+    r.error ->> 'fingerprint' as fingerprint"""
 # Of a run that goes on: how far it is, when it last moved, and the first lane that would tell why it waits.
 _GOING = f"""
 left join lateral (
@@ -54,7 +55,7 @@ def list_runs(filters: frozenset[str], *, after: bool) -> sa.TextClause:
     if after:
         conditions.append("(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))")
     return sa.text(f"""
-select {_RUN}, {_WITH_GOING}
+select {_RUN}, {_WITH_GOING}, now() as now
 from (select * from run r where {" and ".join(["r.tenant_id = :tenant_id", *conditions])}
       order by r.created_at desc, r.id desc limit :most) r
 {_GOING}
@@ -70,13 +71,19 @@ where r.id = :run_id and r.tenant_id = :tenant_id
 """)
 
 _LANE = """l.id, l.key, l.holds_run, l.status, l.epoch, l.seq, l.steps, l.max_steps, l.attempts, l.claims, l.next_due_at,
-    l.deadline_at, l.last_error, l.created_at, l.updated_at"""
+    l.deadline_at, l.last_error, l.last_error ->> 'fingerprint' as fingerprint, l.created_at, l.updated_at"""
+# The last steps of a lane, oldest first.
+_RIBBON = """(
+    select coalesce(jsonb_agg(to_jsonb(s) order by s.epoch, s.seq), '[]') from (
+        select epoch, seq, outcome, rows, ms, at from step where lane_id = l.id and tenant_id = :tenant_id
+        order by epoch desc, seq desc limit :ribbon) s)"""
 
 
 @lru_cache(maxsize=8)
-def list_lanes(*, with_status: bool, after: bool) -> sa.TextClause:
+def list_lanes(*, with_status: bool, after: bool, with_ribbon: bool = False) -> sa.TextClause:
     return sa.text(f"""
-select {_LANE}, w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action
+select {_LANE}, w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action,
+       {_RIBBON if with_ribbon else "null"} as ribbon
 from (select * from lane l
       where l.run_id = :run_id and l.tenant_id = :tenant_id
         {"and l.status = :status" if with_status else ""} {"and l.key > :after_key" if after else ""}
@@ -196,11 +203,15 @@ order by lanes desc, w.code
 
 
 # Gates: the tenant's own, and those that all tenants share.
+_GATE = """key, tenant_id is null as is_shared,
+    case when state = 'closed' and until <= now() then 'half_open' else state end as state,
+    case when state <> 'open' then until end as until, reason, updated_at"""
+
+
 @lru_cache(maxsize=2)
 def list_gates(*, after: bool) -> sa.TextClause:
     return sa.text(f"""
-select key, tenant_id is null as is_shared, case when state = 'closed' and until <= now() then 'half_open' else state end
-       as state, case when state <> 'open' then until end as until, reason, updated_at
+select {_GATE}
 from gate
 where (tenant_id = :tenant_id or tenant_id is null)
   {"and (key, tenant_id is null) > (:after_key, cast(:after_shared as boolean))" if after else ""}
@@ -308,4 +319,137 @@ NOTE_CHECK = sa.text("""
 update connection set works = :works, check_says = :says, checked_at = now()
 where id = :id and tenant_id = :tenant_id and secret_ref = :secret_ref
 returning checked_at
+""")
+
+# What is going on now. Each answer is one statement, so its parts are of one moment. It begins at the runs that are open,
+# oldest first, and looks at their lanes: so many runs, and so many lanes of all of them together, however many there are.
+MOST_OPEN = 500
+MOST_LANES_NOW = 5_000
+MOST_FAILED = 500
+MOST_REPAIRS = 10_000
+LATEST_REPAIRS = 500  # of the tenant: a member finds his own among them
+MOST_UNSENT = 1_000
+
+
+def _open(own: str) -> str:
+    """One status at a time: together, no index gives them in order."""
+    found = [
+        f"""(select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r
+     where r.tenant_id = :tenant_id and r.status = '{status}' {own} order by r.created_at, r.id limit {MOST_OPEN + 1})"""
+        for status in ("queued", "running")
+    ]
+    return f"""
+found as materialized ({" union all ".join(found)}),
+open as materialized (select * from found order by created_at, id limit {MOST_OPEN})"""
+
+
+# The lanes that were looked at of the run `o`.
+_LANES_NOW = f"""
+    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until from lane l
+    where l.run_id = o.id and l.status = 'active' and l.holds_run
+    limit (select {MOST_LANES_NOW} / greatest(count(*), 1) from open)"""
+_A_DAY = "at > now() - interval '24 hours'"
+
+
+def _repairs(most: int, which: str = "true") -> str:
+    """The latest repairs whose lane may be seen."""
+    return f"""
+    select coalesce(jsonb_agg(to_jsonb(p) order by p.at desc), '[]') from (
+        select p.at, p.why, l.run_id, p.lane_id, l.key as lane_key, l.kind
+        from (select at, why, lane_id from repair where tenant_id = :tenant_id and {_A_DAY} and {which}
+              order by at desc limit {LATEST_REPAIRS}) p
+        cross join lateral (select * from lane where id = p.lane_id and tenant_id = :tenant_id offset 0) l
+        order by p.at desc limit {most}) p"""
+
+
+_AGE = "(select extract(epoch from now() - at)::double precision from beat where name = '{0}')"
+
+
+@lru_cache(maxsize=2)
+def now(*, own: bool) -> sa.TextClause:
+    """How things stand, as one row.
+
+    Of a run the lane that is due first tells why it waits: of those that are due, one whose message is sent. What is late
+    was due two minutes ago; a lease counts from its end, for until then a step is being taken.
+    """
+    mine = "and r.created_by = :owner" if own else ""
+    return sa.text(f"""
+with {_open(mine)},
+runs as materialized (
+    select o.*, w.code, w.sentence, w.until, w.held_by, w.action,
+           least(l.due_at, l.lease_until, case when o.deadline_at < now() then o.deadline_at end) as late_since,
+           case when o.deadline_at < now() then 'deadline' when l.lease_until is not null then 'lease' else 'due' end as late_by
+    from open o
+    left join lateral (
+        select (array_agg(l.id order by l.next_due_at > now() + interval '1 s', l.sent_at is null, l.next_due_at, l.id))[1] as id,
+               min(l.next_due_at) filter (where l.claim_token is null and l.next_due_at < now() - interval '2 minutes') as due_at,
+               min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until
+        from ({_LANES_NOW}) l) l on true
+    left join lateral why(l.id) w on true),
+late as (select * from runs where late_since is not null and paused_at is null),
+failed as materialized (
+    select r.id, r.kind, r.error, r.finished_at from run r
+    where r.tenant_id = :tenant_id and r.status = 'failed' and r.finished_at > now() - interval '24 hours' {mine}
+    order by r.finished_at desc, r.id desc limit {MOST_FAILED + 1}),
+newest as (select * from failed order by finished_at desc, id desc limit {MOST_FAILED})
+select
+    now() as now,
+    {_AGE.format("tick")} as tick_age_s,
+    (select jsonb_build_object('queued', count(*) filter (where status = 'queued'),
+            'running', count(*) filter (where status = 'running'), 'paused', count(*) filter (where status = 'paused'),
+            'more', (select count(*) from found) > {MOST_OPEN}) from open) as open,
+    (select count(*) from runs where (code is null or code = 'at_work') and late_since is null) as moving,
+    (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
+        select code, held_by, action, count(*) as runs, min(until) as until, min(sentence) as sentence,
+               (array_agg(id order by created_at, id))[1] as run_id
+        from runs where code <> 'at_work'
+        group by code, held_by, action order by runs desc, code, held_by limit 20) w) as waiting,
+    (select count(*) from late) as late,
+    (select coalesce(jsonb_agg(to_jsonb(l) order by l.since, l.id), '[]') from (
+        select id, kind, label, status, late_since as since, late_by from late order by late_since, id limit 10) l) as late_runs,
+    (select count(*) from failed) as failed,
+    (select coalesce(jsonb_agg(to_jsonb(f) order by f.count desc, f.last_at desc), '[]') from (
+        select error ->> 'fingerprint' as fingerprint, kind, count(*) as count, max(finished_at) as last_at,
+               (array_agg(error ->> 'code' order by finished_at desc, id))[1] as code,
+               (array_agg(error ->> 'message' order by finished_at desc, id))[1] as message,
+               (array_agg(id order by finished_at desc, id))[1] as run_id
+        from newest group by error ->> 'fingerprint', kind order by count desc, last_at desc limit 10) f) as failing,
+    (select jsonb_agg(jsonb_build_object('minute', m.minute, 'steps', coalesce(p.steps, 0), 'failed', coalesce(p.failed, 0),
+            'rows', coalesce(p.rows, 0)) order by m.minute)
+     from generate_series(date_trunc('minute', now()) - interval '60 minutes',
+                          date_trunc('minute', now()) - interval '1 minute', interval '1 minute') m (minute)
+     left join (select minute, sum(steps) as steps, sum(failed) as failed, sum(rows) as rows from pulse
+                where tenant_id = :tenant_id and minute >= date_trunc('minute', now()) - interval '60 minutes' {"and created_by = :owner" if own else ""}
+                group by minute) p on p.minute = m.minute) as throughput,
+    (select coalesce(jsonb_agg(to_jsonb(g) order by g.key, g.is_shared), '[]') from (
+        select {_GATE} from gate where (tenant_id = :tenant_id or tenant_id is null) and state <> 'open'
+        order by key, tenant_id is null limit 20) g) as gates,
+    ({_repairs(10)}) as repairs
+""")
+
+
+# For those who look after the tenant; of all tenants only for a super admin, which the function asks itself.
+SYSTEM = sa.text(f"""
+with {_open("")},
+due as materialized (
+    select l.sent_at, case when l.claim_token is null then l.next_due_at else l.lease_until end as at
+    from open o
+    cross join lateral ({_LANES_NOW}) l
+    where o.paused_at is null and l.next_due_at < now() and (l.lease_until is null or l.lease_until < now()))
+select
+    now() as now,
+    (select version_num from public.alembic_version) as schema,
+    {_AGE.format("tick")} as tick_age_s,
+    {_AGE.format("sweep")} as sweep_age_s,
+    (select least(count(*), {MOST_UNSENT}) from due where sent_at is null and at < now() - interval '1 minute') as unsent,
+    (select min(at) from due) as oldest_due,
+    (select count(*) from (select from repair where tenant_id = :tenant_id and why = 'dead_letter' and {_A_DAY}
+                           limit {MOST_REPAIRS}) d) as dead_letters,
+    ({_repairs(20, "why = 'dead_letter'")}) as latest_dead_letters,
+    (select coalesce(jsonb_agg(to_jsonb(b) order by b.count desc, b.why), '[]') from (
+        select why, count(*) as count from (
+            select why from repair where tenant_id = :tenant_id and {_A_DAY} order by at desc limit {MOST_REPAIRS}) r
+        group by why) b) as repairs_by,
+    ({_repairs(20)}) as latest_repairs,
+    (select to_jsonb(e) from everywhere(:subject) e) as everywhere
 """)

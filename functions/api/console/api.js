@@ -1,0 +1,72 @@
+// The public API, as anybody may call it: with the visitor's token, in the tenant he chose.
+import { renew, session } from "./session.js";
+
+const ROOT = new URL("../api/v1/", document.baseURI);
+let tenant = null;
+let ahead_ms = 0;
+
+export const chooseTenant = (id) => {
+  tenant = id;
+};
+
+// What the server's clock says now: countdowns must not depend on this machine's.
+export const now = () => Date.now() + ahead_ms;
+
+// What went wrong, in the API's own words.
+export class Problem extends Error {
+  constructor(status, code, detail, fields = []) {
+    super(detail);
+    Object.assign(this, { status, code, fields });
+  }
+}
+
+const OFFLINE = "The API does not answer. This page tries again by itself.";
+
+export async function send(method, path, { query = {}, body, headers = {}, signal } = {}) {
+  const url = new URL(path, ROOT);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
+  }
+  const ask = () =>
+    fetch(url, {
+      method, signal, cache: "no-store",
+      headers: {
+        ...headers,
+        authorization: `Bearer ${session()?.access}`,
+        ...(tenant === null ? {} : { "x-tenant-id": tenant }),
+        ...(body === undefined ? {} : { "content-type": "application/json" }),
+      },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  try {
+    let answer = await ask();
+    if (answer.status === 401 && (await renew())) answer = await ask();
+    const said = Date.parse(answer.headers.get("date"));
+    if (Math.abs(said - now()) > 2000) ahead_ms = said - Date.now(); // it only tells whole seconds
+    return answer;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "offline", OFFLINE);
+  }
+}
+
+export async function ask(method, path, options = {}) {
+  const answer = await send(method, path, options);
+  const text = await answer.text();
+  let said = null;
+  try {
+    said = text === "" ? null : JSON.parse(text);
+  } catch {
+    // A gateway's own words.
+  }
+  if (answer.ok) return said;
+  if (answer.status === 502 || answer.status === 504) throw new Problem(answer.status, "gateway", OFFLINE);
+  if (answer.status === 429 && said?.code === undefined) throw new Problem(429, "throttled", "Too many requests at once: this page tries again.");
+  throw new Problem(answer.status, said?.code || "unexpected", said?.detail || said?.message || `The API says ${answer.status}.`, said?.fields);
+}
+
+export const get = (path, query, signal) => ask("GET", path, { query, signal });
+export const post = (path, body = {}, headers = {}) => ask("POST", path, { body, headers });
+
+// For an act that makes something: repeated with the same key it is the same thing.
+export const newKey = () => crypto.randomUUID();

@@ -1,0 +1,34 @@
+// Numbers, times and sizes in words.
+
+const numbers = new Intl.NumberFormat("en");
+export const number = (value) => numbers.format(value);
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+
+const SIZES = ["B", "kB", "MB", "GB", "TB"];
+export function bytes(value) {
+  let [size, unit] = [value, 0];
+  while (size >= 1000 && unit < SIZES.length - 1) [size, unit] = [size / 1000, unit + 1];
+  return `${size < 10 && unit > 0 ? size.toFixed(1) : Math.round(size)} ${SIZES[unit]}`;
+}
+
+// The two largest parts: `3 min 20 s`, `2 d 4 h`.
+const PARTS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
+export function duration(seconds) {
+  let left = Math.max(0, Math.round(seconds));
+  if (left === 0) return seconds > 0 ? "under 1 s" : "0 s";
+  const said = [];
+  for (const [unit, size] of PARTS) {
+    const count = Math.floor(left / size);
+    if (count > 0 || said.length > 0) said.push([count, unit]);
+    left -= count * size;
+  }
+  return said.slice(0, 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
+}
+
+const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+export const moment = (text) => moments.format(new Date(text));
+export const timeOfDay = (text) => clock.format(new Date(text));
+
+export const shortId = (id) => id.slice(-8);
+export const words = (text) => text.replace(/_/g, " ");

@@ -1,0 +1,328 @@
+// What several views are made of.
+import { now } from "./api.js";
+import { duration, moment, number, plural, shortId, words } from "./format.js";
+import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./html.js";
+import { useClock } from "./live.js";
+import { withTenant } from "./router.js";
+
+// --- who looks
+
+export const Visitor = createContext(null);
+export const useVisitor = () => useContext(Visitor);
+export const ACTS = ["member", "admin"];
+export const MANAGES = ["admin"];
+
+export function useMay(roles) {
+  const { role, isSuper } = useVisitor();
+  return roles.includes(role) || (isSuper && roles.includes("admin"));
+}
+
+// --- words
+
+export const Link = ({ to, children, ...rest }) => html`<a href=${withTenant(to)} ...${rest}>${children}</a>`;
+
+export function Heading({ title, children }) {
+  const heading = useRef(null);
+  useEffect(() => {
+    document.title = `${title} · Baton`;
+    heading.current.focus({ preventScroll: true });
+  }, [title]);
+  return html`<header class="heading"><h1 tabindex="-1" ref=${heading}>${title}</h1><div class="heading-side">${children}</div></header>`;
+}
+
+export function Section({ title, note, children, side }) {
+  const id = useId();
+  return html`<section aria-labelledby=${id} class="section">
+    <div class="section-head"><h2 id=${id}>${title}</h2>${note && html`<span class="quiet">${note}</span>`}<span class="spring"></span>${side}</div>
+    ${children}
+  </section>`;
+}
+
+export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
+export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;
+
+export function Trouble({ problem }) {
+  if (!problem) return null;
+  return html`<p class="trouble" role="alert">${problem.message}</p>`;
+}
+
+// An answer, or what there is instead of it.
+export function Answer({ of, children }) {
+  if (of.data === null) return of.problem ? html`<${Trouble} problem=${of.problem} />` : html`<${Loading} />`;
+  return html`<${Trouble} problem=${of.problem} />${children(of.data)}`;
+}
+
+// --- times, by the server's clock
+
+export const Ago = ({ at, none = "never" }) => {
+  const time = useClock();
+  if (!at) return html`<span class="quiet">${none}</span>`;
+  const passed = (time - Date.parse(at)) / 1000;
+  return html`<time datetime=${at} title=${moment(at)}>${passed < 1 ? "now" : `${duration(passed)} ago`}</time>`;
+};
+
+export const Until = ({ at }) => {
+  const time = useClock();
+  const left = (Date.parse(at) - time) / 1000;
+  return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${duration(left)}` : "now"}</time>`;
+};
+
+export const Took = ({ from, to }) => {
+  const time = useClock();
+  return html`<span>${duration(((to ? Date.parse(to) : time) - Date.parse(from)) / 1000)}</span>`;
+};
+
+// --- states: a shape and a word, and a colour only where it means something
+
+const MARKS = {
+  queued: "◌", running: "▸", paused: "‖", succeeded: "✓", failed: "✕", canceled: "–",
+  active: "▸", done: "✓", open: "✓", closed: "✕", half_open: "◐", probing: "◐", stuck: "!", late: "!",
+};
+export const Status = ({ of, children }) => html`<span class=${`status status-${of}`}>
+  <span class="mark" aria-hidden="true">${MARKS[of] ?? "·"}</span>${children ?? words(of)}</span>`;
+
+export const Badge = ({ kind, children }) => html`<span class=${`badge badge-${kind}`}>${children}</span>`;
+
+const NO_WAIT = ["at_work"];
+export function Why({ of }) {
+  if (!of) return html`<span class="quiet">–</span>`;
+  return html`<span class=${NO_WAIT.includes(of.code) ? "why quiet" : "why"}>${of.sentence}
+    ${of.until && !NO_WAIT.includes(of.code) && html` <span class="quiet nowrap"><${Until} at=${of.until} /></span>`}</span>`;
+}
+
+export function Bar({ done, all, label, tone = "" }) {
+  const share = all > 0 ? Math.min(1, done / all) : 0;
+  return html`<span class=${`bar ${tone}`} role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${all} aria-valuenow=${done}>
+    <span style=${{ width: `${share * 100}%` }}></span></span>`;
+}
+
+export function Progress({ run }) {
+  const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
+  const label = lanes === 0 ? "not begun" : `${number(ended)} of ${number(lanes)}${more ? "+" : ""} lanes`;
+  return html`<span class="progress"><${Bar} done=${run.status === "succeeded" ? 1 : ended} all=${run.status === "succeeded" ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.status} />
+    <span class="quiet nowrap">${label} · ${plural(steps, "step")}${run.eta && !run.finished_at && html` · done <${Until} at=${run.eta} />`}</span></span>`;
+}
+
+export const runName = (run) => run.label || `${words(run.kind)} ${shortId(run.id)}`;
+
+export const Json = ({ of }) => html`<pre class="json" tabindex="0">${JSON.stringify(of, null, 2)}</pre>`;
+
+// --- tables: dense, read by screen readers, and cards on a phone
+
+export function Table({ caption, columns, children, className = "" }) {
+  return html`<div class="table-frame"><table class=${className}>
+    <caption class="hidden">${caption}</caption>
+    <thead><tr>${columns.map((each) => html`<th scope="col" class=${each.className}>${each.name ?? each}</th>`)}</tr></thead>
+    ${children}
+  </table></div>`;
+}
+
+export const Cell = ({ name, className = "", children }) => html`<td data-name=${name} class=${className}>${children}</td>`;
+
+// --- acts: each says what it does, takes a reason, and tells what came of it
+
+const said = new Set();
+export const say = (text, tone = "good") => {
+  for (const listener of said) listener({ text, tone, at: now() });
+};
+
+export function Said() {
+  const [all, setAll] = useState([]);
+  useEffect(() => {
+    const listener = (each) => {
+      setAll((before) => [...before.slice(-2), each]);
+      setTimeout(() => setAll((before) => before.filter((other) => other !== each)), 8000);
+    };
+    said.add(listener);
+    return () => said.delete(listener);
+  }, []);
+  return html`<div class="said" role="status" aria-live="polite">${all.map((each) => html`<p key=${each.at} class=${`said-${each.tone}`}>${each.text}</p>`)}</div>`;
+}
+
+export function Dialog({ title, onClose, children }) {
+  const dialog = useRef(null);
+  const id = useId();
+  useEffect(() => {
+    dialog.current.showModal();
+  }, []);
+  return html`<dialog ref=${dialog} aria-labelledby=${id} onClose=${onClose}>
+    <h2 id=${id}>${title}</h2>
+    ${children}
+  </dialog>`;
+}
+
+export function Field({ label, hint, children }) {
+  const id = useId();
+  return html`<div class="field"><label for=${id}>${label}</label>${children(id)}${hint && html`<p class="hint">${hint}</p>`}</div>`;
+}
+
+// A button that opens a question: what happens, why, and the act itself. `act(reason)` does it.
+export function Act({ label, title, explains, act, done, tone = "", reason = "optional", children, busy = "Working…" }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<button type="button" class=${`button ${tone}`} onClick=${() => setOpen(true)}>${label}</button>
+    ${isOpen && html`<${Dialog} title=${title ?? label} onClose=${() => setOpen(false)}>
+      <${ActForm} ...${{ label, explains, act, done, tone, reason, busy }} onClose=${() => setOpen(false)}>${children}<//>
+    <//>`}`;
+}
+
+function ActForm({ label, explains, act, done, tone, reason, busy, onClose, children }) {
+  const [why, setWhy] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const [problem, setProblem] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    setProblem(null);
+    try {
+      const came = await act(why, new FormData(event.target));
+      onClose();
+      say(typeof done === "function" ? done(came) : done);
+    } catch (error) {
+      setProblem(error);
+      setBusy(false);
+    }
+  };
+  return html`<form onSubmit=${submit}>
+    ${explains && html`<p>${explains}</p>`}
+    ${children}
+    ${reason && html`<${Field} label=${reason === "required" ? "Reason" : "Reason (optional)"} hint="It is kept in the history and in the audit.">
+      ${(id) => html`<input id=${id} maxlength="500" required=${reason === "required"} autocomplete="off" value=${why} onInput=${(event) => setWhy(event.target.value)} />`}<//>`}
+    <${Trouble} problem=${problem} />
+    <div class="buttons">
+      <button type="button" class="button" onClick=${onClose}>Not now</button>
+      <button type="submit" class=${`button ${tone || "main"}`} disabled=${isBusy}>${isBusy ? busy : label}</button>
+    </div>
+  </form>`;
+}
+
+// --- steps: one tick each, and the waits between them
+
+const LONG_WAIT_S = 5;
+const TALLEST = 22;
+export function Ribbon({ steps, label }) {
+  if (!steps || steps.length === 0) return html`<span class="quiet">no steps yet</span>`;
+  const most = Math.max(...steps.map((step) => step.ms), 1);
+  const drawn = [];
+  let x = 0;
+  steps.forEach((step, n) => {
+    const before = steps[n - 1];
+    const wait = before ? (Date.parse(step.at) - Date.parse(before.at)) / 1000 - step.ms / 1000 : 0;
+    if (wait > LONG_WAIT_S) {
+      const width = Math.min(58, 26 + 6 * Math.log2(wait / LONG_WAIT_S));
+      const cause = { waited: "wait", throttled: "gate", retried: "retry", failed: "retry" }[before.outcome] ?? "gap";
+      drawn.push(html`<g class=${`gap gap-${cause}`}><title>${`${cause === "gap" ? "Nothing" : words(before.outcome)} for ${duration(wait)}`}</title>
+        <rect x=${x + 1} y="4" width=${width - 2} height="18" rx="2" /><text x=${x + width / 2} y="16">${short(wait)}</text></g>`);
+      x += width;
+    }
+    const height = 6 + (TALLEST - 6) * Math.sqrt(step.ms / most);
+    drawn.push(html`<rect class=${`tick tick-${step.outcome}`} x=${x} y=${24 - height} width="4" height=${height} rx="1">
+      <title>${`Step ${step.seq}: ${step.outcome}, ${number(step.rows)} rows, ${number(step.ms)} ms, ${moment(step.at)}`}</title></rect>`);
+    x += 6;
+  });
+  const count = (outcome) => steps.filter((step) => step.outcome === outcome).length;
+  const bad = ["retried", "throttled", "failed"].map((each) => [each, count(each)]).filter(([, n]) => n > 0).map(([each, n]) => `${n} ${each}`);
+  const summary = `${label}: the last ${plural(steps.length, "step")}${bad.length ? `, ${bad.join(", ")}` : ""}`;
+  return html`<div class="ribbon" tabindex="0" role="img" aria-label=${summary}><svg width=${x} height="26" viewBox=${`0 0 ${x} 26`} aria-hidden="true">${drawn}</svg></div>`;
+}
+
+const short = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172_800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86_400)} d`);
+
+// --- long lists: pages by cursor, of which only those near the window are kept and drawn
+
+const KEPT_PAGES = 3;
+const REFRESH_S = 5;
+
+// `load(cursor)` answers {rows, next}. `row` draws one; `bodies` tells how many rows the skeleton assumes.
+export function Pages({ load, row, asked, columns, empty, refresh = true }) {
+  const [pages, setPages] = useState([{ cursor: null, rows: null, height: 0 }]);
+  const [problem, setProblem] = useState(null);
+  const [shown, setShown] = useState(() => new Set([0]));
+  const elements = useRef(new Map());
+  const loading = useRef(new Set());
+  const current = useRef(asked);
+  current.current = asked;
+
+  const fetchPage = async (n, cursor) => {
+    if (loading.current.has(n)) return;
+    loading.current.add(n);
+    try {
+      const { rows, next } = await load(cursor);
+      if (current.current !== asked) return;
+      setProblem(null);
+      setPages((before) => {
+        const after = before.slice();
+        after[n] = { ...after[n], cursor, rows, height: 0 };
+        if (next === null) return after.slice(0, n + 1);
+        if (after[n + 1]?.cursor !== next) {
+          after.length = n + 1; // what follows begins elsewhere now
+          after.push({ cursor: next, rows: null, height: 0 });
+        }
+        return after;
+      });
+    } catch (error) {
+      if (current.current === asked) setProblem(error);
+    } finally {
+      loading.current.delete(n);
+    }
+  };
+
+  useEffect(() => {
+    loading.current.clear();
+    setPages([{ cursor: null, rows: null, height: 0 }]);
+    setShown(new Set([0]));
+  }, [asked]);
+
+  useEffect(() => {
+    const observer = new IntersectionObserver(
+      (entries) => {
+        setShown((before) => {
+          const after = new Set(before);
+          for (const { target, isIntersecting } of entries) {
+            const n = Number(target.dataset.page);
+            if (isIntersecting) after.add(n);
+            else after.delete(n);
+          }
+          return after;
+        });
+      },
+      { rootMargin: "600px" },
+    );
+    for (const element of elements.current.values()) observer.observe(element);
+    return () => observer.disconnect();
+  }, [pages.length, asked]);
+
+  const [first, last] = [Math.min(...shown, pages.length - 1), Math.max(...shown, 0)];
+  const near = (n) => n >= first - 1 && n <= last + 1;
+  useEffect(() => {
+    pages.forEach((page, n) => {
+      if (page.rows === null && shown.has(n)) fetchPage(n, page.cursor);
+    });
+    const far = pages.findIndex((page, n) => page.rows !== null && (n < first - KEPT_PAGES || n > last + KEPT_PAGES));
+    if (far >= 0) setPages((before) => before.map((page, n) => (n === far ? { ...page, rows: null } : page)));
+  });
+
+  useEffect(() => {
+    if (!refresh) return undefined;
+    const timer = setInterval(() => {
+      if (document.visibilityState !== "visible") return;
+      for (const n of shown) if (pages[n]?.rows) fetchPage(n, pages[n].cursor);
+    }, REFRESH_S * 1000);
+    return () => clearInterval(timer);
+  });
+
+  const keepElement = (n) => (element) => {
+    if (element === null) return elements.current.delete(n);
+    elements.current.set(n, element);
+    const height = element.offsetHeight;
+    if (pages[n]?.rows && near(n) && height > 0) pages[n].height = height; // for the gap that it leaves behind
+    return undefined;
+  };
+
+  if (pages.length === 1 && pages[0].rows?.length === 0) return html`<tbody><tr><td class="whole" colspan=${columns}>${empty}</td></tr></tbody>`;
+  return html`${pages.map((page, n) => html`<tbody key=${n} data-page=${n} ref=${keepElement(n)}>
+      ${page.rows !== null && near(n)
+        ? page.rows.map(row)
+        : html`<tr aria-hidden="true"><td class="whole" colspan=${columns}><div class="gap-rows" style=${{ height: `${page.height || 40}px` }}>${page.rows === null && shown.has(n) && !problem ? "Loading…" : ""}</div></td></tr>`}
+    </tbody>`)}
+    ${problem && html`<tbody><tr><td class="whole" colspan=${columns}><${Trouble} problem=${problem} /></td></tr></tbody>`}`;
+}

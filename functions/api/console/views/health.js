@@ -1,0 +1,37 @@
+// Health: does the tick come, is anything unsent, what was repaired, how large are the tables.
+import { bytes, duration, number, plural, words } from "../format.js";
+import { html } from "../html.js";
+import { useAnswer } from "../live.js";
+import { Ago, Answer, Cell, Heading, Link, Section, Status, Table } from "../parts.js";
+
+const OLD_TICK_S = 180;
+const OLD_SWEEP_S = 2 * 86_400;
+
+export default function Health() {
+  const answer = useAnswer("system", {}, 10);
+  return html`<${Heading} title="Health" /><${Answer} of=${answer}>${(of) => html`
+    <dl class="signs">
+      <${Sign} name="Tick" good=${of.tick_age_s !== null && of.tick_age_s <= OLD_TICK_S}>${of.tick_age_s === null ? "never came: is its schedule on?" : `${duration(of.tick_age_s)} ago`}<//>
+      <${Sign} name="Sweep" good=${of.sweep_age_s === null || of.sweep_age_s <= OLD_SWEEP_S}>${of.sweep_age_s === null ? "has not come yet" : `${duration(of.sweep_age_s)} ago`}<//>
+      <${Sign} name="Unsent messages" good=${of.unsent === 0}>${of.unsent === 0 ? "none" : `${number(of.unsent)}: the tick sends them`}<//>
+      <${Sign} name="Overdue" good=${of.oldest_due === null}>${of.oldest_due === null ? "nothing" : html`since <${Ago} at=${of.oldest_due} />`}<//>
+      <${Sign} name="Dead letters in a day" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
+      <${Sign} name="Repairs in a day" good=${true}>${number(of.repairs.count)}<//>
+      <${Sign} name="Schema" good=${true}>${of.schema}<//>
+    </dl>
+    ${of.dead_letters.latest.length > 0 && html`<${Section} title="Dead letters" note="messages that were given up; the tick hands on their turns">
+      <${Lanes} caption="Dead letters" rows=${of.dead_letters.latest} what=${() => "given up"} /><//>`}
+    ${of.repairs.by.length > 0 && html`<${Section} title="Repairs" note=${of.repairs.by.map((each) => `${plural(each.count, words(each.why), words(each.why))}`).join(", ")}>
+      <${Lanes} caption="Latest repairs" rows=${of.repairs.latest} what=${(each) => words(each.why)} /><//>`}
+    ${of.everywhere && html`<${Everywhere} of=${of.everywhere} />`}`}<//>`;
+}
+
+const Sign = ({ name, good, children }) => html`<div class="sign"><dt>${name}</dt><dd><${Status} of=${good ? "succeeded" : "late"}>${children}<//></dd></div>`;
+
+const Lanes = ({ caption, rows, what }) => html`<${Table} caption=${caption} columns=${["When", "What", "Run", "Lane"]}><tbody>${rows.map((each) => html`<tr>
+  <${Cell}><${Ago} at=${each.at} /><//><${Cell} name="What">${what(each)}<//><${Cell} name="Run"><${Link} to=${`runs/${each.run_id}`}>${words(each.kind)}<//><//><${Cell} name="Lane"><code>${each.lane_key}</code><//></tr>`)}</tbody><//>`;
+
+const Everywhere = ({ of }) => html`<${Section} title="All tenants" note=${`${plural(of.tenants, "tenant")}, ${plural(of.open_runs, "open run")}, ${number(of.unsent)} unsent, ${plural(of.signals_waiting, "signal")} waiting`}>
+  <${Table} caption="Tables by size" columns=${["Table", { name: "Size", className: "count" }, { name: "Rows, about", className: "count" }, { name: "Dead rows", className: "count" }]}><tbody>${of.tables.map((table) => html`<tr key=${table.name}>
+    <${Cell}><code>${table.name}</code><//><${Cell} name="Size" className="count">${bytes(table.bytes)}<//><${Cell} name="Rows" className="count">${number(table.rows)}<//><${Cell} name="Dead rows" className="count">${number(table.dead_rows)}<//></tr>`)}</tbody><//>
+<//>`;

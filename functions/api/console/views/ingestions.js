@@ -1,0 +1,152 @@
+// Page ingestion: start one from a form, and see its partitions by price, page by page.
+import { get, newKey, post } from "../api.js";
+import { number, plural, words } from "../format.js";
+import { html, useState } from "../html.js";
+import { useAnswer } from "../live.js";
+import { ACTS, Ago, Answer, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Section, Status, Table, Trouble, runName, say, useMay } from "../parts.js";
+import { go } from "../router.js";
+import { RunList } from "./runs.js";
+
+const BUCKETS = 40;
+const PARTITIONS = 60;
+
+export default function Ingestions({ path, query }) {
+  const mayStart = useMay(ACTS);
+  if (path[0] === "start" && mayStart) return html`<${Start} />`;
+  if (path.length > 0) return html`<${Ingestion} key=${path[0]} id=${path[0]} />`;
+  return html`<${RunList} title="Page ingestion" query=${query} fixed=${{ kind: "page_ingest" }} at="ingestions">
+    ${mayStart && html`<${Link} to="ingestions/start" class="button main">Start<//>`}<//>`;
+}
+
+// --- the form
+
+function Start() {
+  const connections = useAnswer("connections", { provider: "nivoda", limit: 100 }, 0);
+  const [rule, setRule] = useState("all");
+  const [problem, setProblem] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const [key, setKey] = useState(newKey); // sent twice, it is one run; changed, it is another
+  const submit = async (event) => {
+    event.preventDefault();
+    const given = new FormData(event.target);
+    const whole = (name) => Number(given.get(name));
+    const policy = { all: { rule }, at_least: { rule, percent: whole("percent") }, critical: { rule, prices: (given.get("prices") ?? "").split(/[\s,]+/).filter(Boolean).map(Number) } }[rule];
+    const body = { source: "nivoda", low: whole("low"), high: whole("high"), page_size: whole("page_size"), partition_records: whole("partition_records"), recrawls: whole("recrawls"), policy };
+    for (const name of ["label", "connection"]) if (given.get(name)) body[name] = given.get(name);
+    if (given.get("hours")) body.time_limit_s = whole("hours") * 3600;
+    setBusy(true);
+    setProblem(null);
+    try {
+      const { id } = await post("page-ingestions", body, { "idempotency-key": key });
+      say("Started.");
+      go(`ingestions/${id}`);
+    } catch (error) {
+      setProblem(error);
+      setBusy(false);
+    }
+  };
+  const amount = (name, label, value, min, max, hint) => html`<${Field} label=${label} hint=${hint}>${(id) => html`<input id=${id} name=${name} type="number" required min=${min} max=${max} defaultValue=${value} />`}<//>`;
+  return html`<${Heading} title="Start a page ingestion" />
+    <form class="sheet" onSubmit=${submit} onInput=${() => setKey(newKey())}>
+      <fieldset><legend>What</legend>
+        <${Field} label="Label (optional)" hint="A name to find it by.">${(id) => html`<input id=${id} name="label" maxlength="200" autocomplete="off" />`}<//>
+        <${Field} label="Account" hint=${html`The tenant's account at the upstream. <${Link} to="connections">Connections<//>`}>${(id) => html`<select id=${id} name="connection"><option value="">the deployment's own</option>
+          ${connections.data?.connections.filter((each) => each.ready).map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
+        <div class="pair">${amount("low", "From price ($)", 200, 0, 99_999_998)}${amount("high", "To price ($), not included", 5000, 1, 99_999_999)}</div>
+      </fieldset>
+      <fieldset><legend>How</legend>
+        <div class="pair">${amount("page_size", "Rows a page", 50, 4, 50)}${amount("partition_records", "Rows a partition", 2000, 1, 100_000, "Partitions are crawled side by side.")}</div>
+        <div class="pair">${amount("recrawls", "Crawls again after drift", 2, 0, 5, "If the catalogue moved meanwhile.")}
+          <${Field} label="Time limit in hours (optional)">${(id) => html`<input id=${id} name="hours" type="number" min="1" max="720" />`}<//></div>
+        <${Field} label="It succeeds if">${(id) => html`<select id=${id} value=${rule} onChange=${(event) => setRule(event.target.value)}>
+          <option value="all">every partition is complete</option><option value="at_least">enough partitions are complete</option><option value="critical">the partitions with these prices are complete</option></select>`}<//>
+        ${rule === "at_least" && amount("percent", "Percent of the partitions", 95, 1, 100)}
+        ${rule === "critical" && html`<${Field} label="Prices that must be complete ($)" hint="Whole dollars, with spaces between.">${(id) => html`<input id=${id} name="prices" required pattern="[0-9 ,]+" />`}<//>`}
+      </fieldset>
+      <${Trouble} problem=${problem} />
+      <div class="buttons"><${Link} to="ingestions" class="button">Not now<//><button type="submit" class="button main" disabled=${isBusy}>${isBusy ? "Starting…" : "Start"}</button></div>
+    </form>`;
+}
+
+// --- one of them
+
+function Ingestion({ id }) {
+  const run = useAnswer(`runs/${encodeURIComponent(id)}`, {}, 4);
+  const sum = useAnswer(`page-ingestions/${encodeURIComponent(id)}`, {}, 4);
+  if (run.data === null || sum.data === null) return html`<${Heading} title="Page ingestion" />${run.problem || sum.problem ? html`<${Trouble} problem=${run.problem ?? sum.problem} />` : html`<${Loading} />`}`;
+  const [of, told] = [run.data, sum.data];
+  return html`<${Heading} title=${runName(of)}><${Link} to=${`runs/${of.id}`} class="button">Run and acts<//><//>
+    <p class="run-state"><${Status} of=${of.status} />${of.outcome && of.outcome !== of.status && html`<span>${words(of.outcome)}</span>`}
+      <span class="quiet">${told.source}, $${number(told.low)} to $${number(told.high)}</span></p>
+    <${Trouble} problem=${run.problem ?? sum.problem} />
+    <${Barrier} of=${told} />
+    <${Stages} of=${told} />
+    <${Partitions} id=${of.id} isOver=${of.finished_at !== null} planned=${told.planned} />`;
+}
+
+function Barrier({ of }) {
+  const badges = [["stuck", of.stuck, "stuck"], ["failed", of.failed, "failed"], ["drift", of.drifted, "crawled again"], ["split", of.split, "split"]].filter(([, count]) => count > 0);
+  return html`<div class="barrier"><p><strong>${number(of.done)}</strong> of <strong>${number(of.partitions)}</strong> partitions are complete
+    ${badges.map(([kind, count, text]) => html` <${Badge} kind=${kind}>${number(count)} ${text}<//>`)}</p>
+    <${Bar} done=${of.done} all=${of.partitions} label="Partitions that are complete" />
+    <p class="quiet">${number(of.walked)} rows walked${of.counted !== null ? ` of about ${number(of.counted)}` : ""}${of.duplicates ? `, ${plural(of.duplicates, "duplicate")} passed over` : ""}</p></div>`;
+}
+
+const STAGES = [["plan", "Plan", "ranges to probe"], ["crawl", "Crawl", ""], ["audit", "Audit", "partitions to count again"], ["consolidate", "Consolidate", ""]];
+
+function Stages({ of }) {
+  const crawl = of.partitions === 0 ? null : { status: of.done === of.partitions ? "done" : of.failed > 0 && of.done + of.failed === of.partitions ? "failed" : "active", updated_at: null, left: of.partitions - of.done, steps: null };
+  return html`<ol class="stages" aria-label="Stages">${STAGES.map(([name, title, left]) => {
+    const stage = name === "crawl" ? crawl : of[name];
+    return html`<li class=${`stage ${stage ? `stage-${stage.status}` : "stage-none"}`}><span class="stage-name">${title}</span>
+      ${stage ? html`<${Status} of=${stage.status} />` : html`<span class="quiet">not yet</span>`}
+      <span class="quiet">${stage === null ? "" : stage.last_error ? stage.last_error.message : stage.status === "active" && stage.left && left ? `${number(stage.left)} ${left}` : stage.steps !== null ? plural(stage.steps, "step") : stage.left ? `${plural(stage.left, "partition")} left` : ""}</span></li>`;
+  })}</ol>`;
+}
+
+function Partitions({ id, isOver, planned }) {
+  const [pages, setPages] = useState([null]);
+  return html`<${Section} title="Partitions" note="by price; one cell per page, darker is more time">
+    <${Legend} />
+    <${Table} caption="Partitions by price, with their pages" columns=${["Price", "Pages", "Rows", "State", "Last commit"]} className="heat">
+      ${pages.map((cursor, n) => html`<${PartitionPage} key=${n} id=${id} cursor=${cursor} isOver=${isOver} planned=${planned} more=${n === pages.length - 1 ? (next) => setPages([...pages, next]) : null} />`)}
+    <//>
+  <//>`;
+}
+
+function PartitionPage({ id, cursor, isOver, planned, more }) {
+  const answer = useAnswer(`page-ingestions/${id}/partitions`, { cursor, limit: PARTITIONS, heat: BUCKETS }, isOver ? 0 : 4);
+  if (answer.data === null) return html`<tbody><tr><td class="whole" colspan="5">${answer.problem ? html`<${Trouble} problem=${answer.problem} />` : html`<${Loading} />`}</td></tr></tbody>`;
+  const { partitions, next } = answer.data;
+  if (partitions.length === 0) return html`<tbody><tr><td class="whole" colspan="5"><${Empty}><p>${planned ? "There are no partitions: nothing is in this range." : "The plan is being made: partitions appear when it is."}</p><//></td></tr></tbody>`;
+  const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
+  return html`<tbody>${partitions.map((each) => html`<tr key=${each.key}>
+      <${Cell} className="nowrap">$${number(each.low)} – ${number(each.high)}${each.crawl > 1 && html` <${Badge} kind="drift">crawl ${each.crawl}<//>`}<//>
+      <${Cell} name="Pages" className="cells"><${Heat} of=${each} most=${most} /><//>
+      <${Cell} name="Rows" className="nowrap">${number(each.offset)}${each.counted !== null ? ` of ${number(each.counted)}` : ""}<//>
+      <${Cell} name="State"><${Status} of=${each.status} />${each.split && html` <${Badge} kind="split">split<//>`}${each.stuck && html` <${Badge} kind="stuck">stuck<//>`}
+        ${each.attempts > 0 && html` <span class="quiet">attempt ${each.attempts + 1}</span>`}${each.last_error && each.status !== "done" && html` <span class="error-line">${each.last_error.message}</span>`}<//>
+      <${Cell} name="Last commit"><${Ago} at=${each.updated_at} /><//></tr>`)}
+    ${more && next && html`<tr><td class="whole" colspan="5"><button type="button" class="button" onClick=${() => more(next)}>More partitions</button></td></tr>`}
+  </tbody>`;
+}
+
+const CELL = 12;
+function Heat({ of, most }) {
+  const cells = of.heat ?? [];
+  const expected = of.pages_expected ?? cells.length;
+  const columns = Math.max(1, Math.min(BUCKETS, Math.max(expected, cells.length)));
+  const [all, bad] = [cells.reduce((sum, cell) => sum + cell.steps, 0), cells.filter((cell) => !["moved", "done", "waited"].includes(cell.outcome)).length];
+  const label = `${plural(all, "step")} of about ${number(expected)} pages${bad ? `, trouble in ${bad}` : ""}`;
+  return html`<svg class="cells" role="img" aria-label=${label} width=${columns * CELL} height=${CELL} viewBox=${`0 0 ${columns * CELL} ${CELL}`}>
+    ${Array.from({ length: columns }, (_, n) => {
+      const cell = cells[n];
+      if (!cell) return html`<rect class="cell cell-none" x=${n * CELL + 0.5} y="0.5" width=${CELL - 2} height=${CELL - 2} rx="2" />`;
+      const shade = cell.outcome === "moved" || cell.outcome === "done" ? 1 + Math.round(3 * Math.sqrt(cell.ms / most)) : 0;
+      return html`<rect class=${`cell cell-${cell.outcome} shade-${shade}`} x=${n * CELL + 0.5} y="0.5" width=${CELL - 2} height=${CELL - 2} rx="2">
+        <title>${`${plural(cell.steps, "step")}: ${cell.outcome}, ${number(cell.rows)} rows, ${number(Math.round(cell.ms))} ms each`}</title></rect>`;
+    })}</svg>`;
+}
+
+const Legend = () => html`<p class="legend quiet" aria-hidden="true">
+  ${[["done shade-1", "fast"], ["done shade-4", "slow"], ["waited", "waited"], ["retried", "retried"], ["throttled", "held by a gate"], ["failed", "failed"], ["none", "to come"]].map(([name, text]) => html`<span><svg width="11" height="11"><rect class=${`cell cell-${name}`} x="0.5" y="0.5" width="10" height="10" rx="2" /></svg> ${text}</span>`)}</p>`;

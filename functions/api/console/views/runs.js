@@ -1,0 +1,142 @@
+// Runs of all kinds: filters that live in the address, a list without an end, and one act on all that match.
+import { get, post } from "../api.js";
+import { plural, words } from "../format.js";
+import { html, useState } from "../html.js";
+import { KINDS } from "../kinds.js";
+import { ACTS, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay } from "../parts.js";
+import { go, queryOf } from "../router.js";
+import Run from "./run.js";
+
+const STATUSES = ["queued", "running", "paused", "succeeded", "failed", "canceled"];
+const FILTERS = ["kind", "status", "label", "source", "created_by", "created_from", "created_before", "finished_from", "finished_before"];
+const COLUMNS = ["Run", "Status", "Waits for", "Progress", "Last commit", "Next step"];
+
+export default function Runs({ path, query }) {
+  if (path.length > 0) return html`<${Run} key=${path[0]} id=${path[0]} />`;
+  return html`<${RunList} title="Runs" query=${query} />`;
+}
+
+// `fixed`: what every run here has; it is not offered as a filter.
+export function RunList({ title, query, fixed = {}, at = "runs", children }) {
+  const filter = { ...Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""])), ...fixed };
+  const asked = JSON.stringify(filter);
+  const mayAct = useMay(ACTS);
+  const isFiltered = Object.entries(filter).some(([name, value]) => value && !(name in fixed));
+  const load = async (cursor) => {
+    const { runs, next } = await get("runs", { ...filter, cursor, limit: 50 });
+    return { rows: runs, next };
+  };
+  return html`<${Heading} title=${title}>${children}${mayAct && html`<${Bulk} filter=${filter} />`}<//>
+    <${Filters} filter=${filter} fixed=${fixed} at=${at} />
+    <${Table} caption="Runs, newest first" columns=${COLUMNS} className="runs">
+      <${Pages} key=${asked} asked=${asked} load=${load} row=${row} columns=${COLUMNS.length}
+        empty=${html`<${Empty}>${isFiltered
+          ? html`<p>No run matches. <${Link} to=${at}>Show all<//>.</p>`
+          : html`<p>No runs yet.${mayAct && html` <${Link} to="ingestions/start">Start a page ingestion<//>, or with the command: <code>baton ingest</code>.`}</p>`}<//>`} />
+    <//>`;
+}
+
+const row = (run) => html`<tr key=${run.id}>
+  <${Cell} className="long"><${Link} to=${`runs/${run.id}`} class="name">${runName(run)}<//> <span class="quiet nowrap">${run.label ? words(run.kind) : ""} <${Ago} at=${run.created_at} /></span><//>
+  <${Cell} name="Status"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//>${run.outcome && run.outcome !== run.status && html` <span class="quiet">${words(run.outcome)}</span>`}<//>
+  <${Cell} name="Waits for" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : html`<span class="quiet">–</span>`) : html`<${Why} of=${run.why} />`}<//>
+  <${Cell} name="Progress"><${Progress} run=${run} /><//>
+  <${Cell} name="Last commit"><${Ago} at=${run.progress.moved_at} /><//>
+  <${Cell} name="Next step">${run.finished_at || !run.progress.next_due_at || run.status === "paused" ? html`<span class="quiet">–</span>` : html`<${Until} at=${run.progress.next_due_at} />`}<//>
+</tr>`;
+
+function Filters({ filter, fixed, at }) {
+  const isWide = ["source", "created_by", "created_from", "created_before", "finished_from", "finished_before"].some((name) => filter[name]);
+  const [more, setMore] = useState(isWide);
+  const set = (name) => (event) => {
+    const value = event.target.type === "datetime-local" && event.target.value ? new Date(event.target.value).toISOString() : event.target.value.trim();
+    const next = { ...filter, [name]: value };
+    for (const each of Object.keys(fixed)) delete next[each];
+    go(`${at}${queryOf(next)}`, { quiet: true });
+  };
+  const choice = (name, label, values) => html`<label>${label}<select value=${filter[name]} onChange=${set(name)}>
+    <option value="">any</option>${values.map((value) => html`<option value=${value} selected=${filter[name] === value}>${words(value)}</option>`)}</select></label>`;
+  const text = (name, label, first = false) => html`<label>${label}<input type="search" data-filter=${first || undefined} value=${filter[name]} maxlength="200" onChange=${set(name)} /></label>`;
+  const time = (name, label) => html`<label>${label}<input type="datetime-local" value=${local(filter[name])} onChange=${set(name)} /></label>`;
+  return html`<form class="filters" role="search" aria-label="Filter the runs" onSubmit=${(event) => event.preventDefault()}>
+    ${!("kind" in fixed) && choice("kind", "Kind", Object.keys(KINDS))}
+    ${choice("status", "Status", STATUSES)}
+    ${text("label", "Label", true)}
+    ${more
+      ? html`${text("source", "Source")}${text("created_by", "Started by")}${time("created_from", "Begun from")}${time("created_before", "Begun before")}${time("finished_from", "Ended from")}${time("finished_before", "Ended before")}`
+      : html`<button type="button" class="button plain" onClick=${() => setMore(true)}>More filters</button>`}
+    ${Object.entries(filter).some(([name, value]) => value && !(name in fixed)) && html`<${Link} to=${at} class="button plain">Clear<//>`}
+  </form>`;
+}
+
+function local(text) {
+  if (!text) return "";
+  const date = new Date(text);
+  return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+// --- one act on every run of the filter: counted first, then done in batches
+
+const BULK = { cancel: "Cancel", pause: "Pause", resume: "Resume", retry: "Retry" };
+
+function Bulk({ filter }) {
+  const [isOpen, setOpen] = useState(false);
+  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Act on all that match</button>
+    ${isOpen && html`<${Dialog} title="Act on all that match" onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} onClose=${() => setOpen(false)} /><//>`}`;
+}
+
+function BulkForm({ filter, onClose }) {
+  const [action, setAction] = useState("cancel");
+  const [reason, setReason] = useState("");
+  const [preview, setPreview] = useState(null);
+  const [work, setWork] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const [stop] = useState({ asked: false });
+  const named = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+  const ask = (mode, token) => post("runs/bulk", { action, filter: named, reason, mode, token });
+  const change = (set) => (event) => {
+    set(event.target.value);
+    setPreview(null);
+  };
+
+  const submit = async (event) => {
+    event.preventDefault();
+    setProblem(null);
+    try {
+      if (preview === null) return setPreview(await ask("preview", null));
+      let [token, done, refused] = [preview.next, 0, 0];
+      while (token !== null && !stop.asked) {
+        setWork({ done, refused, all: preview.count });
+        const answer = await ask("apply", token);
+        done += answer.done;
+        refused += Object.values(answer.refused).reduce((sum, n) => sum + n, 0);
+        token = answer.next;
+      }
+      say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} refused because they had moved on` : ""}${stop.asked ? "; stopped before the rest" : ""}.`);
+      onClose();
+    } catch (error) {
+      setWork(null);
+      setPreview(null);
+      setProblem(error);
+    }
+    return undefined;
+  };
+
+  if (work) {
+    return html`<p role="status">${plural(work.done + work.refused, "run")} of ${work.all}…</p><${Bar} done=${work.done + work.refused} all=${work.all} label="Runs acted on" />
+      <div class="buttons"><button type="button" class="button" onClick=${() => { stop.asked = true; }}>Stop after this batch</button></div>`;
+  }
+  return html`<form onSubmit=${submit}>
+    <p class="quiet">${Object.keys(named).length === 0 ? "All runs of this tenant." : Object.entries(named).map(([name, value]) => `${words(name)}: ${value}`).join(", ")}</p>
+    <${Field} label="Action">${(id) => html`<select id=${id} value=${action} onChange=${change(setAction)}>${Object.entries(BULK).map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select>`}<//>
+    <${Field} label="Reason" hint="It is kept in each run's history and in the audit.">${(id) => html`<input id=${id} required maxlength="500" autocomplete="off" value=${reason} onInput=${change(setReason)} />`}<//>
+    <${Trouble} problem=${problem} />
+    ${preview && html`<p role="status" class="preview">${preview.count === 0 ? `No run here can be changed by ${action}.` : html`This will ${action} <strong>${plural(preview.count, "run")}</strong>. Runs that begin from now on are left alone.`}</p>`}
+    <div class="buttons">
+      <button type="button" class="button" onClick=${onClose}>Not now</button>
+      ${preview && preview.count > 0
+        ? html`<button type="submit" key="apply" class="button danger">${BULK[action]} ${plural(preview.count, "run")}</button>`
+        : html`<button type="submit" key="preview" class="button main">Preview</button>`}
+    </div>
+  </form>`;
+}

@@ -1,0 +1,205 @@
+"""What is going on now: late, failing, waiting and why; and whether the machinery behind it is well. One statement each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from pydantic import Field
+
+from shared.kernel.api import sql
+from shared.kernel.api.frame import desk, operation
+from shared.kernel.api.gates import Gate
+from shared.kernel.api.runs import Shown
+from shared.kernel.api.shapes import Told
+from shared.kernel.auth import MANAGES, READS
+
+router = Router()  # type: ignore[no-untyped-call]
+
+LATE = {
+    "due": "A turn is due and nobody has taken it: the tick sends its message again.",
+    "lease": "A step was begun and did not end: the tick hands its turn to another.",
+    "deadline": "It is past its deadline: the tick ends it.",
+}
+
+
+class Open(Told):
+    """`more`: there are more open runs than were looked at, and the other figures are of the oldest."""
+
+    queued: int
+    running: int
+    paused: int
+    more: bool
+
+
+class Waiting(Told):
+    """Runs that wait for the same: `until` is the earliest, `sentence` and `run_id` are one of them."""
+
+    code: str
+    held_by: str | None
+    action: str | None
+    runs: int
+    until: datetime | None
+    sentence: str
+    run_id: UUID
+
+
+class LateRun(Told):
+    id: UUID
+    kind: str
+    label: str | None
+    status: Shown
+    since: datetime
+    sentence: str
+
+
+class Late(Told):
+    count: int
+    more: bool
+    runs: list[LateRun]
+
+
+class Failing(Told):
+    """Failed runs of one kind and one cause; `message` is the latest one's."""
+
+    fingerprint: str | None
+    code: str | None
+    message: str | None
+    kind: str
+    count: int
+    last_at: datetime
+    run_id: UUID
+
+
+class Failures(Told):
+    count: int
+    more: bool
+    groups: list[Failing]
+
+
+class Minute(Told):
+    """`failed`: steps whose attempt failed, whether it is tried again or not."""
+
+    minute: datetime
+    steps: int
+    failed: int
+    rows: int
+
+
+class Repair(Told):
+    at: datetime
+    why: str
+    run_id: UUID
+    lane_id: UUID
+    lane_key: str
+    kind: str
+
+
+class Now(Told):
+    """`moving`: open runs that nothing holds and that are not late."""
+
+    now: datetime
+    tick_age_s: float | None
+    open: Open
+    moving: int
+    waiting: list[Waiting]
+    late: Late
+    failing: Failures
+    throughput: list[Minute]
+    gates: list[Gate]
+    repairs: list[Repair]
+
+
+class DeadLetter(Told):
+    at: datetime
+    run_id: UUID
+    lane_id: UUID
+    lane_key: str
+    kind: str
+
+
+class DeadLetters(Told):
+    count: int
+    latest: list[DeadLetter]
+
+
+class RepairsBy(Told):
+    why: str
+    count: int
+
+
+class Repairs(Told):
+    count: int
+    by: list[RepairsBy]
+    latest: list[Repair]
+
+
+class Table(Told):
+    name: str
+    bytes: int
+    rows: int
+    dead_rows: int
+
+
+class Everywhere(Told):
+    """Of all tenants; figures alone."""
+
+    tenants: int
+    open_runs: int
+    unsent: int
+    signals_waiting: int
+    tables: list[Table]
+
+
+class System(Told):
+    """`unsent`: lanes whose message should have been sent a minute ago. `oldest_due`: of lanes that should have moved by now.
+
+    Dead letters and repairs are those of the last day.
+    """
+
+    now: datetime
+    schema_: str = Field(alias="schema")
+    tick_age_s: float | None
+    sweep_age_s: float | None
+    unsent: int
+    oldest_due: datetime | None
+    dead_letters: DeadLetters
+    repairs: Repairs
+    everywhere: Everywhere | None
+
+
+@operation(router, "GET", "/now", READS, tag="now")
+def get_now() -> Now:
+    """What is late, what fails, what waits and for what, and how much moves: of the last day at most."""
+    here = desk(router)
+    row = here.one(sql.now(own=bool(here.own())), **here.own())
+    assert row is not None
+    return Now(
+        **{name: row[name] for name in ("now", "tick_age_s", "open", "moving", "waiting", "throughput", "gates", "repairs")},
+        late=Late(count=row["late"], more=row["open"]["more"], runs=[_late(run) for run in row["late_runs"]]),
+        failing=Failures(
+            count=min(row["failed"], sql.MOST_FAILED), more=row["failed"] > sql.MOST_FAILED, groups=row["failing"]
+        ),
+    )  # fmt: skip
+
+
+def _late(run: dict[str, Any]) -> LateRun:
+    return LateRun(sentence=LATE[run.pop("late_by")], **run)
+
+
+@operation(router, "GET", "/system", MANAGES, tag="now")
+def get_system() -> System:
+    """Whether the machinery is well: the tick, what is not sent, dead letters, repairs; for a super admin all tenants."""
+    here = desk(router)
+    subject = here.principal.actor.removeprefix("user:") if here.principal.is_super else None
+    row = here.one(sql.SYSTEM, subject=subject)
+    assert row is not None
+    given_up = [{name: each[name] for name in DeadLetter.model_fields} for each in row["latest_dead_letters"]]
+    count = sum(by["count"] for by in row["repairs_by"])
+    return System(
+        **{name: row[name] for name in ("now", "schema", "tick_age_s", "sweep_age_s", "unsent", "oldest_due", "everywhere")},
+        dead_letters=DeadLetters(count=row["dead_letters"], latest=[DeadLetter(**each) for each in given_up]),
+        repairs=Repairs(count=count, by=row["repairs_by"], latest=row["latest_repairs"]),
+    )  # fmt: skip
