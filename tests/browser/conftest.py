@@ -90,7 +90,7 @@ def page(open_page: Callable[..., Page]) -> Page:
 
 @pytest.fixture
 def enter(open_page: Callable[..., Page]) -> Enter:
-    def entered(person: Person, view: str = "", **how: Any) -> Page:
+    def entered(person: Person, view: str = "now", **how: Any) -> Page:
         page = open_page(**how)
         page.goto(view)
         log_in(page, person)

@@ -28,7 +28,7 @@ def test_each_role_enters_and_is_offered_what_it_may_see(
     page: Page, people: People, who: str, role: str, offered: list[str]
 ) -> None:
     person = getattr(people, who)
-    page.goto("")
+    page.goto("now")
     log_in(page, person)
     settled(page)
 
@@ -49,7 +49,7 @@ def test_what_is_not_for_a_role_is_not_there_for_it(enter: Enter, people: People
 
 def test_a_wrong_password_is_told_and_the_right_one_is_still_taken(page: Page, people: People, watch: Watch) -> None:
     watch.expects(400, "127.0.0.1")
-    page.goto("")
+    page.goto("now")
     log_in(page, people.viewer, "Wrong-horse-12")
     expect(page.get_by_role("alert")).to_contain_text("Incorrect username or password")
 
@@ -68,7 +68,7 @@ def test_a_link_leads_through_the_login_to_its_view(page: Page, people: People) 
 def test_a_session_is_kept_lent_to_new_tabs_and_ends_in_all(
     page: Page, people: People, watch: Watch, open_page: Callable[..., Page]
 ) -> None:
-    page.goto("")
+    page.goto("now")
     log_in(page, people.admin)
     settled(page)
     page.reload()

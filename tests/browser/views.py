@@ -21,7 +21,7 @@ class View:
 
 
 VIEWS = (
-    View("now", "", "Now"),
+    View("now", "now", "Now"),
     View("runs", "runs", "Runs"),
     View("runs-failed", "runs?status=failed", "Runs"),
     View("run", "runs/{running}", "Nightly, natural stones"),
@@ -35,7 +35,7 @@ VIEWS = (
     View("audit", "audit", "Audit"),
     View("health", "health", "Health"),
     View("people", "people", "People"),
-    View("quiet", "", "Now", who="stranger"),
+    View("quiet", "now", "Now", who="stranger"),
     View("runs-empty", "runs", "Runs", who="stranger"),
     View("nowhere", "somewhere", "Nothing is here"),
 )

@@ -129,7 +129,7 @@ def log_in(page: Page, person: Person, password: str = PASSWORD) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def goto(page: Page, view: str = "") -> None:
+def goto(page: Page, view: str = "now") -> None:
     """A view by its path below the console, and that it is there."""
     page.goto(view)
     settled(page)
@@ -187,4 +187,4 @@ def expect_state(page: Page, word: str, timeout: float = PATIENCE_MS) -> None:
 class Enter(Protocol):
     """`enter(people.admin, "runs")`: a page of that person's own, logged in, at that view."""
 
-    def __call__(self, person: Person, view: str = "", **how: Any) -> Page: ...
+    def __call__(self, person: Person, view: str = "now", **how: Any) -> Page: ...
