@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from infra.local.deploy import ROOT
 from tests.browser import seed
@@ -18,6 +18,7 @@ from tests.support.browser import PATIENCE_MS, Enter, People, Person, Watch, con
 from tests.support.scene import Scene, local_cloud
 
 FAILED = ROOT / ".local" / "browser"
+expect.set_options(timeout=PATIENCE_MS)
 OUTCOME = pytest.StashKey[pytest.TestReport]()
 
 
@@ -74,9 +75,9 @@ def open_page(
         return page
 
     yield opened
-    failed = request.node.stash.get(OUTCOME, None)
+    report = request.node.stash.get(OUTCOME, None)
     for number, page in enumerate(pages):
-        if failed is not None and failed.failed:
+        if report is not None and report.failed:
             name = re.sub(r"[^\w-]+", "_", request.node.name)
             page.screenshot(path=FAILED / f"{name}-{number}.png")
         page.context.close()
