@@ -1,13 +1,13 @@
 // The page: who looks, where he is, and the view that belongs there.
 import { chooseTenant, get } from "./api.js";
-import { html, render, useEffect, useRef, useState } from "./html.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Dialog, Link, Loading, MANAGES, Said, Trouble, Visitor } from "./parts.js";
 import { go, place, tenantInLinks, usePlace } from "./router.js";
 import { enter, logOut, onSession, session } from "./session.js";
 
 // Each view is loaded when it is first looked at. The first word of the path names it.
 const VIEWS = [
-  { path: "", name: "Now", key: "n", load: () => import("./views/now.js") },
+  { path: "now", name: "Now", key: "n", load: () => import("./views/now.js") },
   { path: "runs", name: "Runs", key: "r", load: () => import("./views/runs.js") },
   { path: "ingestions", name: "Page ingestion", key: "i", load: () => import("./views/ingestions.js") },
   { path: "gates", name: "Gates", key: "g", load: () => import("./views/gates.js") },
@@ -94,13 +94,13 @@ function House({ me, name, here }) {
       <p><button class="button" onClick=${logOut}>Log out</button></p></main>`;
   }
   const visitor = { name, actor: me.actor, tenant, role: tenant.role, isSuper: me.is_super_admin };
-  const [first = "", ...rest] = here.path;
+  const [first = "now", ...rest] = here.path;
   const view = VIEWS.find((each) => each.path === first);
   const shown = view && may(view) ? view : NOWHERE;
   return html`<${Visitor.Provider} value=${visitor}>
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
     <nav class="rail" aria-label="Views">
-      <${Link} to="" class="brand" aria-label="Baton: now"><${Logo} /><span>Baton</span><//>
+      <${Link} to="now" class="brand" aria-label="Baton: now"><${Logo} /><span>Baton</span><//>
       <ul>${views.map((each) => html`<li><${Link} to=${each.path} aria-current=${each === view ? "page" : undefined}>${each.name}<//></li>`)}</ul>
     </nav>
     <div class="top">
@@ -122,7 +122,7 @@ function House({ me, name, here }) {
 }
 
 function changeTenant(id) {
-  const [view = ""] = place().path; // what is open in one tenant is not there in another
+  const [view = "now"] = place().path; // what is open in one tenant is not there in another
   tenantInLinks(id);
   go(view);
 }

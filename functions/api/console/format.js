@@ -25,6 +25,15 @@ export function duration(seconds) {
   return said.slice(0, 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
 
+// How long ago, or until when: the larger it is the less it says. `58 s`, `12 min`, `1 h 28 min`, `10 h`, `3 d`.
+export function about(seconds) {
+  const left = Math.max(0, Math.round(seconds));
+  if (left < 60) return `${left} s`;
+  if (left < 3600) return `${Math.floor(left / 60)} min`;
+  if (left < 6 * 3600) return duration(left - (left % 60));
+  return left < 86_400 ? `${Math.floor(left / 3600)} h` : `${Math.floor(left / 86_400)} d`;
+}
+
 const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 export const moment = (text) => moments.format(new Date(text));

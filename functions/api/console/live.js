@@ -1,6 +1,6 @@
 // What changes while somebody looks: asked again while the tab is seen, and a run's lines as they are written.
 import { Problem, get, now, send } from "./api.js";
-import { useCallback, useEffect, useRef, useState } from "./html.js";
+import { useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 
 const seen = () => document.visibilityState === "visible";
 

@@ -1,7 +1,7 @@
 // What several views are made of.
-import { now } from "./api.js";
-import { duration, moment, number, plural, shortId, words } from "./format.js";
-import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./html.js";
+import { get, now } from "./api.js";
+import { about, duration, moment, number, plural, shortId, words } from "./format.js";
+import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./vendor/preact.js";
 import { useClock } from "./live.js";
 import { withTenant } from "./router.js";
 
@@ -52,19 +52,37 @@ export function Answer({ of, children }) {
   return html`<${Trouble} problem=${of.problem} />${children(of.data)}`;
 }
 
+// Who did it: by name where that is known. Admins may know everybody's.
+let names = null;
+export function Actor({ of }) {
+  const { actor, name, role, isSuper } = useVisitor();
+  const [, again] = useState(0);
+  const mayAsk = role === "admin" || isSuper;
+  useEffect(() => {
+    if (!mayAsk || names !== null) return;
+    names = {};
+    get("members", { limit: 200 }).then(({ members }) => {
+      for (const member of members) if (member.name) names[`user:${member.subject}`] = member.name;
+      again(1);
+    }, () => {});
+  }, [of]);
+  const known = of === actor ? name : names?.[of];
+  return known ? html`<span title=${of}>${known}</span>` : html`<code title=${of}>${of.length > 24 ? `${of.slice(0, 5)}…${of.slice(-8)}` : of}</code>`;
+}
+
 // --- times, by the server's clock
 
 export const Ago = ({ at, none = "never" }) => {
   const time = useClock();
   if (!at) return html`<span class="quiet">${none}</span>`;
   const passed = (time - Date.parse(at)) / 1000;
-  return html`<time datetime=${at} title=${moment(at)}>${passed < 1 ? "now" : `${duration(passed)} ago`}</time>`;
+  return html`<time datetime=${at} title=${moment(at)}>${passed < 1 ? "now" : `${about(passed)} ago`}</time>`;
 };
 
 export const Until = ({ at }) => {
   const time = useClock();
   const left = (Date.parse(at) - time) / 1000;
-  return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${duration(left)}` : "now"}</time>`;
+  return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${left < 3600 ? duration(left) : about(left)}` : "now"}</time>`;
 };
 
 export const Took = ({ from, to }) => {
@@ -100,7 +118,7 @@ export function Progress({ run }) {
   const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
   const label = lanes === 0 ? "not begun" : `${number(ended)} of ${number(lanes)}${more ? "+" : ""} lanes`;
   return html`<span class="progress"><${Bar} done=${run.status === "succeeded" ? 1 : ended} all=${run.status === "succeeded" ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.status} />
-    <span class="quiet nowrap">${label} · ${plural(steps, "step")}${run.eta && !run.finished_at && html` · done <${Until} at=${run.eta} />`}</span></span>`;
+    <span class="quiet nowrap">${label} · ${plural(steps, "step")}${run.eta && run.status === "running" && html` · done <${Until} at=${run.eta} />`}</span></span>`;
 }
 
 export const runName = (run) => run.label || `${words(run.kind)} ${shortId(run.id)}`;
@@ -222,7 +240,10 @@ export function Ribbon({ steps, label }) {
   const count = (outcome) => steps.filter((step) => step.outcome === outcome).length;
   const bad = ["retried", "throttled", "failed"].map((each) => [each, count(each)]).filter(([, n]) => n > 0).map(([each, n]) => `${n} ${each}`);
   const summary = `${label}: the last ${plural(steps.length, "step")}${bad.length ? `, ${bad.join(", ")}` : ""}`;
-  return html`<div class="ribbon" tabindex="0" role="img" aria-label=${summary}><svg width=${x} height="26" viewBox=${`0 0 ${x} 26`} aria-hidden="true">${drawn}</svg></div>`;
+  const newest = (element) => {
+    if (element) element.scrollLeft = element.scrollWidth;
+  };
+  return html`<div class="ribbon" tabindex="0" role="img" aria-label=${summary} ref=${newest}><svg width=${x} height="26" viewBox=${`0 0 ${x} 26`} aria-hidden="true">${drawn}</svg></div>`;
 }
 
 const short = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172_800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86_400)} d`);

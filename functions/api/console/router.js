@@ -1,5 +1,5 @@
 // Every view is a URL below the page's base: `runs?status=failed`, `runs/<id>`.
-import { useEffect, useState } from "./html.js";
+import { useEffect, useState } from "./vendor/preact.js";
 
 const listeners = new Set();
 const base = () => new URL(".", document.baseURI).pathname;

@@ -91,7 +91,7 @@ async function issuer() {
   return answer.json();
 }
 
-const home = () => new URL(".", document.baseURI).href;
+const home = () => new URL("now", document.baseURI).href;
 const encoded = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 const random = () => encoded(crypto.getRandomValues(new Uint8Array(32)));
 

@@ -22,6 +22,7 @@ from pydantic import Field
 from shared.kernel.settings import Settings
 
 CONSOLE = "/console"
+FIRST = f"{CONSOLE}/now"
 ASSETS = "assets"
 PAGE = "index.html"
 TYPES = {
@@ -76,8 +77,8 @@ class Console:
 
     def answer(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """To a GET of `/console` or anything below it: a file by its name, else the page, which knows its views."""
-        if event["rawPath"] == "/":
-            return {"statusCode": 302, "headers": {"Location": "console/"}, "body": "", "isBase64Encoded": False}
+        if event["rawPath"].rstrip("/") in {"", CONSOLE}:  # gateways differ in what they make of a last slash
+            return {"statusCode": 302, "headers": {"Location": FIRST}, "body": "", "isBase64Encoded": False}
         headers = {str(name).lower(): str(value) for name, value in (event.get("headers") or {}).items()}
         packs = "gzip" in headers.get("accept-encoding", "")
         path = event["rawPath"].removeprefix(CONSOLE)
@@ -125,8 +126,7 @@ class Console:
 
     def _page(self, path: str) -> File:
         """Its base leads back to `/console/` from any view, wherever the API itself is mounted."""
-        depth = path.count("/") - 1
-        base = "console/" if depth < 0 else "../" * depth or "./"
+        base = "../" * (path.count("/") - 1) or "./"
         ahead = "".join(
             f'<link rel="modulepreload" href="{ASSETS}/{self.version}/{name}">'
             for name in self.files

@@ -1,7 +1,7 @@
 // Audit: who did what to what, before, after, and why.
 import { get } from "../api.js";
-import { html } from "../html.js";
-import { Ago, Cell, Empty, Heading, Json, Link, Pages, Table } from "../parts.js";
+import { html } from "../vendor/preact.js";
+import { Actor, Ago, Cell, Empty, Heading, Json, Link, Pages, Table } from "../parts.js";
 
 const COLUMNS = ["When", "Who", "What", "To what", "Why", "Change"];
 
@@ -12,7 +12,7 @@ const load = async (cursor) => {
 
 const row = (line) => html`<tr key=${line.id}>
   <${Cell}><${Ago} at=${line.at} /><//>
-  <${Cell} name="Who"><code>${line.actor}</code><//>
+  <${Cell} name="Who"><${Actor} of=${line.actor} /><//>
   <${Cell} name="What"><strong>${line.action}</strong><//>
   <${Cell} name="To what"><${Target} of=${line.target} /><//>
   <${Cell} name="Why" className="long">${line.reason || html`<span class="quiet">–</span>`}<//>

@@ -1,7 +1,7 @@
 // Connections: the tenant's accounts at upstreams. A secret goes in and never comes back.
 import { ask, get, newKey, post } from "../api.js";
 import { words } from "../format.js";
-import { html, useState } from "../html.js";
+import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
 import { MANAGES, Act, Ago, Answer, Cell, Empty, Field, Heading, Pages, Status, Table, useMay } from "../parts.js";
 

@@ -1,9 +1,9 @@
 // Gates: which upstreams are closed, until when and why, and the hand that opens or closes one.
 import { get, post } from "../api.js";
 import { plural } from "../format.js";
-import { html } from "../html.js";
+import { html } from "../vendor/preact.js";
 import { MANAGES, Act, Ago, Cell, Empty, Field, Heading, Pages, Status, Table, Until, useMay, useVisitor } from "../parts.js";
-import { useState } from "../html.js";
+import { useState } from "../vendor/preact.js";
 
 const COLUMNS = ["Gate", "State", "Opens", "Reason", "Changed", { name: "", className: "acts" }];
 

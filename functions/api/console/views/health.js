@@ -1,6 +1,6 @@
 // Health: does the tick come, is anything unsent, what was repaired, how large are the tables.
 import { bytes, duration, number, plural, words } from "../format.js";
-import { html } from "../html.js";
+import { html } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
 import { Ago, Answer, Cell, Heading, Link, Section, Status, Table } from "../parts.js";
 
@@ -15,8 +15,8 @@ export default function Health() {
       <${Sign} name="Sweep" good=${of.sweep_age_s === null || of.sweep_age_s <= OLD_SWEEP_S}>${of.sweep_age_s === null ? "has not come yet" : `${duration(of.sweep_age_s)} ago`}<//>
       <${Sign} name="Unsent messages" good=${of.unsent === 0}>${of.unsent === 0 ? "none" : `${number(of.unsent)}: the tick sends them`}<//>
       <${Sign} name="Overdue" good=${of.oldest_due === null}>${of.oldest_due === null ? "nothing" : html`since <${Ago} at=${of.oldest_due} />`}<//>
-      <${Sign} name="Dead letters in a day" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
-      <${Sign} name="Repairs in a day" good=${true}>${number(of.repairs.count)}<//>
+      <${Sign} name="Dead letters in 24 h" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
+      <${Sign} name="Repairs in 24 h" good=${true}>${number(of.repairs.count)}<//>
       <${Sign} name="Schema" good=${true}>${of.schema}<//>
     </dl>
     ${of.dead_letters.latest.length > 0 && html`<${Section} title="Dead letters" note="messages that were given up; the tick hands on their turns">

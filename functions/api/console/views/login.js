@@ -1,5 +1,5 @@
 // Log in: here, where the user pool takes a password; else on the issuer's own page.
-import { html, useEffect, useState } from "../html.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { Field, Trouble } from "../parts.js";
 import { goToIssuer, logIn, takesPassword } from "../session.js";
 

@@ -1,10 +1,11 @@
 // What needs somebody now. On a good day this page is almost empty.
 import { number, plural, timeOfDay, words } from "../format.js";
-import { html } from "../html.js";
+import { html } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
 import { Ago, Answer, Cell, Empty, Heading, Link, Section, Status, Table, Until, runName, useMay, ACTS } from "../parts.js";
 
 const OLD_TICK_S = 180;
+const COUNT = { name: "Runs", className: "count" };
 const IDLE = ["at_work"]; // a lane at work is no lane that waits
 
 export default function Now() {
@@ -22,7 +23,7 @@ function Told({ of }) {
     <p class=${`verdict ${sick || of.late.count || of.failing.count ? "bad" : ""}`}>${verdict(of, open, sick)}</p>
     <dl class="figures">
       <${Figure} name="Late" value=${of.late.count} more=${of.late.more} tone="late" />
-      <${Figure} name="Failed in a day" value=${of.failing.count} more=${of.failing.more} tone="failed" to="runs?status=failed" />
+      <${Figure} name="Failed in 24 h" value=${of.failing.count} more=${of.failing.more} tone="failed" to="runs?status=failed" />
       <${Figure} name="Waiting" value=${held} to="runs?status=running" />
       <${Figure} name="Open" value=${open} more=${of.open.more} to="runs?status=running" />
     </dl>
@@ -32,12 +33,12 @@ function Told({ of }) {
         <${Cell}><${Link} to=${`runs/${run.id}`}>${runName(run)}<//><//><${Cell} name="Since"><${Ago} at=${run.since} /><//><${Cell} name="Why">${run.sentence ?? "–"}<//></tr>`)}</tbody><//>
     <//>`}
     ${of.failing.groups.length > 0 && html`<${Section} title="Failing" note="runs that failed in the last day, by what they died of">
-      <${Table} caption="Failures by cause" columns=${["Error", "Runs", "Last", "Kind", "Fingerprint"]}><tbody>${of.failing.groups.map((group) => html`<tr key=${group.fingerprint}>
+      <${Table} caption="Failures by cause" columns=${["Error", COUNT, "Last", "Kind", "Fingerprint"]}><tbody>${of.failing.groups.map((group) => html`<tr key=${group.fingerprint}>
         <${Cell} className="long"><${Link} to=${`runs/${group.run_id}`}>${group.message || group.code}<//><//><${Cell} name="Runs" className="count">${number(group.count)}<//>
         <${Cell} name="Last"><${Ago} at=${group.last_at} /><//><${Cell} name="Kind">${words(group.kind)}<//><${Cell} name="Fingerprint"><code>${group.fingerprint}</code><//></tr>`)}</tbody><//>
     <//>`}
     ${waiting.length > 0 && html`<${Section} title="Waiting, by cause">
-      <${Table} caption="Open runs by what they wait for" columns=${["Cause", "Runs", "Until", "Held by"]}><tbody>${waiting.map((each) => html`<tr key=${each.code + each.held_by}>
+      <${Table} caption="Open runs by what they wait for" columns=${["Cause", COUNT, "Until", "Held by"]}><tbody>${waiting.map((each) => html`<tr key=${each.code + each.held_by}>
         <${Cell} className="long"><${Link} to=${`runs/${each.run_id}`}>${each.sentence}<//><//><${Cell} name="Runs" className="count">${number(each.runs)}<//>
         <${Cell} name="Until">${each.until ? html`<${Until} at=${each.until} />` : html`<span class="quiet">until somebody acts</span>`}<//>
         <${Cell} name="Held by">${each.held_by ? html`<code>${each.held_by}</code>` : html`<span class="quiet">–</span>`}<//></tr>`)}</tbody><//>

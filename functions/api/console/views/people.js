@@ -1,6 +1,6 @@
 // People and machines of the tenant: who may enter, and as what.
 import { ask, get, newKey, post } from "../api.js";
-import { html, useState } from "../html.js";
+import { html, useState } from "../vendor/preact.js";
 import { Act, Ago, Cell, Dialog, Empty, Field, Heading, Pages, Section, Status, Table, Until, useVisitor } from "../parts.js";
 
 const ROLES = { viewer: "viewer: sees the tenant's runs", member: "member: starts runs, sees its own", admin: "admin: everything of the tenant", worker: "worker: a machine that takes jobs" };

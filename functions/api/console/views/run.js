@@ -1,10 +1,10 @@
 // One run: what it is now, why it waits, what its lanes did, every line of its history, and the acts that move it.
 import { get, post } from "../api.js";
 import { duration, moment, number, plural, timeOfDay, words } from "../format.js";
-import { html, useEffect, useRef, useState } from "../html.js";
-import { KINDS } from "../kinds.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { KINDS } from "./kinds.js";
 import { follow, useAnswer } from "../live.js";
-import { ACTS, Act, Ago, Cell, Empty, Heading, Json, Link, Loading, Progress, Ribbon, Section, Status, Table, Took, Trouble, Until, Why, runName, useMay } from "../parts.js";
+import { ACTS, Act, Actor, Ago, Cell, Empty, Heading, Json, Link, Loading, Progress, Ribbon, Section, Status, Table, Took, Trouble, Until, Why, runName, useMay } from "../parts.js";
 
 const LANES = 25;
 const MOST_LINES = 500;
@@ -70,10 +70,10 @@ function Head({ run, state }) {
     ["Kind", words(run.kind)],
     ["Begun", html`<${Ago} at=${run.created_at} />`],
     ["Took", html`<${Took} from=${run.started_at ?? run.created_at} to=${run.finished_at} />`],
-    run.created_by && ["By", html`<code>${run.created_by}</code>`],
+    run.created_by && ["By", html`<${Actor} of=${run.created_by} />`],
     run.source && ["Source", html`<code>${run.source}</code>${run.source_ref && html` <code>${run.source_ref}</code>`}`],
-    run.rate_per_minute && !run.finished_at && ["Pace", `${number(run.rate_per_minute)} steps a minute`],
-    run.eta && !run.finished_at && ["Done", html`<${Until} at=${run.eta} />`],
+    run.rate_per_minute && run.status === "running" && ["Pace", `${number(Math.round(run.rate_per_minute))} steps a minute`],
+    run.eta && run.status === "running" && ["Done", html`<${Until} at=${run.eta} />`],
     run.deadline_at && !run.finished_at && ["Deadline", html`<${Until} at=${run.deadline_at} />`],
     run.epoch > 1 && ["Try", number(run.epoch)],
     ["Id", html`<code>${run.id}</code>`],
@@ -133,14 +133,14 @@ function LanePage({ run, cursor, mayAct, reload, more }) {
   };
   if (lanes.length === 0) return html`<tbody><tr><td class="whole" colspan="6"><${Empty}><p>No lanes.</p><//></td></tr></tbody>`;
   return html`<tbody>${lanes.map((lane) => html`
-      <tr key=${lane.id} class="lane"><${Cell}><code class="name">${lane.key}</code>${!lane.holds_run && html` <span class="quiet">does not hold the run</span>`}<//>
-        <${Cell} name="Status"><${Status} of=${lane.status} />${lane.attempts > 0 && html` <span class="quiet nowrap">attempt ${lane.attempts + 1}</span>`}<//>
-        <${Cell} name="Steps" className="steps"><${Ribbon} steps=${lane.ribbon} label=${`Lane ${lane.key}`} /><span class="quiet">${number(lane.steps)} of at most ${number(lane.max_steps)}</span><//>
+      <tr key=${lane.id} class="lane"><${Cell}><code class="name nowrap">${lane.key}</code>${!lane.holds_run && html` <span class="quiet">does not hold the run</span>`}<//>
+        <${Cell} name="Status"><${Status} of=${lane.status} />${lane.attempts > 0 && html` <span class="quiet nowrap">attempt ${lane.attempts + 1}</span>`} <div class="quiet nowrap">${plural(lane.steps, "step")}</div><//>
+        <${Cell} name="Steps" className="steps"><${Ribbon} steps=${lane.ribbon} label=${`Lane ${lane.key}`} /><//>
         <${Cell} name="Waits for" className="long">${lane.status === "active" ? html`<${Why} of=${lane.why} />` : lane.last_error ? html`<span class="error-line">${lane.last_error.message ?? lane.last_error.code}</span> <code class="quiet">${lane.fingerprint ?? ""}</code>` : html`<span class="quiet">–</span>`}<//>
         <${Cell} name="Last commit"><${Ago} at=${lane.updated_at} /><//>
         <${Cell} className="acts">
           ${mayAct && lane.status === "active" && ["due_later", "retrying", "gate", "unsent"].includes(lane.why?.code) && html`<${Act} label="Wake" title=${`Wake ${lane.key}`} explains="Its next turn is due now. A gate that is closed stays closed." act=${act(lane, "wake")} done="Woken." />`}
-          ${mayAct && lane.status !== "active" && !run.finished_at && html`<${Act} label="Restart" title=${`Restart ${lane.key}`} explains="A new try of this lane, at the place where it stopped." act=${act(lane, "restart")} done="Restarted." />`}
+          ${mayAct && ["failed", "canceled"].includes(lane.status) && !run.finished_at && html`<${Act} label="Restart" title=${`Restart ${lane.key}`} explains="A new try of this lane, at the place where it stopped." act=${act(lane, "restart")} done="Restarted." />`}
         <//></tr>`)}
     ${more && next && html`<tr><td class="whole" colspan="6"><button type="button" class="button" onClick=${() => more(next)}>More lanes</button></td></tr>`}
   </tbody>`;

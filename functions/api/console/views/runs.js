@@ -1,8 +1,8 @@
 // Runs of all kinds: filters that live in the address, a list without an end, and one act on all that match.
 import { get, post } from "../api.js";
 import { plural, words } from "../format.js";
-import { html, useState } from "../html.js";
-import { KINDS } from "../kinds.js";
+import { html, useState } from "../vendor/preact.js";
+import { KINDS } from "./kinds.js";
 import { ACTS, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay } from "../parts.js";
 import { go, queryOf } from "../router.js";
 import Run from "./run.js";
