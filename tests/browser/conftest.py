@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from infra.local.deploy import ROOT
 from tests.browser import seed
 from tests.browser.chromium import NONE_TO_BE_HAD, NoChromium, browser, find, this_machine
-from tests.support.browser import PATIENCE_MS, People, Person, Watch, console_url, log_in, make_people, settled
+from tests.support.browser import PATIENCE_MS, Enter, People, Person, Watch, console_url, log_in, make_people, settled
 from tests.support.scene import Scene, local_cloud
 
 FAILED = ROOT / ".local" / "browser"
+expect.set_options(timeout=PATIENCE_MS)
 OUTCOME = pytest.StashKey[pytest.TestReport]()
-
-
-class Enter(Protocol):
-    """`enter(people.admin, "runs")`: a page of that person's own, logged in, at that view."""
-
-    def __call__(self, person: Person, view: str = "now", **how: Any) -> Page: ...
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +75,9 @@ def open_page(
         return page
 
     yield opened
-    failed = request.node.stash.get(OUTCOME, None)
+    report = request.node.stash.get(OUTCOME, None)
     for number, page in enumerate(pages):
-        if failed is not None and failed.failed:
+        if report is not None and report.failed:
             name = re.sub(r"[^\w-]+", "_", request.node.name)
             page.screenshot(path=FAILED / f"{name}-{number}.png")
         page.context.close()
@@ -103,6 +99,20 @@ def enter(open_page: Callable[..., Page]) -> Enter:
         return page
 
     return entered
+
+
+@pytest.fixture
+def pages(cloud: Scene) -> Iterator[threading.Event]:
+    """While it is not set, steps wait for the page they asked for: nobody has to be quicker than a run."""
+    released = threading.Event()
+
+    def wait() -> None:
+        assert released.wait(60), "nobody let the pages go"
+
+    cloud.at_every_page(wait)
+    yield released
+    released.set()
+    cloud.begin()
 
 
 @pytest.hookimpl(wrapper=True)

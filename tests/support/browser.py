@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -137,7 +138,7 @@ def goto(page: Page, view: str = "now") -> None:
 def settled(page: Page) -> None:
     """The view has a heading, and nothing of it is still being fetched."""
     expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.get_by_text("Loading…")).to_have_count(0, timeout=PATIENCE_MS)
 
 
 SERIOUS = frozenset({"serious", "critical"})
@@ -166,3 +167,24 @@ def _evaluate(protocol: Any, script: str) -> Mapping[str, Any]:
     assert "exceptionDetails" not in told, told["exceptionDetails"]
     value: Mapping[str, Any] = told["result"].get("value", {})
     return value
+
+
+def act(page: Page, name: str, reason: str = "") -> None:
+    """An act as people do it: its button, the reason, and the same word again in the dialog."""
+    page.get_by_role("main").get_by_role("button", name=name, exact=True).first.click()
+    dialog = page.get_by_role("dialog")
+    if reason:
+        dialog.get_by_label("Reason").fill(reason)
+    dialog.get_by_role("button", name=name, exact=True).click()
+    expect(dialog).to_have_count(0)
+
+
+def expect_state(page: Page, word: str, timeout: float = PATIENCE_MS) -> None:
+    """The word for the state of the run that is looked at, behind its mark."""
+    expect(page.locator(".run-state .status")).to_have_text(re.compile(rf"^\W*{word}$"), timeout=timeout)
+
+
+class Enter(Protocol):
+    """`enter(people.admin, "runs")`: a page of that person's own, logged in, at that view."""
+
+    def __call__(self, person: Person, view: str = "now", **how: Any) -> Page: ...

@@ -1,0 +1,82 @@
+"""What changes while somebody looks: shown by itself, once, however often the network is cut; nothing while nobody looks."""
+
+from __future__ import annotations
+
+import threading
+
+from playwright.sync_api import Page, Request, expect
+
+from tests.browser import seed
+from tests.support.browser import Enter, People, Watch, expect_state
+from tests.support.scene import Scene
+
+
+def test_the_end_of_a_run_appears_after_the_network_was_cut(
+    enter: Enter, people: People, cloud: Scene, watch: Watch, pages: threading.Event
+) -> None:
+    cloud.tenant = people.admin.tenant_id
+    run_id = cloud.start(60)
+    page = enter(people.admin, f"runs/{run_id}")
+    expect_state(page, "running")
+    lines = page.get_by_role("list").filter(has_text="accepted").get_by_role("listitem")
+    expect(lines.filter(has_text="accepted")).to_have_count(1)
+
+    with watch.network_cut(page):
+        pages.set()
+        assert cloud.wait(run_id).run["status"] == "succeeded"
+        expect(page.get_by_text("connection lost, trying again")).to_be_visible()
+        expect_state(page, "running")
+
+    expect_state(page, "succeeded")
+    expect(lines.filter(has_text="succeeded")).to_have_count(1)
+    expect(lines.filter(has_text="accepted")).to_have_count(1)
+    told = cloud.runs.sql("select count(*) as n from history where run_id = :id", id=run_id)
+    expect(lines).to_have_count(told[0]["n"])
+
+
+def test_the_list_shows_what_begins_while_somebody_looks(enter: Enter, people: People, cloud: Scene) -> None:
+    admin = people.admin
+    page = enter(admin, "runs?label=Begun+meanwhile")
+    expect(page.get_by_text("No run matches.")).to_be_visible()
+
+    seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Begun meanwhile", by=admin.actor)
+
+    expect(page.get_by_role("link", name="Begun meanwhile")).to_be_visible()
+
+
+HIDE = """(hidden) => {
+    Object.defineProperty(document, "visibilityState", { value: hidden ? "hidden" : "visible", configurable: true });
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_tab_that_nobody_sees_asks_nothing(enter: Enter, people: People, cloud: Scene) -> None:
+    admin = people.admin
+    (run_id,) = seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Hidden", by=admin.actor)
+    page = enter(admin, f"runs/{run_id}")
+    page.clock.install()
+    page.reload()
+    expect_state(page, "queued")
+    asked: list[str] = []
+    page.on("request", lambda request: note(asked, request))
+
+    page.evaluate(HIDE, True)
+    page.wait_for_load_state("networkidle")  # what was under way
+    asked.clear()
+    page.clock.run_for(60_000)
+    assert asked == []
+
+    page.evaluate(HIDE, False)
+    page.clock.run_for(15_000)
+    answered(page, asked)
+
+
+def note(asked: list[str], request: Request) -> None:
+    if "/api/v1/" in request.url:
+        asked.append(request.url)
+
+
+def answered(page: Page, asked: list[str]) -> None:
+    page.wait_for_load_state("networkidle")
+    assert any("/events" in url for url in asked), asked

@@ -1,0 +1,121 @@
+"""Who enters, what each role is offered, and how a visit ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import seed
+from tests.support.browser import ELSEWHERE, TENANT, Enter, People, Watch, goto, log_in, settled
+from tests.support.scene import Scene
+
+EVERYBODY = ["Now", "Runs", "Page ingestion", "Gates", "Connections"]
+ADMINS = [*EVERYBODY, "Audit", "Health", "People"]
+
+
+@pytest.mark.parametrize(
+    ("who", "role", "offered"),
+    [
+        ("viewer", "viewer", EVERYBODY),
+        ("member", "member", EVERYBODY),
+        ("admin", "admin", ADMINS),
+        ("super_admin", "super admin", ADMINS),
+    ],
+)
+def test_each_role_enters_and_is_offered_what_it_may_see(
+    page: Page, people: People, who: str, role: str, offered: list[str]
+) -> None:
+    person = getattr(people, who)
+    page.goto("now")
+    log_in(page, person)
+    settled(page)
+
+    expect(page.get_by_text(f"{person.email}, {role}")).to_be_visible()
+    links = page.get_by_role("navigation", name="Views").get_by_role("listitem")
+    assert links.all_inner_texts() == offered
+    for name in [*offered[1:], offered[0]]:
+        links.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("heading", level=1, name=name)).to_be_focused()
+    settled(page)
+
+
+def test_what_is_not_for_a_role_is_not_there_for_it(enter: Enter, people: People) -> None:
+    page = enter(people.viewer, "people")
+
+    expect(page.get_by_role("heading", level=1, name="Nothing is here")).to_be_visible()
+
+
+def test_a_wrong_password_is_told_and_the_right_one_is_still_taken(page: Page, people: People, watch: Watch) -> None:
+    watch.expects(400, "127.0.0.1")
+    page.goto("now")
+    log_in(page, people.viewer, "Wrong-horse-12")
+    expect(page.get_by_role("alert")).to_contain_text("Incorrect username or password")
+
+    log_in(page, people.viewer)
+    expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
+
+
+def test_a_link_leads_through_the_login_to_its_view(page: Page, people: People) -> None:
+    page.goto("runs?status=failed")
+    log_in(page, people.admin)
+
+    expect(page.get_by_role("heading", level=1, name="Runs")).to_be_visible()
+    expect(page.get_by_label("Status")).to_have_value("failed")
+
+
+def test_a_session_is_kept_lent_to_new_tabs_and_ends_in_all(
+    page: Page, people: People, watch: Watch, open_page: Callable[..., Page]
+) -> None:
+    page.goto("now")
+    log_in(page, people.admin)
+    settled(page)
+    page.reload()
+    expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
+
+    second = page.context.new_page()
+    watch.follow(second)
+    second.goto("gates")
+    expect(second.get_by_role("heading", level=1, name="Gates")).to_be_visible()
+
+    second.get_by_role("button", name="Log out").click()
+    for tab in (second, page):
+        expect(tab.get_by_label("Password")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Password")).to_be_visible()
+
+
+def test_an_access_token_that_has_run_out_is_renewed_unseen(enter: Enter, people: People, watch: Watch) -> None:
+    watch.expects(401, "/api/v1/")
+    page = enter(people.admin)
+    page.evaluate(SPOIL_THE_ACCESS_TOKEN)
+
+    page.reload()
+
+    expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
+
+
+# Whatever the console keeps: its access token is the one with three parts.
+SPOIL_THE_ACCESS_TOKEN = """
+for (const [name, kept] of Object.entries(sessionStorage))
+    sessionStorage.setItem(name, kept.replace(/("access":"[^".]*[.][^".]*[.])[^"]*"/, '$1spoiled"'));
+"""
+
+
+def test_a_super_admin_looks_into_one_tenant_at_a_time(enter: Enter, people: People, cloud: Scene) -> None:
+    url, stranger = cloud.address.database_url, people.stranger
+    seed.waiting_runs(url, stranger.tenant_id, 1, label="Theirs alone", by=stranger.actor)
+    seed.waiting_runs(url, people.admin.tenant_id, 1, label="Ours alone", by=people.admin.actor)
+    page = enter(people.super_admin, f"runs?tenant={people.admin.tenant_id}")
+    expect(page.get_by_role("link", name="Ours alone")).to_be_visible()
+    expect(page.get_by_label("Tenant").get_by_role("option")).to_have_text([TENANT, ELSEWHERE])
+
+    page.get_by_label("Tenant").select_option(ELSEWHERE)
+
+    expect(page.get_by_role("link", name="Theirs alone")).to_be_visible()
+    expect(page.get_by_role("link", name="Ours alone")).to_have_count(0)
+    page.reload()  # the address says which tenant it is
+    expect(page.get_by_role("link", name="Theirs alone")).to_be_visible()
+    goto(page, f"runs?tenant={people.admin.tenant_id}")
+    expect(page.get_by_role("link", name="Theirs alone")).to_have_count(0)

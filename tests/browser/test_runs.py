@@ -1,0 +1,190 @@
+"""Runs: started, watched and moved by whoever may; seen by whoever may see them, and by nobody else."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+from uuid import UUID
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser import seed
+from tests.browser.seed import Seeded
+from tests.support.browser import Enter, People, Person, Watch, act, expect_state, goto
+from tests.support.scene import Scene
+
+
+def test_a_page_ingestion_is_started_watched_and_moved(
+    enter: Enter, people: People, cloud: Scene, pages: threading.Event
+) -> None:
+    page = enter(people.member, "ingestions/start")
+    page.get_by_label("From, dollars").fill("200")
+    page.get_by_label("Below, dollars").fill("900")
+    page.get_by_label("Label").fill("Begun in a browser")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_role("heading", level=1, name="Begun in a browser")).to_be_visible()
+    run_id = UUID(re.findall(r"[0-9a-f-]{36}", page.url)[-1])
+    goto(page, f"runs/{run_id}")
+    expect_state(page, "running")
+
+    act(page, "Pause", reason="to look at it")
+    expect_state(page, "paused")
+    pages.set()
+    act(page, "Resume")
+    pages.clear()
+    expect_state(page, "running")
+    act(page, "Cancel")
+    pages.set()
+    expect_state(page, "canceled")
+    act(page, "Retry")
+    expect_state(page, "succeeded", timeout=60_000)
+
+    lines = page.get_by_role("list").filter(has_text="accepted").get_by_role("listitem")
+    told = [line.split()[1] for line in reversed(lines.all_inner_texts())]
+    assert [each for each in told if each not in {"phase", "running"}] == [
+        "accepted", "paused", "resumed", "cancel", "canceled", "retried", "succeeded",
+    ]  # fmt: skip
+    expect(lines.filter(has_text="paused")).to_contain_text("to look at it")
+    assert cloud.runs.progress(run_id).run["status"] == "succeeded"
+
+
+def test_a_form_that_is_wrong_says_which_field(enter: Enter, people: People, watch: Watch) -> None:
+    watch.expects(422, "/page-ingestions")
+    page = enter(people.member, "ingestions/start")
+    page.get_by_label("From, dollars").fill("900")
+    page.get_by_label("Below, dollars").fill("200")
+    page.get_by_role("button", name="Start").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("the price range is empty")
+
+
+ACTS = ("Pause", "Resume", "Cancel", "Retry", "Wake", "Restart", "Act on all that match", "Start", "Open", "Close")
+
+
+def test_a_viewer_cannot_act(enter: Enter, people: People, seeded: Seeded, watch: Watch) -> None:
+    page = enter(people.viewer, "runs")
+    for view in (
+        "runs",
+        f"runs/{seeded.gated}",
+        f"runs/{seeded.failed}",
+        f"runs/{seeded.paused}",
+        "gates",
+        "connections",
+    ):
+        goto(page, view)
+        for name in ACTS:
+            expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
+
+    # And what no button offers, the API refuses.
+    watch.expects(403, "/api/v1/")
+    answers = api(page, people.viewer, [
+        ["POST", f"runs/{seeded.running}/cancel", {"reason": "x"}],
+        ["POST", f"runs/{seeded.failed}/retry", {"reason": "x"}],
+        ["POST", "runs/bulk", {"mode": "preview", "action": "cancel", "reason": "x"}],
+        ["POST", "page-ingestions", {"source": "nivoda", "low": 200, "high": 300}],
+        ["POST", "gates/nivoda/open", {"reason": "x"}],
+        ["GET", "audit", None],
+    ])  # fmt: skip
+    assert answers == [403] * 6
+
+
+def test_a_member_sees_only_his_own(enter: Enter, people: People, cloud: Scene) -> None:
+    url, tenant = cloud.address.database_url, people.member.tenant_id
+    seed.waiting_runs(url, tenant, 1, label="Mine", by=people.member.actor)
+    (hers,) = seed.waiting_runs(url, tenant, 1, label="Hers", by=people.other.actor)
+
+    expect(enter(people.other, "runs").get_by_role("link", name="Hers")).to_be_visible()
+    page = enter(people.member, "runs")
+    expect(page.get_by_role("link", name="Mine", exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="Hers")).to_have_count(0)
+    expect_nothing_at(page, hers)
+
+
+def test_another_tenant_sees_nothing(enter: Enter, people: People, seeded: Seeded, watch: Watch) -> None:
+    watch.expects(404, "/api/v1/")
+    page = enter(people.stranger, "runs?label=Nightly%2C+natural+stones")
+    expect(page.get_by_text("No run matches.")).to_be_visible()
+    for view in ("gates", "connections", "audit"):
+        goto(page, view)
+        expect(page.get_by_text(re.compile("nivoda|rapnet|partner"))).to_have_count(0)
+    expect_nothing_at(page, seeded.running)
+
+
+def expect_nothing_at(page: Page, run_id: UUID) -> None:
+    """Another's run answers exactly like one that never was."""
+    said = []
+    for each in (run_id, UUID(int=run_id.int ^ 1)):
+        page.goto(f"runs/{each}")
+        expect(page.get_by_role("alert")).to_be_visible()
+        said.append(page.get_by_role("main").inner_text().replace(str(each), ""))
+    assert said[0] == said[1]
+
+
+def test_filters_live_in_the_address(enter: Enter, people: People, seeded: Seeded) -> None:
+    page = enter(people.admin, "runs")
+    page.get_by_label("Status").select_option("failed")
+    rows = rows_of(page)
+    expect(rows.first).to_contain_text("failed")
+    expect(rows.filter(has_text="succeeded")).to_have_count(0)
+    assert "status=failed" in page.url
+
+    page.reload()
+    expect(page.get_by_label("Status")).to_have_value("failed")
+    page.get_by_label("Label").fill("Nightly, lab grown")
+    page.get_by_label("Label").press("Enter")
+    expect(rows.filter(has_not_text="Nightly, lab grown")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_label("Label")).to_have_value("")
+    page.get_by_label("Status").select_option("paused")
+    expect(rows.filter(has_text="Backfill 2024")).to_have_count(1)
+    page.get_by_label("Label").fill("there is none of this name")
+    page.get_by_label("Label").press("Enter")
+    page.get_by_role("link", name="Show all").click()
+    expect(rows.filter(has_text="succeeded").first).to_be_visible()
+
+
+def test_a_run_tells_why_it_waits_and_of_what_it_died(enter: Enter, people: People, seeded: Seeded) -> None:
+    page = enter(people.admin, f"runs/{seeded.gated}")
+    expect(page.get_by_role("main")).to_contain_text("The gate nivoda is closed: 429 Too Many Requests")
+    expect(page.get_by_role("img", name=re.compile(r"Lane part:.*: the last \d+ steps")).first).to_be_visible()
+
+    goto(page, f"runs/{seeded.failed}")
+    expect_state(page, "failed")
+    expect(page.get_by_text(seed.PARTITIONS.message)).to_be_visible()
+    expect(page.get_by_text(seed.PARTITIONS.fingerprint)).to_be_visible()
+    expect(page.get_by_text(seed.REFUSED.message)).to_be_visible()
+
+
+def test_a_lane_that_waits_is_woken(enter: Enter, people: People, cloud: Scene) -> None:
+    admin = people.admin
+    (run_id,) = seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Asleep", by=admin.actor)
+    page = enter(admin, f"runs/{run_id}")
+    expect(page.get_by_text(f"It waits for {seed.WAITING}")).not_to_have_count(0)
+
+    act(page, "Wake", reason="no need to wait")
+
+    expect(page.get_by_text("Woken.")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="lane woken")).to_contain_text("no need to wait")
+
+
+def rows_of(page: Page) -> Locator:
+    return page.get_by_role("table", name="Runs, newest first").get_by_role("row").filter(has=page.get_by_role("cell"))
+
+
+def api(page: Page, person: Person, requests: list[Any]) -> list[int]:
+    """What the API says to this page's own visitor, asked beside the console."""
+    answers: list[int] = page.evaluate(ASK, requests)
+    return answers
+
+
+ASK = """async (requests) => {
+    const access = Object.values(sessionStorage).map((kept) => /"access":"([^"]+)"/.exec(kept)?.[1]).find(Boolean);
+    const statuses = [];
+    for (const [method, path, body] of requests) {
+        const headers = { authorization: `Bearer ${access}`, "content-type": "application/json" };
+        const url = new URL(`../api/v1/${path}`, document.baseURI);
+        statuses.push((await fetch(url, { method, headers, body: body && JSON.stringify(body) })).status);
+    }
+    return statuses;
+}"""
