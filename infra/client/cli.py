@@ -14,7 +14,7 @@ from typing import Any
 
 from infra.client import show
 from infra.client.http import Client, Refusal
-from infra.client.session import KEPT, Place, connect, log_in, user_home
+from infra.client.session import KEPT, Place, connect, log_in, read, user_home
 
 HOME = Path(__file__).resolve().parents[2] / ".local" / "cloud"
 INGEST = {"source": "nivoda", "low": 200, "high": 20_000, "partition_records": 1_000, "page_size": 50}
@@ -70,6 +70,21 @@ def login(options: argparse.Namespace) -> None:
 def logout(options: argparse.Namespace) -> None:
     for file in (options.home / KEPT, user_home() / KEPT):
         file.unlink(missing_ok=True)
+
+
+def web(options: argparse.Namespace) -> None:
+    """Where the console is; of the local cloud also who may enter, because it made that user itself."""
+    client = _client(options)
+    client.get("/me")  # the first command of a local cloud makes that user
+    url = f"{client.url}/console/now"
+    kept = read(options.home / KEPT)
+    known = {name: kept[name] for name in ("email", "password") if name in kept and kept["url"] == client.url}
+    if options.json:
+        print(json.dumps({"url": url, **known}))
+        return
+    print(url)
+    if known:
+        print(f"log in as {known['email']} with the password {known['password']}")
 
 
 def me(options: argparse.Namespace) -> None:
@@ -272,6 +287,7 @@ def add_commands(commands: Commands) -> None:
     for name in FILTERS:
         made.add_argument(f"--{name.replace('_', '-')}")
     _most(made)
+    _command(commands, "console", web, "where the web console is, and how to enter that of the local cloud")
     below = commands.add_parser("run", help="one run").add_subparsers(required=True, metavar="COMMAND")
     _most(_with_id(_command(below, "show", run_show, "a run and its lanes as they are now")))
     _with_id(_command(below, "history", history, "what happened to a run, line by line"))

@@ -159,7 +159,7 @@ def _describe(address: Address, options: argparse.Namespace) -> None:
     table.add_row("functions", ", ".join(functions_of(address)))
     console.print(table)
     home = "" if options.home == HOME else f" --home {options.home}"
-    _say(f"try: baton{home} ingest --watch    end: baton{home} down")
+    _say(f"try: baton{home} ingest --watch    look: baton{home} console    end: baton{home} down")
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

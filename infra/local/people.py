@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from botocore.exceptions import ClientError
 
-from infra.client.session import KEPT, Place, log_in
+from infra.client.session import KEPT, Place, keep, log_in, read
 from infra.local.cloud import Address
 from infra.local.runs import TENANT
 from infra.local.supervise import CloudError
@@ -103,6 +103,7 @@ def first_login(home: Path) -> None:
     subject = pool_user(address.client("cognito-idp"), address.outputs["UserPoolId"], LOCAL_USER, password)
     let_in(address.database_url, subject, Role.ADMIN, LOCAL_TENANT, LOCAL_USER, new_tenant_id=TENANT)
     log_in(place, home / KEPT, LOCAL_USER, password)
+    keep(home / KEPT, {**read(home / KEPT), "email": LOCAL_USER, "password": password})  # for `baton console`
 
 
 def _password(options: argparse.Namespace) -> str:

@@ -88,6 +88,10 @@ function House({ me, name, here }) {
   const may = (view) => !view.roles || me.is_super_admin || view.roles.includes(tenant?.role);
   const views = VIEWS.filter(may);
   useShortcuts(views, () => setHelps(true));
+  useEffect(() => {
+    // On a phone the views are one line to be pushed sideways.
+    document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [here.path[0]]);
 
   if (!tenant) {
     return html`<main class="alone"><h1>Nothing to see yet</h1><p>${name} belongs to no tenant. An admin of one must add you.</p>

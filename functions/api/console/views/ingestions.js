@@ -1,9 +1,9 @@
 // Page ingestion: start one from a form, and see its partitions by price, page by page.
-import { get, newKey, post } from "../api.js";
+import { newKey, post } from "../api.js";
 import { number, plural, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { ACTS, Ago, Answer, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Section, Status, Table, Trouble, runName, say, useMay } from "../parts.js";
+import { ACTS, Ago, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Section, Status, Table, Trouble, runName, say, useMay } from "../parts.js";
 import { go } from "../router.js";
 import { RunList } from "./runs.js";
 
