@@ -71,8 +71,8 @@ class Console:
 
     @staticmethod
     def serves(event: Mapping[str, Any]) -> bool:
-        path = event["rawPath"]
-        is_ours = path in {"/", CONSOLE} or path.startswith(CONSOLE + "/")
+        path: str = event["rawPath"]
+        is_ours: bool = path in {"/", CONSOLE} or path.startswith(CONSOLE + "/")
         return is_ours and event["requestContext"]["http"]["method"] == "GET"
 
     def answer(self, event: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@ import { newKey, post } from "../api.js";
 import { number, plural, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { ACTS, Ago, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Section, Status, Table, Trouble, runName, say, useMay } from "../parts.js";
+import { ACTS, Ago, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Section, Status, Table, Trouble, Why, runName, say, useMay } from "../parts.js";
 import { go } from "../router.js";
 import { RunList } from "./runs.js";
 
@@ -77,9 +77,10 @@ function Ingestion({ id }) {
   const [of, told] = [run.data, sum.data];
   return html`<${Heading} title=${runName(of)}><${Link} to=${`runs/${of.id}`} class="button">Run and acts<//><//>
     <p class="run-state"><${Status} of=${of.status} />${of.outcome && of.outcome !== of.status && html`<span>${words(of.outcome)}</span>`}
-      <span class="quiet">${told.source}, $${number(told.low)} to $${number(told.high)}</span></p>
+      <span class="quiet">${told.source}, $${number(told.low)} to $${number(told.high)}</span>
+      ${!of.finished_at && of.why && html`<${Why} of=${of.why} />`}</p>
     <${Trouble} problem=${run.problem ?? sum.problem} />
-    <${Barrier} of=${told} />
+    ${told.partitions > 0 && html`<${Barrier} of=${told} />`}
     <${Stages} of=${told} />
     <${Partitions} id=${of.id} isOver=${of.finished_at !== null} planned=${told.planned} />`;
 }
@@ -92,15 +93,16 @@ function Barrier({ of }) {
     <p class="quiet">${number(of.walked)} rows walked${of.counted !== null ? ` of about ${number(of.counted)}` : ""}${of.duplicates ? `, ${plural(of.duplicates, "duplicate")} passed over` : ""}</p></div>`;
 }
 
-const STAGES = [["plan", "Plan", "ranges to probe"], ["crawl", "Crawl", ""], ["audit", "Audit", "partitions to count again"], ["consolidate", "Consolidate", ""]];
+const STAGES = [["plan", "Plan", "range", "to probe"], ["crawl", "Crawl", "partition", "left"], ["audit", "Audit", "partition", "to count again"], ["consolidate", "Consolidate", "", ""]];
 
 function Stages({ of }) {
-  const crawl = of.partitions === 0 ? null : { status: of.done === of.partitions ? "done" : of.failed > 0 && of.done + of.failed === of.partitions ? "failed" : "active", updated_at: null, left: of.partitions - of.done, steps: null };
-  return html`<ol class="stages" aria-label="Stages">${STAGES.map(([name, title, left]) => {
+  const ended = of.done + of.failed;
+  const crawl = of.partitions === 0 ? null : { status: of.done === of.partitions ? "done" : ended === of.partitions ? "failed" : "active", left: of.partitions - ended };
+  return html`<ol class="stages" aria-label="Stages">${STAGES.map(([name, title, things, todo]) => {
     const stage = name === "crawl" ? crawl : of[name];
-    return html`<li class=${`stage ${stage ? `stage-${stage.status}` : "stage-none"}`}><span class="stage-name">${title}</span>
+    return html`<li class=${`stage ${stage ? `stage-${stage.status}` : ""}`}><span class="stage-name">${title}</span>
       ${stage ? html`<${Status} of=${stage.status} />` : html`<span class="quiet">not yet</span>`}
-      <span class="quiet">${stage === null ? "" : stage.last_error ? stage.last_error.message : stage.status === "active" && stage.left && left ? `${number(stage.left)} ${left}` : stage.steps !== null ? plural(stage.steps, "step") : stage.left ? `${plural(stage.left, "partition")} left` : ""}</span></li>`;
+      ${stage && html`<span class="quiet">${stage.last_error?.message ?? (stage.status === "active" && stage.left && things ? `${plural(stage.left, things)} ${todo}` : stage.steps ? plural(stage.steps, "step") : "")}</span>`}</li>`;
   })}</ol>`;
 }
 

@@ -82,7 +82,7 @@ function Head({ run, state }) {
   return html`<div class="run-head">
     <p class="run-state"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//>
       ${run.outcome && run.outcome !== run.status && html`<span>${words(run.outcome)}</span>`}
-      ${!run.finished_at && run.why && html`<${Why} of=${run.why} />`}
+      ${!run.finished_at && run.why && html`<${Why} of=${run.why} />${run.why.code === "gate" && html`<${Link} to="gates">Gates<//>`}`}
       <span class="spring"></span><span class=${`live live-${state}`} role="status">${STATES[state]}</span></p>
     <${Progress} run=${run} />
     ${run.error && html`<div class="error-box"><p><strong>${run.error.message ?? run.error.code}</strong></p>
