@@ -77,7 +77,7 @@ chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged qu
 mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
 	$(RUN) -m tests.mutants.run $(MUTANTS)
 
-fuzz: $(FUZZ)/.ready ## EXAMPLES=15: schemathesis against the deployed API, with and without a token
+fuzz: $(FUZZ)/.ready ## EXAMPLES=15: schemathesis against the deployed API, by both doors: people, machines and nobody
 	$(RUN) -m tests.api.fuzz $(CURDIR)/$(FUZZ)/bin/schemathesis $(EXAMPLES)
 
 $(FUZZ)/.ready: requirements-fuzz.lock $(READY)
