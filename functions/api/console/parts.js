@@ -318,17 +318,17 @@ export function Pages({ load, row, asked, columns, empty, refresh = true }) {
   const near = (n) => n >= first - 1 && n <= last + 1;
   useEffect(() => {
     pages.forEach((page, n) => {
-      if (page.rows === null && shown.has(n)) fetchPage(n, page.cursor);
+      if (page.rows === null && shown.has(n) && !problem) fetchPage(n, page.cursor); // what failed is for the clock below
     });
     const far = pages.findIndex((page, n) => page.rows !== null && (n < first - KEPT_PAGES || n > last + KEPT_PAGES));
     if (far >= 0) setPages((before) => before.map((page, n) => (n === far ? { ...page, rows: null } : page)));
   });
 
   useEffect(() => {
-    if (!refresh) return undefined;
+    if (!refresh && !problem) return undefined;
     const timer = setInterval(() => {
       if (document.visibilityState !== "visible") return;
-      for (const n of shown) if (pages[n]?.rows) fetchPage(n, pages[n].cursor);
+      for (const n of shown) if (pages[n]) fetchPage(n, pages[n].cursor);
     }, REFRESH_S * 1000);
     return () => clearInterval(timer);
   });
@@ -341,9 +341,9 @@ export function Pages({ load, row, asked, columns, empty, refresh = true }) {
     return undefined;
   };
 
-  if (pages.length === 1 && pages[0].rows?.length === 0) return html`<tbody><tr><td class="whole" colspan=${columns}>${empty}</td></tr></tbody>`;
+  const isEmpty = pages.length === 1 && pages[0].rows?.length === 0; // it is still watched: something may begin
   return html`${pages.map((page, n) => html`<tbody key=${n} data-page=${n} ref=${keepElement(n)}>
-      ${page.rows !== null && near(n)
+      ${isEmpty ? html`<tr><td class="whole" colspan=${columns}>${empty}</td></tr>` : page.rows !== null && near(n)
         ? page.rows.map(row)
         : html`<tr aria-hidden="true"><td class="whole" colspan=${columns}><div class="gap-rows" style=${{ height: `${page.height || 40}px` }}>${page.rows === null && shown.has(n) && !problem ? "Loading…" : ""}</div></td></tr>`}
     </tbody>`)}
