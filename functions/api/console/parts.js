@@ -255,45 +255,40 @@ const short = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds 
 const KEPT_PAGES = 3;
 const REFRESH_S = 5;
 
-// `load(cursor)` answers {rows, next}. `row` draws one; `bodies` tells how many rows the skeleton assumes.
-export function Pages({ load, row, asked, columns, empty, refresh = true }) {
+// `load(cursor)` answers {rows, next}, `row` draws one of them. Another question is another list: it has another `key`.
+export function Pages({ load, row, columns, empty, refresh = true }) {
   const [pages, setPages] = useState([{ cursor: null, rows: null, height: 0 }]);
   const [problem, setProblem] = useState(null);
   const [shown, setShown] = useState(() => new Set([0]));
   const elements = useRef(new Map());
   const loading = useRef(new Set());
-  const current = useRef(asked);
-  current.current = asked;
+  const isGone = useRef(false);
 
   const fetchPage = async (n, cursor) => {
     if (loading.current.has(n)) return;
     loading.current.add(n);
     try {
       const { rows, next } = await load(cursor);
-      if (current.current !== asked) return;
+      if (isGone.current) return;
       setProblem(null);
       setPages((before) => {
         const after = before.slice();
-        after[n] = { ...after[n], cursor, rows, height: 0 };
+        after[n] = { ...after[n], cursor, rows, isOld: false };
         if (next === null) return after.slice(0, n + 1);
-        if (after[n + 1]?.cursor !== next) {
-          after.length = n + 1; // what follows begins elsewhere now
-          after.push({ cursor: next, rows: null, height: 0 });
-        }
+        // What follows may begin elsewhere now: it stays in sight until it is known again.
+        if (after[n + 1]?.cursor !== next) after[n + 1] = { rows: null, height: 0, ...after[n + 1], cursor: next, isOld: true };
         return after;
       });
     } catch (error) {
-      if (current.current === asked) setProblem(error);
+      if (!isGone.current) setProblem(error);
     } finally {
       loading.current.delete(n);
     }
   };
 
-  useEffect(() => {
-    loading.current.clear();
-    setPages([{ cursor: null, rows: null, height: 0 }]);
-    setShown(new Set([0]));
-  }, [asked]);
+  useEffect(() => () => {
+    isGone.current = true;
+  }, []);
 
   useEffect(() => {
     const observer = new IntersectionObserver(
@@ -312,13 +307,13 @@ export function Pages({ load, row, asked, columns, empty, refresh = true }) {
     );
     for (const element of elements.current.values()) observer.observe(element);
     return () => observer.disconnect();
-  }, [pages.length, asked]);
+  }, [pages.length]);
 
   const [first, last] = [Math.min(...shown, pages.length - 1), Math.max(...shown, 0)];
   const near = (n) => n >= first - 1 && n <= last + 1;
   useEffect(() => {
     pages.forEach((page, n) => {
-      if (page.rows === null && shown.has(n) && !problem) fetchPage(n, page.cursor); // what failed is for the clock below
+      if ((page.rows === null || page.isOld) && shown.has(n) && !problem) fetchPage(n, page.cursor); // what failed is for the clock below
     });
     const far = pages.findIndex((page, n) => page.rows !== null && (n < first - KEPT_PAGES || n > last + KEPT_PAGES));
     if (far >= 0) setPages((before) => before.map((page, n) => (n === far ? { ...page, rows: null } : page)));

@@ -26,5 +26,5 @@ function Target({ of }) {
 
 export default () => html`<${Heading} title="Audit" />
   <${Table} caption="What people and machines did, newest first" columns=${COLUMNS}>
-    <${Pages} asked="audit" load=${load} row=${row} columns=${COLUMNS.length} empty=${html`<${Empty}><p>Nobody did anything yet. Every act of a person or a machine is written here.</p><//>`} />
+    <${Pages} load=${load} row=${row} columns=${COLUMNS.length} empty=${html`<${Empty}><p>Nobody did anything yet. Every act of a person or a machine is written here.</p><//>`} />
   <//>`;

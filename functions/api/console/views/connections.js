@@ -44,7 +44,7 @@ export default function Connections() {
         again();
       }} done="Added. Check it now."><${Fields} provider=${provider} /><//>`)}<//>
     <${Answer} of=${providers}>${() => html`<${Table} caption="Connections" columns=${COLUMNS}>
-      <${Pages} key=${turn} asked=${String(turn)} load=${load} row=${row} columns=${COLUMNS.length} refresh=${false}
+      <${Pages} key=${turn} load=${load} row=${row} columns=${COLUMNS.length} refresh=${false}
         empty=${html`<${Empty}><p>No accounts yet. ${mayManage ? "Add one, and name it when you start a run." : "An admin adds them."} Or with the command: <code>baton connection add</code>.</p><//>`} />
     <//>`}<//>`;
 }

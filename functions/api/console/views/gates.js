@@ -33,7 +33,7 @@ export default function Gates() {
   </tr>`;
   return html`<${Heading} title="Gates">${mayManage && html`<${CloseNew} again=${again} />`}<//>
     <${Table} caption="Gates" columns=${COLUMNS}>
-      <${Pages} key=${turn} asked=${String(turn)} load=${load} row=${row} columns=${COLUMNS.length}
+      <${Pages} key=${turn} load=${load} row=${row} columns=${COLUMNS.length}
         empty=${html`<${Empty}><p>No gate was ever closed. When an upstream asks everyone to wait, its gate appears here, with a countdown.</p><//>`} />
     <//>`;
 }

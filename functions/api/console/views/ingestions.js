@@ -134,19 +134,23 @@ function PartitionPage({ id, cursor, isOver, planned, more }) {
 }
 
 const CELL = 12;
+// One cell per page; of a long crawl each stands for an equal share of them, so that its length still says how far it is.
 function Heat({ of, most }) {
-  const cells = of.heat ?? [];
-  const expected = of.pages_expected ?? cells.length;
-  const columns = Math.max(1, Math.min(BUCKETS, Math.max(expected, cells.length)));
-  const [all, bad] = [cells.reduce((sum, cell) => sum + cell.steps, 0), cells.filter((cell) => !["moved", "done", "waited"].includes(cell.outcome)).length];
-  const label = `${plural(all, "step")} of about ${number(expected)} pages${bad ? `, trouble in ${bad}` : ""}`;
+  const told = of.heat ?? [];
+  const steps = told.reduce((sum, cell) => sum + cell.steps, 0);
+  const pages = Math.max(of.status === "active" ? (of.pages_expected ?? 0) : 0, steps, 1);
+  const columns = Math.min(BUCKETS, pages);
+  const filled = Math.ceil((columns * steps) / pages);
+  const bad = told.filter((cell) => !["moved", "done", "waited"].includes(cell.outcome)).length;
+  const label = `${plural(steps, "step")} of about ${plural(pages, "page")}${bad ? `, trouble in ${bad}` : ""}`;
   return html`<svg class="cells" role="img" aria-label=${label} width=${columns * CELL} height=${CELL} viewBox=${`0 0 ${columns * CELL} ${CELL}`}>
     ${Array.from({ length: columns }, (_, n) => {
-      const cell = cells[n];
-      if (!cell) return html`<rect class="cell cell-none" x=${n * CELL + 0.5} y="0.5" width=${CELL - 2} height=${CELL - 2} rx="2" />`;
+      const cell = n < filled ? told[Math.floor((n * told.length) / filled)] : null;
+      const [x, size] = [n * CELL + 0.5, CELL - 2];
+      if (!cell) return html`<rect class="cell cell-none" x=${x} y="0.5" width=${size} height=${size} rx="2" />`;
       const shade = cell.outcome === "moved" || cell.outcome === "done" ? 1 + Math.round(3 * Math.sqrt(cell.ms / most)) : 0;
-      return html`<rect class=${`cell cell-${cell.outcome} shade-${shade}`} x=${n * CELL + 0.5} y="0.5" width=${CELL - 2} height=${CELL - 2} rx="2">
-        <title>${`${plural(cell.steps, "step")}: ${cell.outcome}, ${number(cell.rows)} rows, ${number(Math.round(cell.ms))} ms each`}</title></rect>`;
+      return html`<rect class=${`cell cell-${cell.outcome} shade-${shade}`} x=${x} y="0.5" width=${size} height=${size} rx="2">
+        <title>${`${plural(cell.steps, "step")}: ${cell.outcome}, ${plural(cell.rows, "row")}, ${number(cell.ms)} ms each`}</title></rect>`;
     })}</svg>`;
 }
 

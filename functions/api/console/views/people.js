@@ -38,7 +38,7 @@ function Members() {
       act=${(_, given) => put(given.get("subject").trim(), given)} done="Let in.">
       <${Field} label="Subject" hint="The claim sub of his token: in Cognito, the user's id.">${(id) => html`<input id=${id} name="subject" required maxlength="200" autocomplete="off" />`}<//><${NameField} /><${RoleField} /><//>`}>
     <${Table} caption="Members" columns=${["Name", "Role", "Subject", "Since", { name: "", className: "acts" }]}>
-      <${Pages} key=${turn} asked=${String(turn)} load=${load} row=${row} columns=${5} refresh=${false} empty=${html`<${Empty}><p>Nobody.</p><//>`} />
+      <${Pages} key=${turn} load=${load} row=${row} columns=${5} refresh=${false} empty=${html`<${Empty}><p>Nobody.</p><//>`} />
     <//>
   <//>`;
 }
@@ -71,7 +71,7 @@ function Tokens() {
       <${Field} label="Name">${(id) => html`<input id=${id} name="name" required maxlength="200" autocomplete="off" />`}<//><${RoleField} value="member" />
       <${Field} label="Ends after days (optional)">${(id) => html`<input id=${id} name="days" type="number" min="1" max="3650" defaultValue="90" />`}<//><//>`}>
     <${Table} caption="Machine tokens" columns=${["Name", "Role", "State", "Last used", "Ends", { name: "", className: "acts" }]}>
-      <${Pages} key=${turn} asked=${String(turn)} load=${load} row=${row} columns=${6} refresh=${false} empty=${html`<${Empty}><p>No tokens. A script or a server that calls the API needs one.</p><//>`} />
+      <${Pages} key=${turn} load=${load} row=${row} columns=${6} refresh=${false} empty=${html`<${Empty}><p>No tokens. A script or a server that calls the API needs one.</p><//>`} />
     <//>
     ${made && html`<${Dialog} title=${`The token ${made.name}`} onClose=${() => setMade(null)}>
       <p>It is shown this once: keep it now.</p><p><code class="secret" tabindex="0">${made.token}</code></p>

@@ -29,7 +29,7 @@ export function RunList({ title, query, fixed = {}, at = "runs", children }) {
   return html`<${Heading} title=${title}>${children}${mayAct && html`<${Bulk} filter=${filter} />`}<//>
     <${Filters} filter=${filter} fixed=${fixed} at=${at} />
     <${Table} caption="Runs, newest first" columns=${COLUMNS} className="runs">
-      <${Pages} key=${asked} asked=${asked} load=${load} row=${row} columns=${COLUMNS.length}
+      <${Pages} key=${asked} load=${load} row=${row} columns=${COLUMNS.length}
         empty=${html`<${Empty}>${isFiltered
           ? html`<p>No run matches. <${Link} to=${at}>Show all<//>.</p>`
           : html`<p>No runs yet.${mayAct && html` <${Link} to="ingestions/start">Start a page ingestion<//>, or with the command: <code>baton ingest</code>.`}</p>`}<//>`} />
