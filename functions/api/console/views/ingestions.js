@@ -108,7 +108,7 @@ function Stages({ of }) {
 
 function Partitions({ id, isOver, planned }) {
   const [pages, setPages] = useState([null]);
-  return html`<${Section} title="Partitions" note="by price; one cell per page, darker is more time">
+  return html`<${Section} title="Partitions" note="by price; one cell per page, the stronger the slower">
     <${Legend} />
     <${Table} caption="Partitions by price, with their pages" columns=${["Price", "Pages", "Rows", "State", "Last commit"]} className="heat">
       ${pages.map((cursor, n) => html`<${PartitionPage} key=${n} id=${id} cursor=${cursor} isOver=${isOver} planned=${planned} more=${n === pages.length - 1 ? (next) => setPages([...pages, next]) : null} />`)}

@@ -112,9 +112,9 @@ const LANE_COLUMNS = ["Lane", "Status", "Steps", "Waits for", "Last commit", { n
 function Lanes({ run, reload }) {
   const mayAct = useMay(ACTS);
   const [pages, setPages] = useState([null]); // cursors: one more each time somebody asks for more
-  const [status, setStatus] = useState("");
+  const [status, setStatus] = useState(run.status === "failed" ? "failed" : ""); // the cause first
   const choice = html`<label class="inline">Show <select value=${status} onChange=${(event) => { setStatus(event.target.value); setPages([null]); }}>
-    ${["", "active", "failed", "done", "canceled"].map((each) => html`<option value=${each}>${each || "all lanes"}</option>`)}</select></label>`;
+    ${["", "active", "failed", "done", "canceled"].map((each) => html`<option value=${each} selected=${each === status}>${each || "all lanes"}</option>`)}</select></label>`;
   return html`<${Section} title="Lanes" note="one tick per step; its height is the time it took, a gap is a wait" side=${choice}>
     <${Table} caption="Lanes with their latest steps" columns=${LANE_COLUMNS} className="lanes">
       ${pages.map((cursor, n) => html`<${LanePage} key=${`${status} ${n}`} run=${run} cursor=${cursor} status=${status} mayAct=${mayAct} reload=${reload}
