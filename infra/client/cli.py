@@ -190,6 +190,14 @@ def audit(options: argparse.Namespace) -> None:
     _tell(options, rows, lambda found: show.table(found, "at", "actor", "action", "target", "after", "reason"))
 
 
+def now(options: argparse.Namespace) -> None:
+    _tell(options, _client(options).get("/now"), show.now)
+
+
+def system(options: argparse.Namespace) -> None:
+    _tell(options, _client(options).get("/system"), show.system)
+
+
 def connection_list(options: argparse.Namespace) -> None:
     rows = list(_client(options).pages("/connections", "connections", options.limit))
     _tell(options, rows, lambda found: show.table(found, "id", "provider", "name", "settings", "works", "check_says"))
@@ -283,6 +291,9 @@ def add_commands(commands: Commands) -> None:
     _command(commands, "logout", logout, "forget the logins")
     _command(commands, "me", me, "who I am, and the tenants where I may act")
 
+    _command(commands, "now", now, "what is late, what fails, what waits and for what")
+    _command(commands, "system", system, "whether the machinery is well: tick, sweep, unsent, dead letters, repairs")
+
     made = _command(commands, "runs", runs, "runs, newest first, and why they wait")
     for name in FILTERS:
         made.add_argument(f"--{name.replace('_', '-')}")
@@ -374,6 +385,8 @@ COMMANDS = frozenset(
         "login",
         "logout",
         "me",
+        "now",
+        "system",
         "runs",
         "run",
         "start",

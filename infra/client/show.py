@@ -56,7 +56,7 @@ def cell(value: Any, column: str = "") -> str:
     if column == "status":
         colour = COLOURS.get(str(value))
         return f"[{colour}]{value}[/]" if colour else str(value)
-    if column.endswith(("_at", "at", "until", "eta")) and isinstance(value, str):
+    if column.endswith(("_at", "at", "until", "eta", "since", "_due")) and isinstance(value, str):
         return datetime.fromisoformat(value).strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, dict):
         return ", ".join(f"{name}={cell(each)}" for name, each in value.items() if each is not None)
@@ -70,6 +70,68 @@ def _at(row: Mapping[str, Any], column: str) -> Any:
     for name in column.split("."):
         value = None if value is None else value.get(name)
     return value
+
+
+def now(told: Mapping[str, Any]) -> None:
+    """What needs somebody first; a part with nothing in it is not there."""
+    opened = told["open"]
+    more = "at least " if opened["more"] else ""
+    count = opened["queued"] + opened["running"] + opened["paused"]
+    states = ", ".join(f"{opened[name]} {name}" for name in ("running", "queued", "paused") if opened[name])
+    console.print(
+        f"{more}{count} open{states and f' ({states})'}, {told['moving']} move; {_ago('tick', told['tick_age_s'])}"
+    )
+    trouble = {"is late": told["late"]["count"], "fails": told["failing"]["count"], "waits": len(told["waiting"])}
+    if calm := [f"nothing {name}" for name, count in trouble.items() if not count]:
+        console.print(", ".join(calm))
+    steps, failed, rows = (sum(each[name] for each in told["throughput"]) for name in ("steps", "failed", "rows"))
+    console.print(
+        f"last hour: {steps:,} steps, {failed:,} failed, {rows:,} rows  {_line([m['steps'] for m in told['throughput']])}"
+    )
+    _part("late", told["late"]["runs"], "id", "kind", "label", "status", "since", "sentence")
+    _part("failing", told["failing"]["groups"], "count", "kind", "code", "message", "last_at", "run_id")
+    _part("waiting", told["waiting"], "runs", "sentence", "until", "held_by", "action", "run_id")
+    _part("gates", told["gates"], "key", "state", "until", "reason", "is_shared")
+    _part("repairs", told["repairs"], "at", "why", "kind", "lane_key", "run_id")
+
+
+def system(told: Mapping[str, Any]) -> None:
+    console.print(f"schema {told['schema']}; {_ago('tick', told['tick_age_s'])}, {_ago('sweep', told['sweep_age_s'])}")
+    dead, repairs = told["dead_letters"], told["repairs"]
+    mended = ", ".join(f"{by['why']} {by['count']}" for by in repairs["by"])
+    facts(
+        {
+            "unsent": str(told["unsent"]),
+            "oldest due": cell(told["oldest_due"], "until") or "nothing is overdue",
+            "dead letters": f"{dead['count']} in a day",
+            "repairs": f"{repairs['count']} in a day{mended and f' ({mended})'}",
+        }
+    )
+    _part("dead letters", dead["latest"], "at", "kind", "lane_key", "run_id")
+    _part("repairs", repairs["latest"], "at", "why", "kind", "lane_key", "run_id")
+    everywhere = told["everywhere"]
+    if everywhere:
+        console.print("\nall tenants")
+        facts({name.replace("_", " "): str(value) for name, value in everywhere.items() if name != "tables"})
+        table(everywhere["tables"], "name", "bytes", "rows", "dead_rows")
+
+
+def _part(title: str, rows: Sequence[Mapping[str, Any]], *columns: str) -> None:
+    if rows:
+        console.print(f"\n{title}")
+        table(rows, *columns)
+
+
+def _ago(what: str, seconds: float | None) -> str:
+    return f"no {what} yet" if seconds is None else f"{what} {seconds:,.0f} s ago"
+
+
+def _line(values: Sequence[int]) -> str:
+    """A line of blocks, a minute each."""
+    most = max(values, default=0)
+    return (
+        "".join(" " if not value else "▁▂▃▄▅▆▇█"[(value * 8 - 1) // most] for value in values).rstrip() if most else ""
+    )
 
 
 def pause() -> None:

@@ -19,6 +19,8 @@ from infra.client.cli import main
 from infra.client.http import Refusal, ask
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
+from shared.kernel.dead_letter import note_dead_letter
+from shared.kernel.tick import roll_up
 from tests.support.door import Door, TenantHouse
 from tests.support.gateway import CLIENT_ID, Gateway, served
 
@@ -196,6 +198,66 @@ def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monk
     assert "`baton login`" in baton("me", code=1)
     monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.ADMIN].token or "")
     assert baton("gates") == "none\n"
+
+
+def test_now_is_calm_on_a_good_day_and_names_the_cause_on_a_bad_one(
+    as_admin: Command, door: Door, acme: TenantHouse
+) -> None:
+    baton = as_admin
+    calm = baton("now")
+    run_id = door.start(acme)
+    door.sql("update lane set next_due_at = now() - interval '1 hour', sent_at = null where run_id = :id", id=run_id)
+    failed = door.start(acme, max_steps=1)
+    door.finish(failed)
+    door.sql("update step set at = at - interval '2 minutes' where tenant_id = :t", t=acme.id)
+    door.call(acme.member, "POST", f"/runs/{door.start(acme)}/pause", {})
+    door.call(acme.admin, "POST", "/gates/shelf/close", {"reason": "they move", "for_s": 60})
+    roll_up(door.worker_ports, None)
+
+    said = baton("now")
+
+    assert "0 open, 0 move" in calm
+    assert "nothing is late, nothing fails, nothing waits" in calm
+    assert "last hour: 0 steps" in calm
+    assert "2 open (1 queued, 1 paused), 0 move" in said
+    for word in ("late", str(run_id), "failing", str(failed), "waiting", "The run is paused.", "they move"):
+        assert word in said
+    assert "nothing" not in said
+    assert "last hour: 2 steps, 1 failed, 1 rows" in said
+    assert "█" in said
+    told = baton.json("now")
+    assert [late["id"] for late in told["late"]["runs"]] == [str(run_id)]
+
+
+def test_system_says_whether_the_machinery_is_well(
+    as_admin: Command, door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.worker_ports.store.beat("tick")
+    run_id = door.start(acme)
+    door.sql("update lane set next_due_at = now() - interval '1 hour', sent_at = null where run_id = :id", id=run_id)
+    note_dead_letter(door.worker_ports, door.baton(run_id).to_json(), 10)
+
+    said = as_admin("system")
+
+    assert "s ago" in said
+    assert "1 in a day (dead_letter 1)" in said
+    assert str(run_id) in said
+    assert "all tenants" not in said
+    assert as_admin.json("system")["unsent"] == 1
+    monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.MEMBER].token or "")
+    assert "needs the role admin" in as_admin("system", code=1)
+    as_admin("now")
+
+
+def test_a_super_admin_sees_the_tables_of_all(
+    capsys: pytest.CaptureFixture[str], door: Door, acme: TenantHouse
+) -> None:
+    show.system(door.call(door.super_admin.choosing(acme.id), "GET", "/system").json())
+
+    said = capsys.readouterr().out
+    assert "all tenants" in said
+    assert "signals waiting" in said
+    assert "pulse" in said
 
 
 def test_a_client_that_only_speaks_http_imports_no_aws_and_no_database() -> None:

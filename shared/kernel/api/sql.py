@@ -327,7 +327,7 @@ MOST_OPEN = 500
 MOST_LANES_NOW = 5_000
 MOST_FAILED = 500
 MOST_REPAIRS = 10_000
-LATEST_REPAIRS = 500  # of the tenant: a member finds his own among them
+LATEST_REPAIRS = 200  # of the tenant: a member finds his own among them
 MOST_UNSENT = 1_000
 
 
