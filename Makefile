@@ -22,7 +22,7 @@ SEEDS ?= 20000
 SEED_BASE ?= 0
 STORE ?= memory
 RUNS ?= 500
-EXAMPLES ?= 15
+EXAMPLES ?= 10
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,7 @@ chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged qu
 mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
 	$(RUN) -m tests.mutants.run $(MUTANTS)
 
-fuzz: $(FUZZ)/.ready ## EXAMPLES=15: schemathesis against the deployed API, by both doors: people, machines and nobody
+fuzz: $(FUZZ)/.ready ## EXAMPLES=10: schemathesis against the deployed API, by both doors: people, machines and nobody
 	$(RUN) -m tests.api.fuzz $(CURDIR)/$(FUZZ)/bin/schemathesis $(EXAMPLES)
 
 $(FUZZ)/.ready: requirements-fuzz.lock $(READY)

@@ -88,7 +88,7 @@ class Town:
                 owner.post(f"/runs/{run['id']}/{act}", {})
 
 
-def main(schemathesis: str, examples: str = "15") -> int:
+def main(schemathesis: str, examples: str = "10") -> int:
     with throwaway_home() as home, tempfile.TemporaryDirectory() as work:
         _baton(home, "up", "--ephemeral")
         try:

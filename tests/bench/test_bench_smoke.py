@@ -33,6 +33,8 @@ def test_the_quick_bench_measures_every_path_and_writes_its_figures(
         "a page of 1,000 rows",
         "flights per page",
         "a whole ingestion",
+        "GET /runs, 50 of",
+        "GET /runs/{id}: our share of the latency",
         "schedules",
         "claim, pages",
         "cold start",

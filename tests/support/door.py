@@ -90,8 +90,6 @@ class TenantHouse:
 
 
 class Door:
-    """One per process: Powertools binds a module's routes to the last app that took them."""
-
     def __init__(self, superuser_url: str) -> None:
         self.url = superuser_url
         self._owner_engine = db.connect_engine(superuser_url, application_name="owner")

@@ -157,6 +157,7 @@ def _refusal(code: int, text: str) -> OpenAPIResponse:
 # Powertools keeps a request's context with the app that a router was last given to; a process may make two.
 _DESK: ContextVar[Desk] = ContextVar("desk")
 _VISITOR: ContextVar[Visitor] = ContextVar("visitor")
+_CONTEXT: ContextVar[Context] = ContextVar("context")
 
 
 def desk(_: Any) -> Desk:
@@ -169,8 +170,8 @@ def visitor(_: Any) -> Visitor:
     return _VISITOR.get()
 
 
-def time_left_s(app: Any) -> float:
-    return float(app.lambda_context.get_remaining_time_in_millis()) / 1000
+def time_left_s(_: Any) -> float:
+    return float(_CONTEXT.get().get_remaining_time_in_millis()) / 1000
 
 
 def api_handler(
@@ -181,6 +182,7 @@ def api_handler(
     app = make_app(look, newest_revision, routers)
 
     def answer(event: Event, context: Context) -> dict[str, Any]:
+        _CONTEXT.set(context)
         # Before the routes: their parameters are read before their middlewares, and nobody unknown gets that far.
         try:
             asked = _unprefixed(event)
