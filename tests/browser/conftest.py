@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from infra.local.deploy import ROOT
 from tests.browser import seed
 from tests.browser.chromium import NONE_TO_BE_HAD, NoChromium, browser, find, this_machine
-from tests.support.browser import PATIENCE_MS, Enter, People, Person, Watch, console_url, log_in, make_people, settled
+from tests.support.browser import PATIENCE_MS, Enter, People, Person, Watch, console_url, log_in, make_people
 from tests.support.scene import Scene, local_cloud
 
 FAILED = ROOT / ".local" / "browser"
@@ -95,7 +95,6 @@ def enter(open_page: Callable[..., Page]) -> Enter:
         page = open_page(**how)
         page.goto(view)
         log_in(page, person)
-        settled(page)
         return page
 
     return entered

@@ -122,8 +122,14 @@ class Watch:
             self.complaints.append(f"{response.request.method} {response.url}: {response.status}")
 
 
-def log_in(page: Page, person: Person, password: str = PASSWORD) -> None:
-    """Through the form, as in a local cloud; the page is where it was to be when it asked who is there."""
+def log_in(page: Page, person: Person) -> None:
+    """Through the form, as in a local cloud; then the page is where it was to be when it asked who is there."""
+    fill_in(page, person, PASSWORD)
+    expect(page.get_by_role("navigation", name="Views")).to_be_visible()
+    settled(page)
+
+
+def fill_in(page: Page, person: Person, password: str) -> None:
     page.get_by_label("Email").fill(person.email)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Log in").click()
@@ -137,8 +143,8 @@ def goto(page: Page, view: str = "now") -> None:
 
 def settled(page: Page) -> None:
     """The view has a heading, and nothing of it is still being fetched."""
-    expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.get_by_text("Loading…")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_text("Loading…")).to_have_count(0)
 
 
 SERIOUS = frozenset({"serious", "critical"})
