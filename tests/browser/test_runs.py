@@ -45,7 +45,7 @@ def test_a_page_ingestion_is_started_watched_and_moved(
     assert [each for each in told if each not in {"phase", "running"}] == [
         "accepted", "paused", "resumed", "cancel", "canceled", "retried", "succeeded",
     ]  # fmt: skip
-    expect(lines.filter(has_text="paused")).to_contain_text("to look at it")
+    expect(lines.filter(has=page.get_by_text("paused", exact=True))).to_contain_text("to look at it")
     assert cloud.runs.progress(run_id).run["status"] == "succeeded"
 
 

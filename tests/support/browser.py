@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import ConsoleMessage, Page, Request, Response, expect
+from playwright.sync_api import ConsoleMessage, Page, Request, Response, ViewportSize, expect
 
 from infra.local.cloud import Address
 from infra.local.people import let_in, pool_user
@@ -20,7 +20,8 @@ from shared.kernel.auth import Role
 PASSWORD = "Correct-horse-12"
 TENANT, ELSEWHERE = "Aurora Gems", "Borealis Stones"
 PATIENCE_MS = 15_000
-PHONE = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 def console_url(address: Address) -> str:
