@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -89,12 +90,30 @@ def page(open_page: Callable[..., Page]) -> Page:
     return open_page()
 
 
+@pytest.fixture(scope="session")
+def session_of(chromium: Browser, cloud: Scene) -> Callable[[Person], str]:
+    """A script that gives a new page the session of somebody who has logged in before: in a tab of his own, once."""
+
+    @cache
+    def begun(person: Person) -> str:
+        context = chromium.new_context(base_url=console_url(cloud.address))
+        page = context.new_page()
+        page.goto("now")
+        log_in(page, person)
+        kept = page.evaluate("JSON.stringify(Object.entries(sessionStorage))")
+        context.close()
+        return f"if (sessionStorage.length === 0) for (const [name, kept] of {kept}) sessionStorage.setItem(name, kept)"
+
+    return begun
+
+
 @pytest.fixture
-def enter(open_page: Callable[..., Page]) -> Enter:
+def enter(open_page: Callable[..., Page], session_of: Callable[[Person], str]) -> Enter:
     def entered(person: Person, view: str = "now", **how: Any) -> Page:
         page = open_page(**how)
+        page.add_init_script(session_of(person))
         page.goto(view)
-        log_in(page, person)
+        expect(page.get_by_role("navigation", name="Views")).to_be_visible()
         settled(page)
         return page
 

@@ -24,6 +24,7 @@ from shared.kernel.model import Problem
 from shared.page_ingest.model import KIND, AuditCursor, ConsolidateCursor, CrawlCursor, PlanCursor, part_key
 
 ASLEEP = timedelta(days=30)
+GATE = "nivoda-lab"  # not the one that real runs of the same tenant go through
 PAGE = 50
 # The prices at which the planner cuts: most stones are cheap.
 EDGES = (
@@ -305,7 +306,7 @@ def _goes_on(seed: Seed, people: Sequence[str]) -> Seeded:
     gated = seed.run("running", seed.ago(minutes=22), "Lab grown, first pass", Lanes(done=7, active=12))
     for lane in seed.lanes_of(gated):
         lane |= {
-            "waits_for": "gate:nivoda",
+            "waits_for": f"gate:{GATE}",
             "next_due_at": now + timedelta(minutes=14),
             "updated_at": seed.ago(seconds=41),
         }
@@ -369,7 +370,7 @@ def _around(seed: Seed, people: Sequence[str], seeded: Seeded) -> None:
     """Gates, repairs, connections, people, tokens, and who did what."""
     now, first = seed.now, people[0]
     for key, state, until, reason in (
-        ("nivoda", "closed", now + timedelta(minutes=14), "429 Too Many Requests, Retry-After: 900"),
+        (GATE, "closed", now + timedelta(minutes=14), "429 Too Many Requests, Retry-After: 900"),
         ("nivoda-images", "closed", now + timedelta(minutes=2, seconds=30), "closed by hand: their maintenance window"),
         ("rapnet", "open", seed.ago(hours=2), None),
     ):

@@ -7,7 +7,7 @@ import threading
 from playwright.sync_api import Page, Request, expect
 
 from tests.browser import seed
-from tests.support.browser import Enter, People, Watch, expect_state
+from tests.support.browser import Enter, People, Watch, expect_state, settled
 from tests.support.scene import Scene
 
 
@@ -42,6 +42,27 @@ def test_the_list_shows_what_begins_while_somebody_looks(enter: Enter, people: P
     seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Begun meanwhile", by=admin.actor)
 
     expect(page.get_by_role("link", name="Begun meanwhile")).to_be_visible()
+
+
+def test_what_cannot_be_had_is_asked_for_again_but_not_without_a_pause(
+    enter: Enter, people: People, watch: Watch, seeded: seed.Seeded
+) -> None:
+    page = enter(people.admin, "runs")
+    views = page.get_by_role("navigation", name="Views")
+    views.get_by_role("link", name="Gates").click()
+    settled(page)
+    asked: list[str] = []
+    page.on("request", lambda request: note(asked, request))
+    page.clock.install()
+    with watch.network_cut(page):
+        views.get_by_role("link", name="Runs").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        page.clock.run_for(20_000)
+        assert 1 <= len(asked) <= 10, asked
+
+    page.clock.run_for(10_000)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("link", name="Nightly, natural stones").first).to_be_visible()
 
 
 HIDE = """(hidden) => {

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import seed
-from tests.support.browser import ELSEWHERE, TENANT, Enter, People, Watch, goto, log_in, settled
+from tests.support.browser import ELSEWHERE, TENANT, Enter, People, Watch, fill_in, goto, log_in, settled
 from tests.support.scene import Scene
 
 EVERYBODY = ["Now", "Runs", "Page ingestion", "Gates", "Connections"]
@@ -30,7 +30,6 @@ def test_each_role_enters_and_is_offered_what_it_may_see(
     person = getattr(people, who)
     page.goto("now")
     log_in(page, person)
-    settled(page)
 
     expect(page.get_by_text(f"{person.email}, {role}")).to_be_visible()
     links = page.get_by_role("navigation", name="Views").get_by_role("listitem")
@@ -50,7 +49,7 @@ def test_what_is_not_for_a_role_is_not_there_for_it(enter: Enter, people: People
 def test_a_wrong_password_is_told_and_the_right_one_is_still_taken(page: Page, people: People, watch: Watch) -> None:
     watch.expects(400, "127.0.0.1")
     page.goto("now")
-    log_in(page, people.viewer, "Wrong-horse-12")
+    fill_in(page, people.viewer, "Wrong-horse-12")
     expect(page.get_by_role("alert")).to_contain_text("Incorrect username or password")
 
     log_in(page, people.viewer)
@@ -70,7 +69,6 @@ def test_a_session_is_kept_lent_to_new_tabs_and_ends_in_all(
 ) -> None:
     page.goto("now")
     log_in(page, people.admin)
-    settled(page)
     page.reload()
     expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import ConsoleMessage, Page, Request, Response, expect
+from playwright.sync_api import ConsoleMessage, Page, Request, Response, ViewportSize, expect
 
 from infra.local.cloud import Address
 from infra.local.people import let_in, pool_user
@@ -20,7 +20,8 @@ from shared.kernel.auth import Role
 PASSWORD = "Correct-horse-12"
 TENANT, ELSEWHERE = "Aurora Gems", "Borealis Stones"
 PATIENCE_MS = 15_000
-PHONE = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 def console_url(address: Address) -> str:
@@ -122,8 +123,14 @@ class Watch:
             self.complaints.append(f"{response.request.method} {response.url}: {response.status}")
 
 
-def log_in(page: Page, person: Person, password: str = PASSWORD) -> None:
-    """Through the form, as in a local cloud; the page is where it was to be when it asked who is there."""
+def log_in(page: Page, person: Person) -> None:
+    """Through the form, as in a local cloud; then the page is where it was to be when it asked who is there."""
+    fill_in(page, person, PASSWORD)
+    expect(page.get_by_role("navigation", name="Views")).to_be_visible()
+    settled(page)
+
+
+def fill_in(page: Page, person: Person, password: str) -> None:
     page.get_by_label("Email").fill(person.email)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Log in").click()
@@ -137,8 +144,8 @@ def goto(page: Page, view: str = "now") -> None:
 
 def settled(page: Page) -> None:
     """The view has a heading, and nothing of it is still being fetched."""
-    expect(page.get_by_role("heading", level=1)).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.get_by_text("Loading…")).to_have_count(0, timeout=PATIENCE_MS)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_text("Loading…")).to_have_count(0)
 
 
 SERIOUS = frozenset({"serious", "critical"})

@@ -1,0 +1,110 @@
+"""Pictures of every view of the console, light, dark and on a phone: `make screenshots`. `--docs`: those of the README too."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, ViewportSize
+
+from infra.local.deploy import ROOT
+from shared.kernel.clock import stopwatch
+from tests.browser import seed
+from tests.browser.chromium import NoChromium, browser, find_or_install, this_machine
+from tests.browser.seed import Seeded
+from tests.browser.views import VIEWS, View
+from tests.support.browser import DESK, PHONE, People, Person, console_url, goto, log_in, make_people
+from tests.support.scene import Scene, local_cloud
+
+PICTURES = ROOT / ".local" / "screenshots"
+DOCS = ROOT / "docs" / "images"
+IN_DOCS = {"now-light": "console-now", "ingestion-dark": "console-ingestion"}
+MOST_BYTES = 200_000
+LOOKS: dict[str, tuple[str, ViewportSize]] = {
+    "light": ("light", DESK),
+    "dark": ("dark", DESK),
+    "phone": ("light", PHONE),
+}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
+    parser.add_argument("--docs", action="store_true", help="write the pictures of the README")
+    parser.add_argument("views", nargs="*", help="only these")
+    options = parser.parse_args(arguments)
+    try:
+        path = find_or_install(this_machine(), print)
+    except NoChromium as none:
+        print(none)
+        return 1
+    elapsed = stopwatch()
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    wanted = [view for view in VIEWS if not options.views or view.name in options.views]
+    with local_cloud(stones=3_000) as scene, browser(path) as chromium:
+        people = make_people(scene.address)
+        actors = [people.admin.actor, people.member.actor, people.other.actor]
+        seeded = seed.every_state(scene.address.database_url, people.admin.tenant_id, actors)
+        ingest(scene, people.admin)
+        Photographer(chromium, scene, people, seeded).tour(wanted)
+    print(f"{len(wanted) * len(LOOKS)} pictures in {PICTURES.relative_to(ROOT)}  ({elapsed():.0f} s)")
+    if options.docs:
+        for name, target in IN_DOCS.items():
+            keep_for_docs(PICTURES / f"{name}.png", DOCS / f"{target}.png")
+    return 0
+
+
+def ingest(scene: Scene, person: Person) -> None:
+    """A real one, so that real pages are in the pictures as well."""
+    scene.tenant = person.tenant_id
+    run_id = scene.start(800, partition_records=200)
+    scene.completes(run_id)
+    scene.tick()  # it sums up what the last minutes did
+
+
+class Photographer:
+    def __init__(self, chromium: Browser, scene: Scene, people: People, seeded: Seeded) -> None:
+        self._chromium, self._people, self._seeded = chromium, people, seeded
+        self._url = console_url(scene.address)
+
+    def tour(self, views: list[View]) -> None:
+        for look, (scheme, size) in LOOKS.items():
+            pages: dict[str, Page] = {}
+            for view in views:
+                if view.who not in pages:
+                    pages[view.who] = self._enter(getattr(self._people, view.who), scheme, size)
+                self._take(pages[view.who], view, look)
+            for page in pages.values():
+                page.context.close()
+
+    def _enter(self, person: Person, scheme: str, size: ViewportSize) -> Page:
+        context = self._chromium.new_context(
+            base_url=self._url,
+            color_scheme=scheme,  # type: ignore[arg-type]
+            viewport=size,
+            is_mobile=size is PHONE,
+            device_scale_factor=2 if size is PHONE else 1,
+        )
+        page = context.new_page()
+        page.goto("now")
+        page.screenshot(path=PICTURES / f"login-{'phone' if size is PHONE else scheme}.png")
+        log_in(page, person)
+        return page
+
+    def _take(self, page: Page, view: View, look: str) -> None:
+        goto(page, view.at(self._seeded))
+        page.evaluate("document.fonts.ready")
+        page.screenshot(path=PICTURES / f"{view.name}-{look}.png", full_page=True, animations="disabled")
+        print(f"  {view.name}-{look}.png", flush=True)
+
+
+def keep_for_docs(picture: Path, target: Path) -> None:
+    size = picture.stat().st_size
+    assert size < MOST_BYTES, f"{picture.name} has {size:,} bytes, and {MOST_BYTES:,} are allowed in the documents"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(picture.read_bytes())
+    print(f"  {target.relative_to(ROOT)}  ({size:,} bytes)")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""Every view for everybody: nothing that keeps people out, in light and dark and on a phone; light to load, and flat to scroll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser import seed
+from tests.browser.seed import Seeded
+from tests.browser.views import VIEWS, View
+from tests.support.browser import (
+    DESK,
+    PHONE,
+    Enter,
+    People,
+    Person,
+    Watch,
+    console_url,
+    goto,
+    serious_violations,
+    settled,
+)
+from tests.support.scene import Scene
+
+MOST_BYTES = 150_000
+
+
+class Tour:
+    """One page per person for all views: only the first of them loads what they share."""
+
+    def __init__(self, chromium: Browser, url: str, session_of: Callable[[Person], str]) -> None:
+        self._chromium, self._url, self._session_of = chromium, url, session_of
+        self._pages: dict[Person, Page] = {}
+        self.watch = Watch()
+
+    def page_of(self, person: Person) -> Page:
+        if person not in self._pages:
+            page = self._pages[person] = self._chromium.new_context(base_url=self._url).new_page()
+            page.add_init_script(self._session_of(person))
+            self.watch.follow(page)
+        return self._pages[person]
+
+    def end(self) -> None:
+        for page in self._pages.values():
+            page.context.close()
+
+
+@pytest.fixture(scope="module")
+def the_tour(chromium: Browser, cloud: Scene, session_of: Callable[[Person], str]) -> Iterator[Tour]:
+    tour = Tour(chromium, console_url(cloud.address), session_of)
+    yield tour
+    tour.end()
+
+
+@pytest.fixture
+def tour(the_tour: Tour) -> Iterator[Tour]:
+    the_tour.watch.complaints.clear()
+    yield the_tour
+    assert the_tour.watch.complaints == []
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_a_view_keeps_nobody_out(view: View, tour: Tour, people: People, seeded: Seeded) -> None:
+    """That nothing is wrong in its console, its requests and with its policy is watched, as in every test."""
+    page = tour.page_of(getattr(people, view.who))
+    page.set_viewport_size(DESK)
+    page.emulate_media(color_scheme="light")
+    goto(page, view.at(seeded))
+    expect(page.get_by_role("heading", level=1, name=view.title)).to_be_visible()
+
+    assert serious_violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert serious_violations(page) == []
+
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
+
+
+def test_the_login_keeps_nobody_out(page: Page) -> None:
+    page.goto("now")
+    expect(page.get_by_label("Password")).to_be_visible()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert serious_violations(page) == []
+
+
+def test_a_dialog_takes_the_keyboard_and_gives_it_back(enter: Enter, people: People, seeded: Seeded) -> None:
+    page = enter(people.admin, f"runs/{seeded.running}")
+    button = page.get_by_role("button", name="Pause", exact=True)
+    button.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Pause")
+    expect(dialog).to_be_visible()
+    assert serious_violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert serious_violations(page) == []
+
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(button).to_be_focused()
+
+
+class Transfers:
+    """The bytes that came over the network, as the browser's own protocol counts them, headers included."""
+
+    def __init__(self, page: Page) -> None:
+        self.bytes = 0
+        self.requests = 0
+        self._protocol = page.context.new_cdp_session(page)
+        self._protocol.on("Network.loadingFinished", self._finished)
+        self._protocol.send("Network.enable")
+
+    def _finished(self, event: dict[str, Any]) -> None:
+        self.bytes += int(event["encodedDataLength"])
+        self.requests += 1
+
+
+@pytest.mark.parametrize("path", ["now", "runs"])
+def test_the_first_view_is_light(
+    path: str, open_page: Callable[..., Page], people: People, seeded: Seeded, session_of: Callable[[Person], str]
+) -> None:
+    """Of somebody whose browser has seen nothing of it before."""
+    page = open_page()
+    page.add_init_script(session_of(people.admin))
+    transfers = Transfers(page)
+
+    page.goto(path)
+    expect(page.get_by_role("row").filter(has=page.get_by_role("cell")).first).to_be_visible()
+    settled(page)
+
+    assert 10_000 < transfers.bytes < MOST_BYTES
+    first = transfers.bytes
+    page.reload()
+    settled(page)
+    assert transfers.bytes - first < first / 2, "what does not change is kept"
+
+
+PAGE_ROWS = 50
+
+
+@pytest.mark.parametrize(
+    ("runs", "screens"), [(500, 60), pytest.param(1_000_000, 600, marks=pytest.mark.long)], ids=["500", "a million"]
+)
+def test_a_long_list_scrolls_at_a_flat_cost(
+    runs: int, screens: int, enter: Enter, people: People, cloud: Scene
+) -> None:
+    label = f"Archive of {runs}"
+    seed.ended_runs(cloud.address.database_url, people.stranger.tenant_id, runs, by=people.stranger.actor, label=label)
+    page = enter(people.stranger, f"runs?label={label.replace(' ', '+')}")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "cursor=" in request.url else None)
+    body = page.get_by_role("table", name="Runs, newest first")
+    expect(body.get_by_text(label).first).to_be_visible()
+    most_rows, seen = 0, [len(set(asked))]
+
+    for _ in range(screens):
+        page.mouse.wheel(0, 700)
+        page.evaluate("new Promise(requestAnimationFrame)")
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        most_rows = max(most_rows, page.evaluate("document.querySelectorAll('tbody tr').length"))
+        seen.append(len(set(asked)))
+
+    walked = seen[-1]
+    assert walked >= (runs // PAGE_ROWS - 1 if runs == 500 else 100), "it did not scroll"
+    assert most_rows <= 6 * PAGE_ROWS, "rows that nobody sees are not drawn"
+    assert max(after - before for before, after in pairwise(seen)) <= 2, (
+        "a screen asks for a page or two, however far down"
+    )
+    # And back to the top: what was there is there again.
+    page.keyboard.press("Home")
+    expect(body.get_by_text(label).first).to_be_in_viewport()
+
+
+def test_every_view_is_reached_and_left_by_the_keyboard(enter: Enter, people: People, seeded: Seeded) -> None:
+    page = enter(people.admin, "now")
+    for key, title in (("r", "Runs"), ("i", "Page ingestion"), ("g", "Gates"), ("h", "Health"), ("n", "Now")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1, name=title)).to_be_focused()
+    goto(page, "runs")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Label")).to_be_focused()
+    page.get_by_role("heading", level=1).focus()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    assert serious_violations(page) == []
