@@ -10,12 +10,23 @@ from functools import cache
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from infra.local.deploy import ROOT
 from tests.browser import seed
 from tests.browser.chromium import NONE_TO_BE_HAD, NoChromium, browser, find, this_machine
-from tests.support.browser import PATIENCE_MS, Enter, People, Person, Watch, console_url, log_in, make_people, settled
+from tests.support.browser import (
+    PATIENCE_MS,
+    Enter,
+    Home,
+    People,
+    Person,
+    Watch,
+    console_url,
+    log_in,
+    make_people,
+    settled,
+)
 from tests.support.scene import Scene, local_cloud
 
 FAILED = ROOT / ".local" / "browser"
@@ -65,11 +76,15 @@ def watch() -> Watch:
 def open_page(
     chromium: Browser, cloud: Scene, people: People, watch: Watch, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Page]]:
-    """A page of a visitor whom nobody knows yet. At the end of the test none may have complained."""
+    """A page of a visitor whom nobody knows yet, or one more in a `context`. At the end none may have complained."""
     pages: list[Page] = []
+    contexts: list[BrowserContext] = []
 
-    def opened(**how: Any) -> Page:
-        page = chromium.new_context(base_url=console_url(cloud.address), **how).new_page()
+    def opened(context: BrowserContext | None = None, **how: Any) -> Page:
+        if context is None:
+            context = chromium.new_context(base_url=console_url(cloud.address), **how)
+            contexts.append(context)
+        page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         watch.follow(page)
         pages.append(page)
@@ -81,7 +96,9 @@ def open_page(
         if report is not None and report.failed:
             name = re.sub(r"[^\w-]+", "_", request.node.name)
             page.screenshot(path=FAILED / f"{name}-{number}.png")
-        page.context.close()
+        page.close()
+    for context in contexts:
+        context.close()
     assert watch.complaints == []
 
 
@@ -91,27 +108,29 @@ def page(open_page: Callable[..., Page]) -> Page:
 
 
 @pytest.fixture(scope="session")
-def session_of(chromium: Browser, cloud: Scene) -> Callable[[Person], str]:
-    """A script that gives a new page the session of somebody who has logged in before: in a tab of his own, once."""
-
+def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
     @cache
-    def begun(person: Person) -> str:
+    def begun(person: Person) -> Home:
         context = chromium.new_context(base_url=console_url(cloud.address))
         page = context.new_page()
         page.goto("now")
         log_in(page, person)
         kept = page.evaluate("JSON.stringify(Object.entries(sessionStorage))")
-        context.close()
-        return f"if (sessionStorage.length === 0) for (const [name, kept] of {kept}) sessionStorage.setItem(name, kept)"
+        page.close()
+        session = (
+            f"if (sessionStorage.length === 0) for (const [name, kept] of {kept}) sessionStorage.setItem(name, kept)"
+        )
+        return Home(context, session)
 
     return begun
 
 
 @pytest.fixture
-def enter(open_page: Callable[..., Page], session_of: Callable[[Person], str]) -> Enter:
-    def entered(person: Person, view: str = "now", **how: Any) -> Page:
-        page = open_page(**how)
-        page.add_init_script(session_of(person))
+def enter(open_page: Callable[..., Page], home_of: Callable[[Person], Home]) -> Enter:
+    def entered(person: Person, view: str = "now", *, alone: bool = False) -> Page:
+        home = home_of(person)
+        page = open_page(None if alone else home.context)
+        page.add_init_script(home.session)
         page.goto(view)
         expect(page.get_by_role("navigation", name="Views")).to_be_visible()
         settled(page)

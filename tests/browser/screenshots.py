@@ -21,6 +21,7 @@ PICTURES = ROOT / ".local" / "screenshots"
 DOCS = ROOT / "docs" / "images"
 IN_DOCS = {"now-light": "console-now", "ingestion-dark": "console-ingestion"}
 MOST_BYTES = 200_000
+HIGHEST = 2_600
 LOOKS: dict[str, tuple[str, ViewportSize]] = {
     "light": ("light", DESK),
     "dark": ("dark", DESK),
@@ -94,7 +95,13 @@ class Photographer:
     def _take(self, page: Page, view: View, look: str) -> None:
         goto(page, view.at(self._seeded))
         page.evaluate("document.fonts.ready")
-        page.screenshot(path=PICTURES / f"{view.name}-{look}.png", full_page=True, animations="disabled")
+        size = LOOKS[look][1]
+        whole = page.evaluate(
+            "document.documentElement.scrollHeight"
+        )  # a frame that is as high as its window ends there
+        page.set_viewport_size({"width": size["width"], "height": max(size["height"], min(whole, HIGHEST))})
+        page.screenshot(path=PICTURES / f"{view.name}-{look}.png", animations="disabled")
+        page.set_viewport_size(size)
         print(f"  {view.name}-{look}.png", flush=True)
 
 

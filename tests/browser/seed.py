@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -348,7 +349,7 @@ def _ended_runs(seed: Seed, count: int) -> None:
     """The last days: mostly good ones, and failures of a few causes that share their fingerprints."""
     few = EDGES[::6]
     for number in range(count):
-        began = seed.ago(hours=4 + number * 1.7, minutes=seed.rng.randrange(50))
+        began = seed.ago(hours=4 + number * 0.6, minutes=seed.rng.randrange(50))
         ended = began + timedelta(minutes=seed.rng.uniform(3, 12))
         label = seed.rng.choice(
             ["Nightly, natural stones", "Nightly, lab grown", "Partner feed, hourly", "Melee, below 1000"]
@@ -375,6 +376,11 @@ def _around(seed: Seed, people: Sequence[str], seeded: Seeded) -> None:
         ("rapnet", "open", seed.ago(hours=2), None),
     ):
         seed.add("gate", key=key, state=state, until=until, reason=reason, updated_at=seed.ago(minutes=1))
+    for minute in range(1, 60):  # more than the ledger above holds: a wave, and a dent where the gate closed
+        steps = round(60 + 40 * math.sin(minute / 7) + seed.rng.uniform(0, 25)) if minute > 3 else 18
+        at = (now - timedelta(minutes=minute)).replace(second=0, microsecond=0)
+        failed = seed.rng.choice([0, 0, 0, 1, 2]) + (9 if minute in {21, 22} else 0)
+        seed.add("pulse", minute=at, created_by=first, steps=steps, failed=failed, rows=steps * PAGE)
     whys = ("unclaimed", "lease_ran_out", "unsent", "unclaimed", "lease_ran_out", "unclaimed")
     lanes = seed.rows["lane"]
     for place, why in enumerate(whys):

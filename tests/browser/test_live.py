@@ -47,7 +47,7 @@ def test_the_list_shows_what_begins_while_somebody_looks(enter: Enter, people: P
 def test_what_cannot_be_had_is_asked_for_again_but_not_without_a_pause(
     enter: Enter, people: People, watch: Watch, seeded: seed.Seeded
 ) -> None:
-    page = enter(people.admin, "runs")
+    page = enter(people.admin, "runs", alone=True)
     views = page.get_by_role("navigation", name="Views")
     views.get_by_role("link", name="Gates").click()
     settled(page)
@@ -75,7 +75,7 @@ HIDE = """(hidden) => {
 def test_a_tab_that_nobody_sees_asks_nothing(enter: Enter, people: People, cloud: Scene) -> None:
     admin = people.admin
     (run_id,) = seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Hidden", by=admin.actor)
-    page = enter(admin, f"runs/{run_id}")
+    page = enter(admin, f"runs/{run_id}", alone=True)
     page.clock.install()
     page.reload()
     expect_state(page, "queued")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import ConsoleMessage, Page, Request, Response, ViewportSize, expect
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, Response, ViewportSize, expect
 
 from infra.local.cloud import Address
 from infra.local.people import let_in, pool_user
@@ -19,7 +19,7 @@ from shared.kernel.auth import Role
 
 PASSWORD = "Correct-horse-12"
 TENANT, ELSEWHERE = "Aurora Gems", "Borealis Stones"
-PATIENCE_MS = 15_000
+PATIENCE_MS = 30_000
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
@@ -152,18 +152,25 @@ SERIOUS = frozenset({"serious", "critical"})
 
 
 def serious_violations(page: Page) -> list[str]:
-    """What axe-core finds that keeps people out. Through the debugger: the page's own policy lets no script in."""
+    """What axe-core finds that keeps people out, in light; and whether it can be read in the dark, where all else is the same.
+
+    Through the debugger: the page's own policy lets no script in.
+    """
     protocol = page.context.new_cdp_session(page)
     try:
         _evaluate(protocol, AXE_SCRIPT)
-        result = _evaluate(protocol, "axe.run(document, {resultTypes: ['violations']})")
+        page.emulate_media(color_scheme="light")
+        found = _evaluate(protocol, "axe.run(document, {resultTypes: ['violations']})")["violations"]
+        page.emulate_media(color_scheme="dark")
+        found += _evaluate(protocol, "axe.run(document, {resultTypes: ['violations'], runOnly: ['color-contrast']})")[
+            "violations"
+        ]
     finally:
         protocol.detach()
     return [
-        f"{found['id']} ({found['impact']}): {found['help']}\n"
-        + "\n".join(f"    {n['html']}" for n in found["nodes"][:5])
-        for found in result["violations"]
-        if found["impact"] in SERIOUS
+        f"{each['id']} ({each['impact']}): {each['help']}\n" + "\n".join(f"    {n['html']}" for n in each["nodes"][:5])
+        for each in found
+        if each["impact"] in SERIOUS
     ]
 
 
@@ -192,6 +199,17 @@ def expect_state(page: Page, word: str, timeout: float = PATIENCE_MS) -> None:
 
 
 class Enter(Protocol):
-    """`enter(people.admin, "runs")`: a page of that person's own, logged in, at that view."""
+    """`enter(people.admin, "runs")`: a tab of that person's, logged in, at that view.
 
-    def __call__(self, person: Person, view: str = "now", **how: Any) -> Page: ...
+    `alone`: in a browser that no other test has used or will use, for whoever moves its clock.
+    """
+
+    def __call__(self, person: Person, view: str = "now", *, alone: bool = False) -> Page: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A browser that somebody has logged in with: it has seen the console, and `session` gives a new tab his session."""
+
+    context: BrowserContext
+    session: str
