@@ -64,7 +64,7 @@ def people(cloud: Scene) -> People:
 def seeded(cloud: Scene, people: People) -> seed.Seeded:
     """The tenant's runs in every state."""
     actors = [people.admin.actor, people.member.actor, people.other.actor]
-    return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors)
+    return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors, ended=14)
 
 
 @pytest.fixture
