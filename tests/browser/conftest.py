@@ -71,6 +71,7 @@ def open_page(
     def opened(**how: Any) -> Page:
         page = chromium.new_context(base_url=console_url(cloud.address), **how).new_page()
         page.set_default_timeout(PATIENCE_MS)
+        page.set_default_navigation_timeout(4 * PATIENCE_MS)  # the first visit starts a function for every file
         watch.follow(page)
         pages.append(page)
         return page
