@@ -558,6 +558,16 @@ def test_a_shared_gate_is_moved_by_a_super_admin_only(door: Door, acme: TenantHo
     assert door.value(forged, who=acme.admin.subject, k=key) is False, "the database asks too"
 
 
+@pytest.mark.parametrize(
+    "key", ["n\N{LATIN SMALL LETTER A WITH ACUTE}", "n\N{ARABIC-INDIC DIGIT ONE}", "a b", "a%20b", "a%0Ab"]
+)
+def test_a_gates_key_is_what_the_document_says(door: Door, acme: TenantHouse, key: str) -> None:
+    answer = door.call(acme.admin, "POST", f"/gates/{key}/close", {"reason": "x", "for_s": 1})
+
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert door.sql("select 1 from gate where tenant_id = :t", t=acme.id) == []
+
+
 def test_another_tenants_gate_is_like_none(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
     closed_gate(door, globex, f"g-{globex.id}")
 

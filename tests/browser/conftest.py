@@ -86,6 +86,7 @@ def open_page(
             contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
+        page.set_default_navigation_timeout(4 * PATIENCE_MS)  # the first visit starts a function for every file
         watch.follow(page)
         pages.append(page)
         return page

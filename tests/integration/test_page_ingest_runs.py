@@ -23,8 +23,9 @@ from shared.kernel.model import Run, Turn
 from shared.kernel.ports import Tx
 from shared.kernel.queue import Outgoing
 from shared.kernel.sweep import sweep
-from shared.page_ingest import steps
+from shared.page_ingest import decide, steps, store
 from shared.page_ingest.adapters.nivoda import Nivoda
+from shared.page_ingest.api import latest_phases
 from shared.page_ingest.ports import PriceRange, Token, Upstream
 from tests.support.databases import as_user
 from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, at_once, ids
@@ -56,6 +57,29 @@ class BrokenAt:
 def shop(ingest: IngestRig) -> IngestRig:
     ingest.stock(600)
     return ingest
+
+
+def test_the_summary_of_a_run_adds_up(shop: IngestRig) -> None:
+    run_id = shop.start()
+    assert shop.finish(run_id) == "succeeded complete"
+
+    (told,) = shop.view(store.SUMMARY.text, run_id=run_id, tenant_id=TENANT)
+    heat = shop.view(
+        store.list_partitions(after=False, with_heat=True).text, run_id=run_id, tenant_id=TENANT, most=99, heat=60
+    )
+
+    parts = shop.lanes(run_id)
+    assert told["partitions"] == told["done"] == len(parts) > 1
+    assert (told["failed"], told["stuck"], told["split"], told["drifted"], told["duplicates"]) == (0, 0, 0, 0, 0)
+    assert told["counted"] == told["walked"] == sum(part["cursor"]["counted"] for part in parts)
+    assert told["walked"] >= len(ids(shop.standin)), "upstream a price may belong to two ranges"
+    phases = latest_phases(told["phases"])
+    assert {name: [(lane["status"], lane["left"]) for lane in lanes] for name, lanes in phases.items()} == {
+        "plan": [("done", 0)], "audit": [("done", 0)], "consolidate": [("done", None)],
+    }  # fmt: skip
+    for row in heat:
+        assert len(row["heat"]) == decide.pages_expected(row["counted"], row["page_size"])
+        assert {each["outcome"] for each in row["heat"]} == {"moved", "done"}
 
 
 def test_a_failed_partition_fails_the_run_and_can_be_run_again_alone(shop: IngestRig) -> None:

@@ -71,8 +71,8 @@ export function follow(runId, { onSnapshot, onLine, onState }) {
     try {
       const headers = last === 0 ? {} : { "last-event-id": String(last) };
       const answer = await send("GET", `runs/${runId}/events`, { headers, signal: open.signal });
-      if (answer.status === 204) {
-        over = true;
+      if (answer.status === 204 || (answer.status >= 400 && answer.status < 500 && answer.status !== 429)) {
+        over = true; // all is known, or there is nothing to know
         return onState("ended");
       }
       if (!answer.ok) throw new Problem(answer.status, "stream", "no stream");

@@ -106,7 +106,7 @@ export const Badge = ({ kind, children }) => html`<span class=${`badge badge-${k
 const NO_WAIT = ["at_work"];
 export function Why({ of }) {
   if (!of) return NONE;
-  return html`<span class=${NO_WAIT.includes(of.code) ? "why quiet" : "why"}>${of.sentence}
+  return html`<span class=${NO_WAIT.includes(of.code) ? "why quiet" : "why"} title=${of.sentence}>${of.sentence}
     ${of.until && !NO_WAIT.includes(of.code) && html` <span class="quiet nowrap"><${Until} at=${of.until} /></span>`}</span>`;
 }
 
@@ -163,7 +163,9 @@ export function Dialog({ title, onClose, children }) {
   const dialog = useRef(null);
   const id = useId();
   useEffect(() => {
-    dialog.current.showModal();
+    const shown = dialog.current;
+    shown.showModal();
+    return () => shown.close(); // gives the focus back to whoever opened it
   }, []);
   return html`<dialog ref=${dialog} aria-labelledby=${id} onClose=${onClose}>
     <h2 id=${id}>${title}</h2>

@@ -28,7 +28,8 @@ alter index step_age set (autosummarize = on);
 
 create index repair_latest on repair (tenant_id, at);
 create index repair_dead_letter on repair (tenant_id, at) where why = 'dead_letter';
-create index run_failed on run (tenant_id, finished_at, id) where status = 'failed'
+create index run_failed on run (tenant_id, finished_at, id) where status = 'failed';
+create index run_failed_owner on run (tenant_id, created_by, finished_at, id) where status = 'failed'
 """
 
 TENANT = "tenant_id = (select nullif(current_setting('app.tenant', true), '')::uuid)"

@@ -25,7 +25,7 @@ from shared.kernel.store import due_of
 router = Router()  # type: ignore[no-untyped-call]
 
 LONGEST_CLOSED_S = 30 * 86_400
-GateKey = Annotated[str, Path(max_length=200, pattern=r"^[\w.:@-]+$", description="The gate's key")]
+GateKey = Annotated[str, Path(max_length=200, pattern=r"^[A-Za-z0-9_.:@-]+$", description="The gate's key")]
 
 
 class Gate(Told):

@@ -78,7 +78,7 @@ def _figures(name: str, ours: Side, theirs: Side, rounds: int) -> list[Figure]:
 
 
 def _inside(driver: Connection, act: Act) -> tuple[float, float]:
-    """Milliseconds per request, and how many of them between a flight and its answer."""
+    """Milliseconds per request, and how many of them between a flight and the last row of its answer."""
     fly, inside = driver._fly, 0.0
 
     def timed(*args: Any) -> None:

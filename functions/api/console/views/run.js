@@ -80,7 +80,7 @@ function Head({ run, state }) {
     run.correlation_id && ["In the logs", html`<code>${run.correlation_id}</code>`],
   ].filter(Boolean);
   return html`<div class="run-head">
-    <p class="run-state"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//>
+    <p class="run-state"><span aria-live="polite"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//></span>
       ${run.outcome && run.outcome !== run.status && html`<span>${words(run.outcome)}</span>`}
       ${!run.finished_at && run.why && html`<${Why} of=${run.why} />${run.why.code === "gate" && html`<${Link} to="gates">Gates<//>`}`}
       <span class="spring"></span><span class=${`live live-${state}`} role="status">${STATES[state]}</span></p>
@@ -151,7 +151,7 @@ function LanePage({ run, cursor, status, mayAct, reload, more }) {
 
 function Lines({ lines }) {
   return html`<${Section} title="History" note=${lines.length === 0 ? null : `${plural(lines.length, "line")}, the newest first`}>
-    ${lines.length === 0 ? html`<${Empty}><p>No lines yet.</p><//>` : html`<ol class="lines" reversed aria-live="polite">
+    ${lines.length === 0 ? html`<${Empty}><p>No lines yet.</p><//>` : html`<ol class="lines" reversed tabindex="0" aria-label="Lines of the history">
       ${lines.toReversed().map((line) => html`<li key=${line.n} class=${`line line-${line.type}`}>
         <time datetime=${line.at} title=${moment(line.at)}>${timeOfDay(line.at)}</time>
         <span class="line-type">${words(line.type)}</span>

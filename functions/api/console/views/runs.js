@@ -3,7 +3,7 @@ import { get, post } from "../api.js";
 import { plural, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { KINDS } from "./kinds.js";
-import { ACTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay } from "../parts.js";
+import { ACTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay, useVisitor } from "../parts.js";
 import { go, queryOf } from "../router.js";
 import Run from "./run.js";
 
@@ -46,14 +46,16 @@ const row = (run) => html`<tr key=${run.id}>
 </tr>`;
 
 function Filters({ filter, fixed, at }) {
+  const { actor, role, isSuper } = useVisitor();
   const isWide = ["source", "created_by", "created_from", "created_before", "finished_from", "finished_before"].some((name) => filter[name]);
   const [more, setMore] = useState(isWide);
+  const unfixed = () => Object.fromEntries(Object.entries(filter).filter(([name]) => !(name in fixed)));
   const set = (name) => (event) => {
     const value = event.target.type === "datetime-local" && event.target.value ? new Date(event.target.value).toISOString() : event.target.value.trim();
-    const next = { ...filter, [name]: value };
-    for (const each of Object.keys(fixed)) delete next[each];
-    go(`${at}${queryOf(next)}`, { quiet: true });
+    go(`${at}${queryOf({ ...unfixed(), [name]: value })}`, { quiet: true });
   };
+  const mine = filter.created_by === actor;
+  const seesAll = role !== "member" || isSuper;
   const choice = (name, label, values) => html`<label>${label}<select value=${filter[name]} onChange=${set(name)}>
     <option value="">any</option>${values.map((value) => html`<option value=${value} selected=${filter[name] === value}>${words(value)}</option>`)}</select></label>`;
   const text = (name, label, first = false) => html`<label>${label}<input type="search" data-filter=${first || undefined} value=${filter[name]} maxlength="200" onChange=${set(name)} /></label>`;
@@ -62,6 +64,7 @@ function Filters({ filter, fixed, at }) {
     ${!("kind" in fixed) && choice("kind", "Kind", Object.keys(KINDS))}
     ${choice("status", "Status", STATUSES)}
     ${text("label", "Label", true)}
+    ${seesAll && html`<button type="button" class="button plain" aria-pressed=${mine} onClick=${() => go(`${at}${queryOf({ ...unfixed(), created_by: mine ? "" : actor })}`, { quiet: true })}>Only mine</button>`}
     ${more
       ? html`${text("source", "Source")}${text("created_by", "Started by")}${time("created_from", "Begun from")}${time("created_before", "Begun before")}${time("finished_from", "Ended from")}${time("finished_before", "Ended before")}`
       : html`<button type="button" class="button plain" onClick=${() => setMore(true)}>More filters</button>`}
