@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 LONGEST = 2_000
 # Patterns never see more than this: what they cost is bounded, and the answer is cut far shorter anyway.
@@ -19,6 +20,25 @@ _SECRETS = (
     (re.compile(rf"(?i)(<{_NAMES}(?:\s[^<>]{{0,200}})?>)[^<]+"), r"\1***"),
     (re.compile(rf"(?i)(?<![\w-])([\"']?{_NAMES}[\"'\\]{{0,4}}\s{{0,4}}[=:]\s{{0,4}})(?:{_VALUE})"), r"\1***"),
 )
+
+
+_NAMED = re.compile(rf"(?i){_NAMES}")
+
+
+def redact_json(value: Any) -> Any:
+    """The same for a value as it is shown to people: what has the name of a secret is masked whole."""
+    match value:
+        case dict():
+            return {
+                name: "***" if held is not None and _NAMED.fullmatch(name) else redact_json(held)
+                for name, held in value.items()
+            }
+        case list():
+            return [redact_json(each) for each in value]
+        case str():
+            return redact(value)
+        case _:
+            return value
 
 
 def redact(text: str) -> str:

@@ -194,6 +194,22 @@ def test_the_documentation_comes_with_its_scripts(door: Door) -> None:
     assert page.headers["Content-Type"] == "text/html"
     for tag in ('<script src="http', '<link rel="stylesheet" type="text/css" href="http'):
         assert tag not in page.body
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert "connect-src 'self'" in page.headers["Content-Security-Policy"]
+
+
+def test_parameters_are_shown_without_what_looks_like_a_secret(door: Door, tenant: TenantHouse) -> None:
+    run_id = door.start(tenant)
+    door.sql(
+        """update run set params = '{"url": "https://a:canary-secret@b", "api_key": "canary-secret", "deep": [{"Password": ["canary-secret"]}],
+           "pages": 3, "token": null}' where id = :id""",
+        id=run_id,
+    )
+
+    answer = door.call(tenant.admin, "GET", f"/runs/{run_id}")
+
+    params = {"url": "https://a:***@b", "api_key": "***", "deep": [{"Password": "***"}], "pages": 3, "token": None}
+    assert answer.json()["params"] == params
 
 
 def test_reasons_are_redacted_wherever_they_are_kept(door: Door, tenant: TenantHouse) -> None:

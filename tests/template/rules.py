@@ -8,7 +8,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 from infra.migrations.head import newest_revision
-from shared.kernel.api.frame import MACHINES
+from shared.kernel.api.console import CONSOLE
+from shared.kernel.api.frame import DOCS, MACHINES
 from tests.support.template import ROOT, Node, Values, functions, mappings, of_type, stages
 
 Rule = Callable[[Node], list[str]]
@@ -38,6 +39,7 @@ KNOWN_VARIABLES = (
     r"BATON_(STAGE|BUCKET|SECRETS_PREFIX|ROLES_IAM|WORKER_SECRET_ARN|API_SECRET_ARN)"
     r"|BATON_(STEP_TIMEOUT_S|LEASE_S|TICK_BATCH|TICK_SECONDS|DELAY_QUEUE|FIFO_QUEUE|ASSET_GRACE_S)"
     r"|BATON_DB_(SECRET_ARN|IAM|HOST|PORT|USER|NAME|CA_FILE|POOL)"
+    r"|BATON_LOGIN_(ISSUER|CLIENT_ID|AUDIENCE|SCOPES|ORIGINS)"
     r"|BATON_NIVODA_(BASE_URL|SECRET_ARN|USERNAME|PASSWORD)"
     r"|DATABASE_URL|AWS_ENDPOINT_URL|LOG_LEVEL|POWERTOOLS_METRICS_NAMESPACE"
 )
@@ -276,11 +278,12 @@ def the_schema_comes_first(template: Node) -> list[str]:
     return found + [f"{name} may change before the schema that it needs" for name in late if name != "MigrateFunction"]
 
 
-OPEN_ROUTES = {"GET /health", "GET /openapi.json", "GET /docs", f"ANY {MACHINES}/{{path+}}"}
+CONSOLE_ROUTES = {"GET /", f"GET {CONSOLE}", f"GET {CONSOLE}/{{path+}}"}
+OPEN_ROUTES = {"GET /health", "GET /openapi.json", f"GET {DOCS}", f"ANY {MACHINES}/{{path+}}", *CONSOLE_ROUTES}
 
 
 def strangers_see_only_what_is_nobodys(template: Node) -> list[str]:
-    """Health and documents; and the way of the machines, whose tokens the function itself asks for."""
+    """Health, documents and the console's files; and the way of the machines, whose tokens the function itself asks for."""
     return [
         f"{route['RouteKey']} is open to everybody"
         for route in of_type(template, "AWS::ApiGatewayV2::Route").values()

@@ -81,7 +81,7 @@ def test_the_page_tells_how_to_log_in_and_nothing_else(console: Console) -> None
 
     assert said is not None
     assert json.loads(html.unescape(said[1])) == {
-        "issuer": "https://issuer.example/pool", "client_id": "abc", "password_url": "http://127.0.0.1:4566",
+        "issuer": "https://issuer.example/pool", "client_id": "abc", "audience": "", "scopes": "openid email", "password_url": "http://127.0.0.1:4566",
     }  # fmt: skip
 
 

@@ -20,10 +20,16 @@ export class Problem extends Error {
   }
 }
 
-const OFFLINE = "The API does not answer. This page tries again by itself.";
+const LOST = "The API does not answer; this page asks again by itself.";
+const UNSURE = "The API did not answer. It may have been done all the same: look before you try again.";
+const lost = (method) => new Problem(0, "offline", method === "GET" ? LOST : UNSURE);
+
+// Whether it may be better in a moment.
+export const willPass = (problem) => problem.status === 0 || problem.status === 429 || problem.status >= 500;
 
 export async function send(method, path, { query = {}, body, headers = {}, signal } = {}) {
   const url = new URL(path, ROOT);
+  const wanted = tenant; // whatever is chosen while this is under way
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
   }
@@ -33,7 +39,7 @@ export async function send(method, path, { query = {}, body, headers = {}, signa
       headers: {
         ...headers,
         authorization: `Bearer ${session()?.access}`,
-        ...(tenant === null ? {} : { "x-tenant-id": tenant }),
+        ...(wanted === null ? {} : { "x-tenant-id": wanted }),
         ...(body === undefined ? {} : { "content-type": "application/json" }),
       },
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -46,13 +52,15 @@ export async function send(method, path, { query = {}, body, headers = {}, signa
     return answer;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, "offline", OFFLINE);
+    throw lost(method);
   }
 }
 
 export async function ask(method, path, options = {}) {
   const answer = await send(method, path, options);
-  const text = await answer.text();
+  const text = await answer.text().catch((error) => {
+    throw error.name === "AbortError" ? error : lost(method);
+  });
   let said = null;
   try {
     said = text === "" ? null : JSON.parse(text);
@@ -60,8 +68,8 @@ export async function ask(method, path, options = {}) {
     // A gateway's own words.
   }
   if (answer.ok) return said;
-  if (answer.status === 502 || answer.status === 504) throw new Problem(answer.status, "gateway", OFFLINE);
-  if (answer.status === 429 && said?.code === undefined) throw new Problem(429, "throttled", "Too many requests at once: this page tries again.");
+  if (answer.status === 502 || answer.status === 504) throw new Problem(answer.status, "gateway", method === "GET" ? LOST : UNSURE);
+  if (answer.status === 429 && said?.code === undefined) throw new Problem(429, "throttled", "Too many requests at once: wait a moment.");
   throw new Problem(answer.status, said?.code || "unexpected", said?.detail || said?.message || `The API says ${answer.status}.`, said?.fields);
 }
 

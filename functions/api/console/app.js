@@ -1,6 +1,6 @@
 // The page: who looks, where he is, and the view that belongs there.
-import { chooseTenant, get } from "./api.js";
-import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
+import { chooseTenant, get, willPass } from "./api.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
 import { Dialog, Link, Loading, MANAGES, Said, Trouble, Visitor } from "./parts.js";
 import { go, place, tenantInLinks, usePlace } from "./router.js";
 import { enter, logOut, onSession, session } from "./session.js";
@@ -26,16 +26,18 @@ function View({ of, ...rest }) {
   const Component = loaded.get(of);
   useEffect(() => {
     if (loaded.has(of)) return;
-    setProblem(null);
     of.load().then(
       (module) => {
         loaded.set(of, module.default);
         again((n) => n + 1);
       },
-      () => setProblem(new Error("This part of the page cannot be loaded; a new version may have been deployed. Load the page again.")),
+      () => setProblem({ of, message: "This part of the page cannot be loaded; a new version may have been deployed. Load the page again." }),
     );
   }, [of]);
-  if (problem) return html`<${Trouble} problem=${problem} />`;
+  const [broken, mend] = useErrorBoundary();
+  useEffect(mend, [of, location.href]);
+  if (broken) return html`<${Trouble} problem=${new Error(`This view met something it does not understand: ${broken.message}. Load the page again, or go elsewhere.`)} />`;
+  if (problem?.of === of) return html`<${Trouble} problem=${problem} />`;
   return Component ? html`<${Component} ...${rest} />` : html`<${Loading} />`;
 }
 
@@ -64,7 +66,7 @@ function App() {
     let timer = null;
     const look = () => get("me").then(setMe, (error) => {
       setProblem(error);
-      if (error.status === 0 || error.status >= 500) timer = setTimeout(look, 3000);
+      if (willPass(error)) timer = setTimeout(look, 3000);
     });
     look();
     return () => clearTimeout(timer);
@@ -78,7 +80,7 @@ function App() {
 
 function House({ me, name, here }) {
   const wanted = here.query.get("tenant");
-  const tenant = me.tenants.find((each) => each.id === wanted) ?? me.tenants[0];
+  const tenant = wanted === null ? me.tenants[0] : tenantOf(me, wanted);
   const [helps, setHelps] = useState(false);
   const main = useRef(null);
   if (tenant) {
@@ -94,7 +96,10 @@ function House({ me, name, here }) {
   }, [here.path[0]]);
 
   if (!tenant) {
-    return html`<main class="alone"><h1>Nothing to see yet</h1><p>${name} belongs to no tenant. An admin of one must add you.</p>
+    return html`<main class="alone"><h1>Nothing to see</h1>
+      ${me.tenants.length > 0
+        ? html`<p>${name} does not belong to the tenant of this address. <a href="now">Go to ${me.tenants[0].name}</a>.</p>`
+        : html`<p>${name} belongs to no tenant yet. An admin of one must add you.</p>`}
       <p><button class="button" onClick=${logOut}>Log out</button></p></main>`;
   }
   const visitor = { name, actor: me.actor, tenant, role: tenant.role, isSuper: me.is_super_admin };
@@ -123,6 +128,11 @@ function House({ me, name, here }) {
     <${Said} />
     ${helps && html`<${Keys} views=${views} onClose=${() => setHelps(false)} />`}
   <//>`;
+}
+
+// Who may act in more tenants than he was told of may name one of them; the API decides.
+function tenantOf(me, id) {
+  return me.tenants.find((each) => each.id === id) ?? (me.more_tenants ? { id, name: id, role: "viewer" } : undefined);
 }
 
 function changeTenant(id) {

@@ -1,5 +1,5 @@
 // What changes while somebody looks: asked again while the tab is seen, and a run's lines as they are written.
-import { Problem, get, now, send } from "./api.js";
+import { Problem, get, now, send, willPass } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 
 const seen = () => document.visibilityState === "visible";
@@ -19,21 +19,24 @@ export function useAnswer(path, query = {}, every_s = 5) {
   const [state, setState] = useState({ data: null, problem: null });
   const reload = useRef(() => {});
   const asked = JSON.stringify([path, query]);
+  const known = useRef(asked);
   useEffect(() => {
-    setState({ data: null, problem: null });
-    if (path === null) return undefined;
+    if (known.current !== asked) setState({ data: null, problem: null }); // another pace is no other question
+    known.current = asked;
     const ended = new AbortController();
     let timer = null;
     const look = async () => {
       clearTimeout(timer);
+      let pause_s = every_s;
       try {
         const data = await get(path, query, ended.signal);
         setState({ data, problem: null });
       } catch (problem) {
         if (problem.name === "AbortError") return;
         setState((before) => ({ data: before.data, problem }));
+        if (willPass(problem)) pause_s ||= 5;
       }
-      if (every_s && !ended.signal.aborted) timer = setTimeout(() => seen() && look(), every_s * 1000);
+      if (pause_s && !ended.signal.aborted) timer = setTimeout(() => seen() && look(), pause_s * 1000);
     };
     const whenSeen = () => seen() && every_s && look();
     document.addEventListener("visibilitychange", whenSeen);
@@ -56,17 +59,19 @@ export function follow(runId, { onSnapshot, onLine, onState }) {
   let failures = 0;
   let timer = null;
   let open = null;
-  let over = false;
+  let over = false; // all is known
+  let closed = false;
 
   const take = ({ event, data, id }) => {
     if (event === "snapshot") onSnapshot(JSON.parse(data));
     if (event === "line" && Number(id) > last) {
-      last = Number(id);
       onLine(JSON.parse(data));
+      last = Number(id);
     }
   };
 
   const connect = async () => {
+    if (closed) return undefined;
     open = new AbortController();
     try {
       const headers = last === 0 ? {} : { "last-event-id": String(last) };
@@ -81,32 +86,33 @@ export function follow(runId, { onSnapshot, onLine, onState }) {
       retry_ms = said ?? retry_ms;
       failures = 0;
     } catch (problem) {
-      if (over || problem.name === "AbortError") return undefined;
+      if (over || closed || problem.name === "AbortError") return undefined;
       failures += 1;
       onState("lost");
     }
-    if (!over) timer = setTimeout(() => seen() && connect(), retry_ms * Math.min(2 ** failures, 8));
+    if (!over && !closed) timer = setTimeout(() => seen() && connect(), retry_ms * Math.min(2 ** failures, 8));
     return undefined;
   };
 
   const pause = () => {
-    if (over) return;
+    if (over || closed) return;
     clearTimeout(timer);
     open?.abort();
     if (seen()) connect();
     else onState("paused");
   };
-  const atOnce = () => !over && seen() && pause();
+  const atOnce = () => seen() && pause();
   document.addEventListener("visibilitychange", pause);
   addEventListener("online", atOnce);
   connect();
   return {
     again() { // after a retry: an ended run goes on
+      if (!over) return;
       over = false;
       pause();
     },
     close() {
-      over = true;
+      closed = true;
       clearTimeout(timer);
       open?.abort();
       document.removeEventListener("visibilitychange", pause);
@@ -129,7 +135,7 @@ export async function readEvents(stream, take) {
     for (const block of blocks) {
       const fields = {};
       for (const line of block.split("\n")) {
-        const [, name, said] = /^(\w+): ?(.*)$/.exec(line) ?? [];
+        const [, name, said] = /^(\w+): ?(.*)$/s.exec(line) ?? []; // `s`: JSON may hold U+2028
         if (name) fields[name] = said;
       }
       if (fields.retry) retry = Number(fields.retry);

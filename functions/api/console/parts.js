@@ -1,5 +1,5 @@
 // What several views are made of.
-import { get, now } from "./api.js";
+import { get, newKey, now, willPass } from "./api.js";
 import { about, duration, moment, number, plural, shortId, words } from "./format.js";
 import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./vendor/preact.js";
 import { useClock } from "./live.js";
@@ -53,21 +53,25 @@ export function Answer({ of, children }) {
   return html`<${Trouble} problem=${of.problem} />${children(of.data)}`;
 }
 
-// Who did it: by name where that is known. Admins may know everybody's.
-let names = null;
+// Who did it: by name where that is known. Admins may know everybody's in their tenant.
+const names = new Map(); // the promise of each tenant's names, by who asked
+function namesFor(key) {
+  if (!names.has(key)) {
+    const asked = get("members", { limit: 200 }).then(({ members }) => Object.fromEntries(members.map((each) => [`user:${each.subject}`, each.name])));
+    names.set(key, asked);
+    asked.catch(() => names.delete(key));
+  }
+  return names.get(key);
+}
+
 export function Actor({ of }) {
-  const { actor, name, role, isSuper } = useVisitor();
-  const [, again] = useState(0);
-  const mayAsk = role === "admin" || isSuper;
+  const { actor, name, tenant } = useVisitor();
+  const mayAsk = useMay(MANAGES);
+  const [others, setOthers] = useState({});
   useEffect(() => {
-    if (!mayAsk || names !== null) return;
-    names = {};
-    get("members", { limit: 200 }).then(({ members }) => {
-      for (const member of members) if (member.name) names[`user:${member.subject}`] = member.name;
-      again(1);
-    }, () => {});
-  }, [of]);
-  const known = of === actor ? name : names?.[of];
+    if (mayAsk) namesFor(`${actor} ${tenant.id}`).then(setOthers, () => {});
+  }, [actor, tenant.id, mayAsk]);
+  const known = of === actor ? name : others[of];
   return known ? html`<span title=${of}>${known}</span>` : html`<code title=${of}>${of.length > 24 ? `${of.slice(0, 5)}…${of.slice(-8)}` : of}</code>`;
 }
 
@@ -118,9 +122,10 @@ export function Bar({ done, all, label, tone = "" }) {
 
 export function Progress({ run }) {
   const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
-  const label = lanes === 0 ? "not begun" : `${number(ended)} of ${number(lanes)}${more ? "+" : ""} lanes`;
+  if (more && run.status !== "succeeded") return html`<span class="quiet">more than ${number(lanes)} lanes</span>`;
+  const label = lanes === 0 ? "not begun" : more ? `more than ${number(lanes)} lanes` : `${number(ended)} of ${number(lanes)} lanes`;
   return html`<span class="progress"><${Bar} done=${run.status === "succeeded" ? 1 : ended} all=${run.status === "succeeded" ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.status} />
-    <span class="quiet nowrap">${label} · ${plural(steps, "step")}${run.eta && run.status === "running" && html` · done <${Until} at=${run.eta} />`}</span></span>`;
+    <span class="quiet nowrap">${label}${more ? "" : ` · ${plural(steps, "step")}`}${run.eta && run.status === "running" && html` · done <${Until} at=${run.eta} />`}</span></span>`;
 }
 
 export const runName = (run) => run.label || `${words(run.kind)} ${shortId(run.id)}`;
@@ -178,7 +183,7 @@ export function Field({ label, hint, children }) {
   return html`<div class="field"><label for=${id}>${label}</label>${children(id)}${hint && html`<p class="hint">${hint}</p>`}</div>`;
 }
 
-// A button that opens a question: what happens, why, and the act itself. `act(reason)` does it.
+// A button that opens a question: what happens, why, and the act itself. `act(reason, fields, key)` does it.
 export function Act({ label, title, explains, act, done, tone = "", reason = "optional", children, busy = "Working…" }) {
   const [isOpen, setOpen] = useState(false);
   return html`<button type="button" class=${`button ${tone}`} onClick=${() => setOpen(true)}>${label}</button>
@@ -191,12 +196,13 @@ function ActForm({ label, explains, act, done, tone, reason, busy, onClose, chil
   const [why, setWhy] = useState("");
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
+  const [key, setKey] = useState(newKey); // sent twice it is one act; changed, it is another
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
     setProblem(null);
     try {
-      const came = await act(why, new FormData(event.target));
+      const came = await act(why, new FormData(event.target), key);
       onClose();
       say(typeof done === "function" ? done(came) : done);
     } catch (error) {
@@ -204,7 +210,7 @@ function ActForm({ label, explains, act, done, tone, reason, busy, onClose, chil
       setBusy(false);
     }
   };
-  return html`<form onSubmit=${submit}>
+  return html`<form onSubmit=${submit} onInput=${() => setKey(newKey())}>
     ${explains && html`<p>${explains}</p>`}
     ${children}
     ${reason && html`<${Field} label=${reason === "required" ? "Reason" : "Reason (optional)"} hint="It is kept in the history and in the audit.">
@@ -222,6 +228,12 @@ function ActForm({ label, explains, act, done, tone, reason, busy, onClose, chil
 const LONG_WAIT_S = 5;
 const TALLEST = 22;
 export function Ribbon({ steps, label }) {
+  const frame = useRef(null);
+  const newest = steps?.length ? steps[steps.length - 1].at : "";
+  useEffect(() => {
+    const element = frame.current;
+    if (element) element.scrollLeft = element.scrollWidth;
+  }, [newest]);
   if (!steps || steps.length === 0) return html`<span class="quiet">no steps yet</span>`;
   const most = Math.max(...steps.map((step) => step.ms), 1);
   const drawn = [];
@@ -244,10 +256,7 @@ export function Ribbon({ steps, label }) {
   const count = (outcome) => steps.filter((step) => step.outcome === outcome).length;
   const bad = ["retried", "throttled", "failed"].map((each) => [each, count(each)]).filter(([, n]) => n > 0).map(([each, n]) => `${n} ${each}`);
   const summary = `${label}: the last ${plural(steps.length, "step")}${bad.length ? `, ${bad.join(", ")}` : ""}`;
-  const newest = (element) => {
-    if (element) element.scrollLeft = element.scrollWidth;
-  };
-  return html`<div class="ribbon" tabindex="0" role="img" aria-label=${summary} ref=${newest}><svg width=${x} height="26" viewBox=${`0 0 ${x} 26`} aria-hidden="true">${drawn}</svg></div>`;
+  return html`<div class="ribbon" tabindex="0" role="img" aria-label=${summary} ref=${frame}><svg width=${x} height="26" viewBox=${`0 0 ${x} 26`} aria-hidden="true">${drawn}</svg></div>`;
 }
 
 const short = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : seconds < 172_800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86_400)} d`);
@@ -255,25 +264,29 @@ const short = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds 
 // --- long lists: pages by cursor, of which only those near the window are kept and drawn
 
 const KEPT_PAGES = 3;
-const REFRESH_S = 5;
 
 // `load(cursor)` answers {rows, next}, `row` draws one of them. Another question is another list: it has another `key`.
-export function Pages({ load, row, columns, empty, refresh = true }) {
+// They are read again every few seconds, and whenever `turn` changes: after an act.
+export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
   const [pages, setPages] = useState([{ cursor: null, rows: null, height: 0 }]);
   const [problem, setProblem] = useState(null);
   const [shown, setShown] = useState(() => new Set([0]));
   const elements = useRef(new Map());
   const loading = useRef(new Set());
   const isGone = useRef(false);
+  const round = useRef(0); // answers of a round before the last act say what was before it
 
   const fetchPage = async (n, cursor) => {
     if (loading.current.has(n)) return;
     loading.current.add(n);
+    const mine = round.current;
     try {
       const { rows, next } = await load(cursor);
-      if (isGone.current) return;
+      if (isGone.current || mine !== round.current) return;
       setProblem(null);
       setPages((before) => {
+        // It may be gone by now, or begin elsewhere: then it is asked for again.
+        if (!before[n] || before[n].cursor !== cursor) return before.slice();
         const after = before.slice();
         after[n] = { ...after[n], cursor, rows, isOld: false };
         if (next === null) return after.slice(0, n + 1);
@@ -282,9 +295,9 @@ export function Pages({ load, row, columns, empty, refresh = true }) {
         return after;
       });
     } catch (error) {
-      if (!isGone.current) setProblem(error);
+      if (!isGone.current && mine === round.current) setProblem(error);
     } finally {
-      loading.current.delete(n);
+      if (mine === round.current) loading.current.delete(n);
     }
   };
 
@@ -321,12 +334,19 @@ export function Pages({ load, row, columns, empty, refresh = true }) {
     if (far >= 0) setPages((before) => before.map((page, n) => (n === far ? { ...page, rows: null } : page)));
   });
 
+  const readAgain = () => {
+    for (const n of shown) if (pages[n]) fetchPage(n, pages[n].cursor);
+  };
   useEffect(() => {
-    if (!refresh && !problem) return undefined;
-    const timer = setInterval(() => {
-      if (document.visibilityState !== "visible") return;
-      for (const n of shown) if (pages[n]) fetchPage(n, pages[n].cursor);
-    }, REFRESH_S * 1000);
+    if (turn === 0) return;
+    round.current += 1;
+    loading.current.clear();
+    readAgain();
+  }, [turn]);
+  useEffect(() => {
+    const pause_s = every_s || (problem && willPass(problem) ? 5 : 0);
+    if (!pause_s) return undefined;
+    const timer = setInterval(() => document.visibilityState === "visible" && readAgain(), pause_s * 1000);
     return () => clearInterval(timer);
   });
 

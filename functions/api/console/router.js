@@ -6,7 +6,15 @@ const base = () => new URL(".", document.baseURI).pathname;
 
 export function place() {
   const path = location.pathname.startsWith(base()) ? location.pathname.slice(base().length) : "";
-  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(location.search) };
+  return { path: path.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(location.search) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 // `to` is a path below the base with its query; `quiet`: the same view with other words in its address.

@@ -7,7 +7,13 @@ const LENT_WITHIN_MS = 200;
 
 export const takesPassword = LOGIN.password_url !== "";
 
-export class NotLetIn extends Error {}
+// `isFinal`: asked again it would be the same. Else it was only the way there.
+export class NotLetIn extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.isFinal = status >= 400 && status < 500 && status !== 429;
+  }
+}
 
 const tabs = new BroadcastChannel("baton.session");
 const listeners = new Set();
@@ -39,6 +45,7 @@ function keep(next) {
 tabs.onmessage = ({ data }) => {
   if (data.type === "wanted" && current !== null) tabs.postMessage({ type: "lent", session: current });
   if (data.type === "lent" && current === null && data.session.client_id === LOGIN.client_id) keep(data.session);
+  if (data.type === "renewed" && current?.refresh === data.was) keep(data.session); // some refresh tokens serve once
   if (data.type === "ended" && current !== null) keep(null);
 };
 
@@ -78,7 +85,7 @@ async function askPool(target, body) {
     throw new NotLetIn("The user pool does not answer: are you online?");
   }
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new NotLetIn(said.message || said.Message || `The user pool says ${answer.status}.`);
+  if (!answer.ok) throw new NotLetIn(said.message || said.Message || `The user pool says ${answer.status}.`, answer.status);
   return said;
 }
 
@@ -101,7 +108,7 @@ export async function goToIssuer() {
   sessionStorage.setItem(ASKED, JSON.stringify(asked));
   const challenge = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(asked.verifier));
   const query = new URLSearchParams({
-    response_type: "code", client_id: LOGIN.client_id, redirect_uri: home(), scope: "openid email",
+    response_type: "code", client_id: LOGIN.client_id, redirect_uri: home(), scope: LOGIN.scopes,
     state: asked.state, code_challenge: encoded(challenge), code_challenge_method: "S256",
   });
   location.assign(`${authorization_endpoint}?${query}`);
@@ -127,20 +134,22 @@ async function tokens(form) {
   const body = new URLSearchParams({ client_id: LOGIN.client_id, ...form });
   const answer = await fetch(token_endpoint, { method: "POST", body }).catch(() => null);
   const said = await answer?.json().catch(() => ({}));
-  if (!answer?.ok) throw new NotLetIn(said?.error_description || said?.error || "The issuer gave no tokens.");
-  // Some issuers' access tokens are not for us to read: then the identity token says who it is.
-  const access = said.access_token.split(".").length === 3 ? said.access_token : said.id_token;
-  return { client_id: LOGIN.client_id, name: nameIn(said.id_token), access, refresh: said.refresh_token || form.refresh_token };
+  if (!answer?.ok) throw new NotLetIn(said?.error_description || said?.error || "The issuer gave no tokens.", answer?.status);
+  // Some issuers' access tokens are for somebody else, or for nobody to read: the gateway takes the one that is for us.
+  const ours = [said.access_token, said.id_token].find((token) => isFor(claimsOf(token), LOGIN.audience));
+  const { email, preferred_username, sub } = claimsOf(said.id_token);
+  return { client_id: LOGIN.client_id, name: email || preferred_username || sub || "", access: ours ?? said.access_token, refresh: said.refresh_token || form.refresh_token };
 }
 
-function nameIn(token) {
+function claimsOf(token) {
   try {
-    const claims = JSON.parse(atob(token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")));
-    return claims.email || claims.preferred_username || claims.sub;
+    return JSON.parse(atob(token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")));
   } catch {
-    return "";
+    return {};
   }
 }
+
+const isFor = ({ aud, client_id }, audience) => [aud, client_id].flat().includes(audience);
 
 // --- its end
 
@@ -153,22 +162,29 @@ export function renew() {
 }
 
 async function tryToRenew() {
-  if (current === null) return false;
-  try {
-    if (takesPassword) {
-      const parameters = { REFRESH_TOKEN: current.refresh };
-      const { AuthenticationResult: given } = await askPool("InitiateAuth", {
-        AuthFlow: "REFRESH_TOKEN_AUTH", ClientId: LOGIN.client_id, AuthParameters: parameters,
-      });
-      keep({ ...current, access: given.AccessToken });
-    } else {
-      keep({ ...(await tokens({ grant_type: "refresh_token", refresh_token: current.refresh })), name: current.name });
+  const before = current;
+  // One tab at a time: a refresh token that serves once must not be shown twice.
+  return await navigator.locks.request("baton.renew", async () => {
+    if (before === null || current !== before) return current !== null; // another tab was quicker, or it ended meanwhile
+    let next = null;
+    try {
+      next = await renewed(before);
+    } catch (error) {
+      if (!error.isFinal) throw error; // whoever asked says that nobody answers, and asks again
     }
-    return true;
-  } catch {
-    keep(null);
-    return false;
-  }
+    if (current !== before) return current !== null;
+    keep(next);
+    if (next !== null) tabs.postMessage({ type: "renewed", was: before.refresh, session: next });
+    return next !== null;
+  });
+}
+
+async function renewed(old) {
+  if (!takesPassword) return { ...(await tokens({ grant_type: "refresh_token", refresh_token: old.refresh })), name: old.name };
+  const { AuthenticationResult: given } = await askPool("InitiateAuth", {
+    AuthFlow: "REFRESH_TOKEN_AUTH", ClientId: LOGIN.client_id, AuthParameters: { REFRESH_TOKEN: old.refresh },
+  });
+  return { ...old, access: given.AccessToken };
 }
 
 export async function logOut() {
@@ -180,7 +196,7 @@ export async function logOut() {
     else {
       const { end_session_endpoint, revocation_endpoint } = await issuer();
       const body = new URLSearchParams({ client_id: LOGIN.client_id, token: ended.refresh });
-      if (revocation_endpoint) await fetch(revocation_endpoint, { method: "POST", body });
+      if (revocation_endpoint && ended.refresh) await fetch(revocation_endpoint, { method: "POST", body }).catch(() => {});
       if (end_session_endpoint) {
         const query = new URLSearchParams({ client_id: LOGIN.client_id, logout_uri: home(), post_logout_redirect_uri: home() });
         location.assign(`${end_session_endpoint}?${query}`);

@@ -38,10 +38,13 @@ A_YEAR = "public, max-age=31536000, immutable"
 
 class Login(Settings):
     """How people enter. `password_url`: the user pool takes a name and a password there, as a local cloud's does;
-    else the issuer's own page asks for them. `origins`: where else that issuer is spoken to, for the policy."""
+    else the issuer's own page asks for them. `audience`: whom a token must be for. `origins`: where else that issuer is
+    spoken to, for the policy."""
 
     issuer: Url = ""
     client_id: str = ""
+    audience: str = ""
+    scopes: str = "openid email"
     password_url: Url = ""
     origins: Annotated[str, Field(pattern=r"^[\w:/.* -]*$")] = ""
 

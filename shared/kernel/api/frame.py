@@ -41,6 +41,13 @@ CONFLICTS = frozenset(
     {"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old", "last_admin"}
 )
 PROBLEM = "application/problem+json"
+DOCS = "/docs"
+# It brings its own scripts in the page, and shares its origin with the console: nothing may come from or go elsewhere.
+DOCS_GUARDS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
 # When to come back, of what goes by itself.
 RETRY_AFTER_S = {"busy": 2, "no_database": 10, "no_vault": 60}
 
@@ -194,7 +201,10 @@ def api_handler(
                 _refuse_other_methods(app, asked)
         except Exception as error:
             return _raw(_answer_to(error))
-        return app.resolve(asked, context)  # type: ignore[arg-type]
+        answered = app.resolve(asked, context)  # type: ignore[arg-type]
+        if asked["rawPath"] == DOCS:
+            answered["headers"] |= DOCS_GUARDS
+        return answered
 
     def handler(event: Event, context: Context) -> dict[str, Any]:
         return copy_context().run(answer, event, context)  # whoever asked leaves nothing behind for the next
@@ -237,7 +247,7 @@ def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> API
     def openapi() -> Answer:
         return Response(200, "application/json", app.get_openapi_json_schema())
 
-    app.enable_swagger(path="/docs", compress=True)  # its scripts come with the page, from nobody else
+    app.enable_swagger(path=DOCS, compress=True)  # its scripts come with the page, from nobody else
 
     for router in routers:
         app.include_router(router, prefix=API)

@@ -23,6 +23,7 @@ from shared.kernel.deliver import deliver
 from shared.kernel.errors import NotFound
 from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 from shared.kernel.points import Point, point
+from shared.kernel.redact import redact_json
 
 router = Router()  # type: ignore[no-untyped-call]
 
@@ -282,7 +283,7 @@ def get_run(run_id: RunId) -> RunDetail:
     calls = here.all(sql.REMOTE_CALLS, run_id=run_id, most=LARGEST_PAGE)
     return RunDetail(
         **shown(row),
-        params=row["params"],
+        params=redact_json(row["params"]),
         correlation_id=row["correlation_id"],
         remote_calls=[RemoteCall(**call) for call in calls],
     )

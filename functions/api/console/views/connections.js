@@ -1,5 +1,5 @@
 // Connections: the tenant's accounts at upstreams. A secret goes in and never comes back.
-import { ask, get, newKey, post } from "../api.js";
+import { ask, get, post } from "../api.js";
 import { words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
@@ -39,12 +39,12 @@ export default function Connections() {
   };
   return html`<${Heading} title="Connections">${mayManage && providers.data?.providers.map((provider) => html`<${Act} key=${provider.name} label=${`Add ${provider.name}`} title=${`Add an account at ${provider.name}`} tone="main" reason=${null}
       explains="The secret is kept in Secrets Manager; nobody can read it here again."
-      act=${async (_, given) => {
-        await post("connections", { provider: provider.name, name: given.get("name"), settings: taken(given, "settings."), secret: taken(given, "secret.") }, { "idempotency-key": newKey() });
+      act=${async (_, given, key) => {
+        await post("connections", { provider: provider.name, name: given.get("name"), settings: taken(given, "settings."), secret: taken(given, "secret.") }, { "idempotency-key": key });
         again();
       }} done="Added. Check it now."><${Fields} provider=${provider} /><//>`)}<//>
     <${Answer} of=${providers}>${() => html`<${Table} caption="Connections" columns=${COLUMNS}>
-      <${Pages} key=${turn} load=${load} row=${row} columns=${COLUMNS.length} refresh=${false}
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${COLUMNS.length} every_s=${0}
         empty=${html`<${Empty}><p>No accounts yet. ${mayManage ? "Add one, and name it when you start a run." : "An admin adds them."} Or with the command: <code>baton connection add</code>.</p><//>`} />
     <//>`}<//>`;
 }

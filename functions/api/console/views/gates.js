@@ -28,12 +28,12 @@ export default function Gates() {
     <${Cell} name="Reason" className="long">${gate.reason ?? NONE}<//>
     <${Cell} name="Changed"><${Ago} at=${gate.updated_at} /><//>
     <${Cell} className="acts">${mayManage && (!gate.is_shared || isSuper) && html`
-      ${gate.state !== "open" && html`<${Act} label="Open" title=${`Open ${gate.key}`} reason="required" explains="Steps go through again, and what waited for this gate is due now." act=${move(gate, "open")} done=${(moved) => `Open; ${plural(moved.woken, "lane")} woken.`} />`}
+      ${gate.state !== "open" && html`<${Act} label="Open" title=${`Open ${gate.key}`} reason="required" explains="Steps go through again. Of the lanes of this tenant that wait for it, up to 200 are due at once, the others when their time comes." act=${move(gate, "open")} done=${(moved) => `Open; ${plural(moved.woken, "lane")} woken.`} />`}
       <${Act} label="Close" title=${`Close ${gate.key}`} tone="danger" reason="required" explains="No step goes through for a while. It is never closed for less than is known already." act=${move(gate, "close", minutes)} done="Closed."><${Minutes} /><//>`}<//>
   </tr>`;
   return html`<${Heading} title="Gates">${mayManage && html`<${CloseNew} again=${again} />`}<//>
     <${Table} caption="Gates" columns=${COLUMNS}>
-      <${Pages} key=${turn} load=${load} row=${row} columns=${COLUMNS.length}
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${COLUMNS.length}
         empty=${html`<${Empty}><p>No gate was ever closed. When an upstream asks everyone to wait, its gate appears here, with a countdown.</p><//>`} />
     <//>`;
 }

@@ -5,6 +5,7 @@ import { useAnswer } from "../live.js";
 import { Ago, Answer, Cell, Heading, Link, Section, Status, Table } from "../parts.js";
 
 const OLD_TICK_S = 180;
+const OVERDUE_MS = 120_000;
 const OLD_SWEEP_S = 2 * 86_400;
 
 export default function Health() {
@@ -14,7 +15,7 @@ export default function Health() {
       <${Sign} name="Tick" good=${of.tick_age_s !== null && of.tick_age_s <= OLD_TICK_S}>${of.tick_age_s === null ? "never came: is its schedule on?" : `${duration(of.tick_age_s)} ago`}<//>
       <${Sign} name="Sweep" good=${of.sweep_age_s === null || of.sweep_age_s <= OLD_SWEEP_S}>${of.sweep_age_s === null ? "has not come yet" : `${duration(of.sweep_age_s)} ago`}<//>
       <${Sign} name="Unsent messages" good=${of.unsent === 0}>${of.unsent === 0 ? "none" : `${number(of.unsent)}: the tick sends them`}<//>
-      <${Sign} name="Overdue" good=${of.oldest_due === null}>${of.oldest_due === null ? "nothing" : html`since <${Ago} at=${of.oldest_due} />`}<//>
+      <${Sign} name="Overdue" good=${!isOverdue(of)}>${!isOverdue(of) ? "nothing" : html`since <${Ago} at=${of.oldest_due} />`}<//>
       <${Sign} name="Dead letters in 24 h" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
       <${Sign} name="Repairs in 24 h" good=${true}>${number(of.repairs.count)}<//>
       <${Sign} name="Schema" good=${true}>${of.schema}<//>
@@ -25,6 +26,9 @@ export default function Health() {
       <${Lanes} caption="Latest repairs" rows=${of.repairs.latest} what=${(each) => words(each.why)} /><//>`}
     ${of.everywhere && html`<${Everywhere} of=${of.everywhere} />`}`}<//>`;
 }
+
+// A turn that was due a moment ago is on its way.
+const isOverdue = (of) => of.oldest_due !== null && Date.parse(of.now) - Date.parse(of.oldest_due) > OVERDUE_MS;
 
 const Sign = ({ name, good, children }) => html`<div class="sign"><dt>${name}</dt><dd><${Status} of=${good ? "succeeded" : "late"}>${children}<//></dd></div>`;
 

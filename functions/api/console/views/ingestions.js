@@ -1,9 +1,9 @@
 // Page ingestion: start one from a form, and see its partitions by price, page by page.
-import { newKey, post } from "../api.js";
+import { get, newKey, post } from "../api.js";
 import { number, plural, words } from "../format.js";
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { ACTS, Ago, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Section, Status, Table, Trouble, Why, runName, say, useMay } from "../parts.js";
+import { ACTS, Ago, Badge, Bar, Cell, Empty, Field, Heading, Link, Loading, Pages, Section, Status, Table, Trouble, Why, runName, say, useMay } from "../parts.js";
 import { go } from "../router.js";
 import { RunList } from "./runs.js";
 
@@ -63,16 +63,20 @@ function Start() {
         ${rule === "at_least" && amount("percent", "Percent of the partitions", 95, 1, 100)}
         ${rule === "critical" && html`<${Field} label="Prices that must be complete ($)" hint="Whole dollars, with spaces between.">${(id) => html`<input id=${id} name="prices" required pattern="[0-9 ,]+" />`}<//>`}
       </fieldset>
-      <${Trouble} problem=${problem} />
-      <div class="buttons"><${Link} to="ingestions" class="button">Not now<//><button type="submit" class="button main" disabled=${isBusy}>${isBusy ? "Starting…" : "Start"}</button></div>
+      <${Trouble} problem=${problem ?? connections.problem} />
+      <div class="buttons"><${Link} to="ingestions" class="button">Not now<//><button type="submit" class="button main" disabled=${isBusy || connections.data === null}>${isBusy ? "Starting…" : "Start"}</button></div>
     </form>`;
 }
 
 // --- one of them
 
 function Ingestion({ id }) {
-  const run = useAnswer(`runs/${encodeURIComponent(id)}`, {}, 4);
-  const sum = useAnswer(`page-ingestions/${encodeURIComponent(id)}`, {}, 4);
+  const [isOver, setOver] = useState(false);
+  const pace_s = isOver ? 30 : 4; // what has ended may be retried
+  const run = useAnswer(`runs/${encodeURIComponent(id)}`, {}, pace_s);
+  const sum = useAnswer(`page-ingestions/${encodeURIComponent(id)}`, {}, pace_s);
+  const finished = run.data?.finished_at ?? null;
+  useEffect(() => setOver(finished !== null), [finished]);
   if (run.data === null || sum.data === null) return html`<${Heading} title="Page ingestion" />${run.problem || sum.problem ? html`<${Trouble} problem=${run.problem ?? sum.problem} />` : html`<${Loading} />`}`;
   const [of, told] = [run.data, sum.data];
   return html`<${Heading} title=${runName(of)}><${Link} to=${`runs/${of.id}`} class="button">Run and acts<//><//>
@@ -81,8 +85,8 @@ function Ingestion({ id }) {
       ${!of.finished_at && of.why && html`<${Why} of=${of.why} />`}</p>
     <${Trouble} problem=${run.problem ?? sum.problem} />
     ${told.partitions > 0 && html`<${Barrier} of=${told} />`}
-    <${Stages} of=${told} />
-    <${Partitions} id=${of.id} isOver=${of.finished_at !== null} planned=${told.planned} />`;
+    <${Stages} of=${told} isOver=${isOver} />
+    <${Partitions} id=${of.id} isOver=${isOver} planned=${told.planned} />`;
 }
 
 function Barrier({ of }) {
@@ -95,9 +99,9 @@ function Barrier({ of }) {
 
 const STAGES = [["plan", "Plan", "range", "to probe"], ["crawl", "Crawl", "partition", "left"], ["audit", "Audit", "partition", "to count again"], ["consolidate", "Consolidate", "", ""]];
 
-function Stages({ of }) {
+function Stages({ of, isOver }) {
   const ended = of.done + of.failed;
-  const crawl = of.partitions === 0 ? null : { status: of.done === of.partitions ? "done" : ended === of.partitions ? "failed" : "active", left: of.partitions - ended };
+  const crawl = of.partitions === 0 ? null : { status: of.done === of.partitions ? "done" : ended === of.partitions ? "failed" : isOver ? "canceled" : "active", left: of.partitions - ended };
   return html`<ol class="stages" aria-label="Stages">${STAGES.map(([name, title, things, todo]) => {
     const stage = name === "crawl" ? crawl : of[name];
     return html`<li class=${`stage ${stage ? `stage-${stage.status}` : ""}`}><span class="stage-name">${title}</span>
@@ -106,36 +110,34 @@ function Stages({ of }) {
   })}</ol>`;
 }
 
+const COLUMNS = ["Price", "Pages", "Rows", "State", "Last commit"];
+
 function Partitions({ id, isOver, planned }) {
-  const [pages, setPages] = useState([null]);
+  const load = async (cursor) => {
+    const { partitions, next } = await get(`page-ingestions/${id}/partitions`, { cursor, limit: PARTITIONS, heat: BUCKETS });
+    const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
+    return { rows: partitions.map((each) => ({ ...each, most })), next };
+  };
   return html`<${Section} title="Partitions" note="by price; one cell per page, the stronger the slower">
     <${Legend} />
-    <${Table} caption="Partitions by price, with their pages" columns=${["Price", "Pages", "Rows", "State", "Last commit"]} className="heat">
-      ${pages.map((cursor, n) => html`<${PartitionPage} key=${n} id=${id} cursor=${cursor} isOver=${isOver} planned=${planned} more=${n === pages.length - 1 ? (next) => setPages([...pages, next]) : null} />`)}
+    <${Table} caption="Partitions by price, with their pages" columns=${COLUMNS} className="heat">
+      <${Pages} load=${load} row=${partition} columns=${COLUMNS.length} every_s=${isOver ? 0 : 4} turn=${isOver ? 1 : 0}
+        empty=${html`<${Empty}><p>${planned ? "There are no partitions: nothing is in this range." : "The plan is being made: partitions appear when it is."}</p><//>`} />
     <//>
   <//>`;
 }
 
-function PartitionPage({ id, cursor, isOver, planned, more }) {
-  const answer = useAnswer(`page-ingestions/${id}/partitions`, { cursor, limit: PARTITIONS, heat: BUCKETS }, isOver ? 0 : 4);
-  if (answer.data === null) return html`<tbody><tr><td class="whole" colspan="5">${answer.problem ? html`<${Trouble} problem=${answer.problem} />` : html`<${Loading} />`}</td></tr></tbody>`;
-  const { partitions, next } = answer.data;
-  if (partitions.length === 0) return html`<tbody><tr><td class="whole" colspan="5"><${Empty}><p>${planned ? "There are no partitions: nothing is in this range." : "The plan is being made: partitions appear when it is."}</p><//></td></tr></tbody>`;
-  const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
-  return html`<tbody>${partitions.map((each) => html`<tr key=${each.key}>
-      <${Cell} className="nowrap">$${number(each.low)} – ${number(each.high)}${each.crawl > 1 && html` <${Badge} kind="drift">crawl ${each.crawl}<//>`}<//>
-      <${Cell} name="Pages" className="cells"><${Heat} of=${each} most=${most} /><//>
-      <${Cell} name="Rows" className="nowrap">${number(each.offset)}${each.counted !== null ? ` of ${number(each.counted)}` : ""}<//>
-      <${Cell} name="State"><${Status} of=${each.status} />${each.split && html` <${Badge} kind="split">split<//>`}${each.stuck && html` <${Badge} kind="stuck">stuck<//>`}
-        ${each.attempts > 0 && html` <span class="quiet">attempt ${each.attempts + 1}</span>`}${each.last_error && each.status !== "done" && html` <span class="error-line">${each.last_error.message}</span>`}<//>
-      <${Cell} name="Last commit"><${Ago} at=${each.updated_at} /><//></tr>`)}
-    ${more && next && html`<tr><td class="whole" colspan="5"><button type="button" class="button" onClick=${() => more(next)}>More partitions</button></td></tr>`}
-  </tbody>`;
-}
+const partition = (each) => html`<tr key=${each.key}>
+  <${Cell} className="nowrap">$${number(each.low)} – ${number(each.high)}${each.crawl > 1 && html` <${Badge} kind="drift">crawl ${each.crawl}<//>`}<//>
+  <${Cell} name="Pages" className="cells"><${Heat} of=${each} /><//>
+  <${Cell} name="Rows" className="nowrap">${number(each.offset)}${each.counted !== null ? ` of ${number(each.counted)}` : ""}<//>
+  <${Cell} name="State"><${Status} of=${each.status} />${each.split && html` <${Badge} kind="split">split<//>`}${each.stuck && html` <${Badge} kind="stuck">stuck<//>`}
+    ${each.attempts > 0 && html` <span class="quiet">attempt ${each.attempts + 1}</span>`}${each.last_error && each.status !== "done" && html` <span class="error-line">${each.last_error.message}</span>`}<//>
+  <${Cell} name="Last commit"><${Ago} at=${each.updated_at} /><//></tr>`;
 
 const CELL = 12;
 // One cell per page; of a long crawl each stands for an equal share of them, so that its length still says how far it is.
-function Heat({ of, most }) {
+function Heat({ of }) {
   const told = of.heat ?? [];
   const steps = told.reduce((sum, cell) => sum + cell.steps, 0);
   const pages = Math.max(of.status === "active" ? (of.pages_expected ?? 0) : 0, steps, 1);
@@ -148,7 +150,7 @@ function Heat({ of, most }) {
       const cell = n < filled ? told[Math.floor((n * told.length) / filled)] : null;
       const [x, size] = [n * CELL + 0.5, CELL - 2];
       if (!cell) return html`<rect class="cell cell-none" x=${x} y="0.5" width=${size} height=${size} rx="2" />`;
-      const shade = cell.outcome === "moved" || cell.outcome === "done" ? 1 + Math.round(3 * Math.sqrt(cell.ms / most)) : 0;
+      const shade = cell.outcome === "moved" || cell.outcome === "done" ? 1 + Math.round(3 * Math.sqrt(cell.ms / of.most)) : 0;
       return html`<rect class=${`cell cell-${cell.outcome} shade-${shade}`} x=${x} y="0.5" width=${size} height=${size} rx="2">
         <title>${`${plural(cell.steps, "step")}: ${cell.outcome}, ${plural(cell.rows, "row")}, ${number(cell.ms)} ms each`}</title></rect>`;
     })}</svg>`;

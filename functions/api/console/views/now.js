@@ -23,9 +23,9 @@ function Told({ of }) {
     <p class=${`verdict ${sick || of.late.count || of.failing.count ? "bad" : ""}`}>${verdict(of, open, sick)}</p>
     <dl class="figures">
       <${Figure} name="Late" value=${of.late.count} more=${of.late.more} tone="late" />
-      <${Figure} name="Failed in 24 h" value=${of.failing.count} more=${of.failing.more} tone="failed" to="runs?status=failed" />
-      <${Figure} name="Waiting" value=${held} to="runs?status=running" />
-      <${Figure} name="Open" value=${open} more=${of.open.more} to="runs?status=running" />
+      <${Figure} name="Failed in 24 h" value=${of.failing.count} more=${of.failing.more} tone="failed" to=${`runs?status=failed&finished_from=${encodeURIComponent(aDayBefore(of.now))}`} />
+      <${Figure} name="Waiting" value=${held} />
+      <${Figure} name="Open" value=${open} more=${of.open.more} />
     </dl>
     <${Throughput} of=${of.throughput} />
     ${of.late.count > 0 && html`<${Section} title="Late" note="a turn was due and nobody took it; the tick mends that">
@@ -63,8 +63,11 @@ function verdict(of, open, sick) {
   const bad = [of.late.count && `${plural(of.late.count, "run")} late`, of.failing.count && `${plural(of.failing.count, "run")} failed in the last day`].filter(Boolean);
   if (bad.length) return `${bad.join(", ")}.`;
   if (open === 0) return "All is quiet.";
+  if (of.moving === 0) return `Nothing late, nothing failed; ${open === 1 ? "the one open run waits" : `all ${number(open)} open runs wait`}.`;
   return `All is well: ${plural(of.moving, "run")} moving, nothing late, nothing failed.`;
 }
+
+const aDayBefore = (time) => new Date(Date.parse(time) - 86_400_000).toISOString();
 
 const Figure = ({ name, value, more, tone, to }) => html`<div class=${`figure ${value > 0 && tone ? `figure-${tone}` : ""}`}>
   <dt>${name}</dt><dd>${to && value > 0 ? html`<${Link} to=${to}>${number(value)}${more ? "+" : ""}<//>` : html`${number(value)}${more ? "+" : ""}`}</dd></div>`;

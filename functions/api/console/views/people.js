@@ -1,5 +1,5 @@
 // People and machines of the tenant: who may enter, and as what.
-import { ask, get, newKey, post } from "../api.js";
+import { ask, get, now, post } from "../api.js";
 import { html, useState } from "../vendor/preact.js";
 import { NONE, Act, Ago, Cell, Dialog, Empty, Field, Heading, Pages, Section, Status, Table, Until, useVisitor } from "../parts.js";
 
@@ -38,7 +38,7 @@ function Members() {
       act=${(_, given) => put(given.get("subject").trim(), given)} done="Let in.">
       <${Field} label="Subject" hint="The claim sub of his token: in Cognito, the user's id.">${(id) => html`<input id=${id} name="subject" required maxlength="200" autocomplete="off" />`}<//><${NameField} /><${RoleField} /><//>`}>
     <${Table} caption="Members" columns=${["Name", "Role", "Subject", "Since", { name: "", className: "acts" }]}>
-      <${Pages} key=${turn} load=${load} row=${row} columns=${5} refresh=${false} empty=${html`<${Empty}><p>Nobody.</p><//>`} />
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${5} every_s=${0} empty=${html`<${Empty}><p>Nobody.</p><//>`} />
     <//>
   <//>`;
 }
@@ -52,14 +52,14 @@ function Tokens() {
     const { tokens, next } = await get("tokens", { cursor, limit: 50 });
     return { rows: tokens, next };
   };
-  const make = async (_, given) => {
+  const make = async (_, given, key) => {
     const days = given.get("days");
-    const answer = await post("tokens", { name: given.get("name"), role: given.get("role"), ...(days ? { expires_in_days: Number(days) } : {}) }, { "idempotency-key": newKey() });
+    const answer = await post("tokens", { name: given.get("name"), role: given.get("role"), ...(days ? { expires_in_days: Number(days) } : {}) }, { "idempotency-key": key });
     setMade({ name: given.get("name"), token: answer.token });
     again();
   };
   const row = (token) => {
-    const isOver = token.revoked_at !== null || (token.expires_at !== null && Date.parse(token.expires_at) < Date.now());
+    const isOver = token.revoked_at !== null || (token.expires_at !== null && Date.parse(token.expires_at) < now());
     return html`<tr key=${token.id} class=${isOver ? "over" : ""}>
       <${Cell}><span class="name">${token.name}</span><//><${Cell} name="Role">${token.role}<//>
       <${Cell} name="State">${token.revoked_at ? html`<${Status} of="canceled">revoked<//>` : isOver ? html`<${Status} of="canceled">expired<//>` : html`<${Status} of="done">in use<//>`}<//>
@@ -71,10 +71,10 @@ function Tokens() {
       <${Field} label="Name">${(id) => html`<input id=${id} name="name" required maxlength="200" autocomplete="off" />`}<//><${RoleField} value="member" />
       <${Field} label="Ends after days (optional)">${(id) => html`<input id=${id} name="days" type="number" min="1" max="3650" defaultValue="90" />`}<//><//>`}>
     <${Table} caption="Machine tokens" columns=${["Name", "Role", "State", "Last used", "Ends", { name: "", className: "acts" }]}>
-      <${Pages} key=${turn} load=${load} row=${row} columns=${6} refresh=${false} empty=${html`<${Empty}><p>No tokens. A script or a server that calls the API needs one.</p><//>`} />
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${6} every_s=${0} empty=${html`<${Empty}><p>No tokens. A script or a server that calls the API needs one.</p><//>`} />
     <//>
     ${made && html`<${Dialog} title=${`The token ${made.name}`} onClose=${() => setMade(null)}>
-      <p>It is shown this once: keep it now.</p><p><code class="secret" tabindex="0">${made.token}</code></p>
+      ${made.token ? html`<p>It is shown this once: keep it now.</p><p><code class="secret" tabindex="0">${made.token}</code></p>` : html`<p>It was made already and is not shown again: revoke it, and make another.</p>`}
       <div class="buttons"><button type="button" class="button" onClick=${() => navigator.clipboard?.writeText(made.token)}>Copy</button><button type="button" class="button main" onClick=${() => setMade(null)}>Done</button></div><//>`}
   <//>`;
 }

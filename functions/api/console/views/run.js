@@ -3,8 +3,8 @@ import { get, post } from "../api.js";
 import { duration, moment, number, plural, timeOfDay, words } from "../format.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { KINDS } from "./kinds.js";
-import { follow, useAnswer } from "../live.js";
-import { ACTS, NONE, Act, Actor, Ago, Cell, Empty, Heading, Json, Link, Loading, Progress, Ribbon, Section, Status, Table, Took, Trouble, Until, Why, runName, useMay } from "../parts.js";
+import { follow } from "../live.js";
+import { ACTS, NONE, Act, Actor, Ago, Cell, Empty, Heading, Json, Link, Loading, Pages, Progress, Ribbon, Section, Status, Table, Took, Trouble, Until, Why, runName, useMay } from "../parts.js";
 
 const LANES = 25;
 const MOST_LINES = 500;
@@ -19,7 +19,7 @@ export default function Run({ id }) {
     <${Lanes} run=${run} reload=${reload} />
     <${Lines} lines=${lines} />
     ${run.remote_calls?.length > 0 && html`<${Calls} of=${run.remote_calls} />`}
-    <${Section} title="Parameters" note="secrets are never in them"><${Json} of=${run.params} /><//>`;
+    <${Section} title="Parameters" note="what looks like a secret is masked"><${Json} of=${run.params} /><//>`;
 }
 
 // The truth is GET /runs/{id}; the stream tells when to look, and every line once.
@@ -29,15 +29,13 @@ function useRun(id) {
   const [state, setState] = useState("live");
   const [problem, setProblem] = useState(null);
   const stream = useRef(null);
-  const epoch = useRef(null);
 
   const reload = async () => {
     try {
       const told = await get(`runs/${encodeURIComponent(id)}`);
       setRun(told);
       setProblem(null);
-      if (epoch.current !== null && told.epoch > epoch.current) stream.current?.again(); // somebody retried it
-      epoch.current = told.epoch;
+      if (!told.finished_at) stream.current?.again(); // it may have ended before, and somebody retried it
     } catch (error) {
       setProblem(error);
     }
@@ -111,42 +109,47 @@ const LANE_COLUMNS = ["Lane", "Status", "Steps", "Waits for", "Last commit", { n
 
 function Lanes({ run, reload }) {
   const mayAct = useMay(ACTS);
-  const [pages, setPages] = useState([null]); // cursors: one more each time somebody asks for more
   const [status, setStatus] = useState(run.status === "failed" ? "failed" : ""); // the cause first
-  const choice = html`<label class="inline">Show <select value=${status} onChange=${(event) => { setStatus(event.target.value); setPages([null]); }}>
+  const [turn, setTurn] = useState(0);
+  const again = () => setTurn((n) => n + 1);
+  const known = useRef(run);
+  useEffect(() => {
+    if (known.current !== run) again();
+    known.current = run;
+  }, [run.status, run.epoch]);
+  const load = async (cursor) => {
+    const { lanes, next } = await get(`runs/${run.id}/lanes`, { cursor, status, limit: LANES, ribbon: 60 });
+    return { rows: lanes, next };
+  };
+  const act = (lane, name) => async (reason) => {
+    await post(`runs/${run.id}/lanes/${lane.id}/${name}`, { reason });
+    again();
+    await reload();
+  };
+  const choice = html`<label class="inline">Show <select value=${status} onChange=${(event) => setStatus(event.target.value)}>
     ${["", "active", "failed", "done", "canceled"].map((each) => html`<option value=${each} selected=${each === status}>${each || "all lanes"}</option>`)}</select></label>`;
   return html`<${Section} title="Lanes" note="one tick per step; its height is the time it took, a gap is a wait" side=${choice}>
     <${Table} caption="Lanes with their latest steps" columns=${LANE_COLUMNS} className="lanes">
-      ${pages.map((cursor, n) => html`<${LanePage} key=${`${status} ${n}`} run=${run} cursor=${cursor} status=${status} mayAct=${mayAct} reload=${reload}
-        more=${n === pages.length - 1 ? (next) => setPages([...pages, next]) : null} />`)}
+      <${Pages} key=${status} turn=${turn} load=${load} row=${(lane) => html`<${LaneRow} key=${lane.id} ...${{ lane, run, mayAct, act }} />`} columns=${LANE_COLUMNS.length} every_s=${run.finished_at ? 0 : 3}
+        empty=${html`<${Empty}><p>${status ? `No lane is ${status}.` : "No lanes."}</p><//>`} />
     <//>
   <//>`;
 }
 
-function LanePage({ run, cursor, status, mayAct, reload, more }) {
-  const answer = useAnswer(`runs/${run.id}/lanes`, { cursor, status, limit: LANES, ribbon: 60 }, run.finished_at ? 0 : 3);
-  useEffect(() => {
-    answer.reload();
-  }, [run.status, run.epoch]);
-  if (answer.data === null) return html`<tbody><tr><td class="whole" colspan="6">${answer.problem ? html`<${Trouble} problem=${answer.problem} />` : html`<${Loading} />`}</td></tr></tbody>`;
-  const { lanes, next } = answer.data;
-  const act = (lane, name) => async (reason) => {
-    await post(`runs/${run.id}/lanes/${lane.id}/${name}`, { reason });
-    await Promise.all([answer.reload(), reload()]);
-  };
-  if (lanes.length === 0) return html`<tbody><tr><td class="whole" colspan="6"><${Empty}><p>${status ? `No lane is ${status}.` : "No lanes."}</p><//></td></tr></tbody>`;
-  return html`<tbody>${lanes.map((lane) => html`
-      <tr key=${lane.id} class="lane"><${Cell}><code class="name nowrap">${lane.key}</code>${!lane.holds_run && html` <span class="quiet">does not hold the run</span>`}<//>
-        <${Cell} name="Status"><${Status} of=${lane.status} />${lane.attempts > 0 && html` <span class="quiet nowrap">attempt ${lane.attempts + 1}</span>`} <div class="quiet nowrap">${plural(lane.steps, "step")}</div><//>
-        <${Cell} name="Steps" className="steps"><${Ribbon} steps=${lane.ribbon} label=${`Lane ${lane.key}`} /><//>
-        <${Cell} name="Waits for" className="long">${lane.status === "active" ? html`<${Why} of=${lane.why} />` : lane.last_error ? html`<span class="error-line">${lane.last_error.message ?? lane.last_error.code}</span> <code class="quiet">${lane.fingerprint ?? ""}</code>` : NONE}<//>
-        <${Cell} name="Last commit"><${Ago} at=${lane.updated_at} /><//>
-        <${Cell} className="acts">
-          ${mayAct && lane.status === "active" && ["due_later", "retrying", "gate", "unsent"].includes(lane.why?.code) && html`<${Act} label="Wake" title=${`Wake ${lane.key}`} explains="Its next turn is due now. A gate that is closed stays closed." act=${act(lane, "wake")} done="Woken." />`}
-          ${mayAct && ["failed", "canceled"].includes(lane.status) && !run.finished_at && html`<${Act} label="Restart" title=${`Restart ${lane.key}`} explains="A new try of this lane, at the place where it stopped." act=${act(lane, "restart")} done="Restarted." />`}
-        <//></tr>`)}
-    ${more && next && html`<tr><td class="whole" colspan="6"><button type="button" class="button" onClick=${() => more(next)}>More lanes</button></td></tr>`}
-  </tbody>`;
+const WAKES = ["due_later", "retrying", "gate", "unsent"];
+
+function LaneRow({ lane, run, mayAct, act }) {
+  const error = lane.last_error;
+  return html`<tr class="lane">
+    <${Cell}><code class="name lane-key">${lane.key}</code>${!lane.holds_run && html` <span class="quiet">does not hold the run</span>`}<//>
+    <${Cell} name="Status"><${Status} of=${lane.status} />${lane.attempts > 0 && html` <span class="quiet nowrap">attempt ${lane.attempts + 1}</span>`} <div class="quiet nowrap">${plural(lane.steps, "step")}</div><//>
+    <${Cell} name="Steps" className="steps"><${Ribbon} steps=${lane.ribbon} label=${`Lane ${lane.key}`} /><//>
+    <${Cell} name="Waits for" className="long">${lane.status === "active" ? html`<${Why} of=${lane.why} />` : error ? html`<span class="error-line">${error.message ?? error.code}</span> <code class="quiet">${lane.fingerprint ?? ""}</code>` : NONE}<//>
+    <${Cell} name="Last commit"><${Ago} at=${lane.updated_at} /><//>
+    <${Cell} className="acts">
+      ${mayAct && lane.status === "active" && WAKES.includes(lane.why?.code) && html`<${Act} label="Wake" title=${`Wake ${lane.key}`} explains="Its next turn is due now. A gate that is closed stays closed." act=${act(lane, "wake")} done="Woken." />`}
+      ${mayAct && ["failed", "canceled"].includes(lane.status) && !run.finished_at && html`<${Act} label="Restart" title=${`Restart ${lane.key}`} explains="A new try of this lane, at the place where it stopped." act=${act(lane, "restart")} done="Restarted." />`}
+    <//></tr>`;
 }
 
 function Lines({ lines }) {

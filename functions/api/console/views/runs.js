@@ -1,7 +1,7 @@
 // Runs of all kinds: filters that live in the address, a list without an end, and one act on all that match.
 import { get, post } from "../api.js";
 import { plural, words } from "../format.js";
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { KINDS } from "./kinds.js";
 import { ACTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay, useVisitor } from "../parts.js";
 import { go, queryOf } from "../router.js";
@@ -41,8 +41,8 @@ const row = (run) => html`<tr key=${run.id}>
   <${Cell} name="Status"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//>${run.outcome && run.outcome !== run.status && html` <span class="quiet">${words(run.outcome)}</span>`}<//>
   <${Cell} name="Waits for" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : NONE) : html`<${Why} of=${run.why} />`}<//>
   <${Cell} name="Progress"><${Progress} run=${run} /><//>
-  <${Cell} name="Last commit"><${Ago} at=${run.progress.moved_at} /><//>
-  <${Cell} name="Next step">${run.finished_at || !run.progress.next_due_at || run.status === "paused" ? NONE : html`<${Until} at=${run.progress.next_due_at} />`}<//>
+  <${Cell} name="Last commit">${run.progress.more_lanes ? NONE : html`<${Ago} at=${run.progress.moved_at} />`}<//>
+  <${Cell} name="Next step">${run.finished_at || run.progress.more_lanes || !run.progress.next_due_at || run.status === "paused" ? NONE : html`<${Until} at=${run.progress.next_due_at} />`}<//>
 </tr>`;
 
 function Filters({ filter, fixed, at }) {
@@ -63,7 +63,7 @@ function Filters({ filter, fixed, at }) {
   return html`<form class="filters" role="search" aria-label="Filter the runs" onSubmit=${(event) => event.preventDefault()}>
     ${!("kind" in fixed) && choice("kind", "Kind", Object.keys(KINDS))}
     ${choice("status", "Status", STATUSES)}
-    ${text("label", "Label", true)}
+    ${text("label", "Whole label", true)}
     ${seesAll && html`<button type="button" class="button plain" aria-pressed=${mine} onClick=${() => go(`${at}${queryOf({ ...unfixed(), created_by: mine ? "" : actor })}`, { quiet: true })}>Only mine</button>`}
     ${more
       ? html`${text("source", "Source")}${text("created_by", "Started by")}${time("created_from", "Begun from")}${time("created_before", "Begun before")}${time("finished_from", "Ended from")}${time("finished_before", "Ended before")}`
@@ -75,6 +75,7 @@ function Filters({ filter, fixed, at }) {
 function local(text) {
   if (!text) return "";
   const date = new Date(text);
+  if (Number.isNaN(date.getTime())) return "";
   return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }
 
@@ -102,12 +103,17 @@ function BulkForm({ filter, onClose }) {
     setPreview(null);
   };
 
+  useEffect(() => () => {
+    stop.asked = true; // whoever closes the dialog wants no more of it
+  }, []);
+
   const submit = async (event) => {
     event.preventDefault();
     setProblem(null);
+    let [done, refused] = [0, 0];
     try {
       if (preview === null) return setPreview(await ask("preview", null));
-      let [token, done, refused] = [preview.next, 0, 0];
+      let token = preview.next;
       while (token !== null && !stop.asked) {
         setWork({ done, refused, all: preview.count });
         const answer = await ask("apply", token);
@@ -118,6 +124,7 @@ function BulkForm({ filter, onClose }) {
       say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} refused because they had moved on` : ""}${stop.asked ? "; stopped before the rest" : ""}.`);
       onClose();
     } catch (error) {
+      if (done > 0) say(`${BULK[action]}: ${plural(done, "run")} done, then it stopped. ${error.message}`, "bad");
       setWork(null);
       setPreview(null);
       setProblem(error);
