@@ -65,15 +65,14 @@ def test_a_link_leads_through_the_login_to_its_view(page: Page, people: People) 
 
 
 def test_a_session_is_kept_lent_to_new_tabs_and_ends_in_all(
-    page: Page, people: People, watch: Watch, open_page: Callable[..., Page]
+    page: Page, people: People, watched: Callable[[Page], Page]
 ) -> None:
     page.goto("now")
     log_in(page, people.admin)
     page.reload()
     expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
 
-    second = page.context.new_page()
-    watch.follow(second)
+    second = watched(page.context.new_page())
     second.goto("gates")
     expect(second.get_by_role("heading", level=1, name="Gates")).to_be_visible()
 

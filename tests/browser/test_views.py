@@ -67,10 +67,9 @@ class Transfers:
 
 @pytest.mark.parametrize("path", ["now", "runs"])
 def test_the_first_view_is_light(
-    path: str, open_page: Callable[..., Page], people: People, seeded: Seeded, home_of: Callable[[Person], Home]
+    path: str, page: Page, people: People, seeded: Seeded, home_of: Callable[[Person], Home]
 ) -> None:
     """Of somebody whose browser has seen nothing of it before."""
-    page = open_page()
     page.add_init_script(home_of(people.admin).session)
     transfers = Transfers(page)
 
