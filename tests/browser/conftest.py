@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -66,7 +65,7 @@ def people(cloud: Scene) -> People:
 def seeded(cloud: Scene, people: People) -> seed.Seeded:
     """The tenant's runs in every state."""
     actors = [people.admin.actor, people.member.actor, people.other.actor]
-    return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors, ended=14)
+    return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors, ended=6)
 
 
 @pytest.fixture
@@ -97,12 +96,12 @@ def watched(watch: Watch, request: pytest.FixtureRequest) -> Iterator[Callable[[
 
 
 @pytest.fixture
-def open_page(chromium: Browser, cloud: Scene, people: People) -> Iterator[Callable[..., Page]]:
+def open_page(chromium: Browser, cloud: Scene, people: People) -> Iterator[Callable[[], Page]]:
     """A page in a browser of its own, which knows nothing yet."""
     contexts: list[BrowserContext] = []
 
-    def opened(**how: Any) -> Page:
-        contexts.append(chromium.new_context(base_url=console_url(cloud.address), **how))
+    def opened() -> Page:
+        contexts.append(chromium.new_context(base_url=console_url(cloud.address)))
         return contexts[-1].new_page()
 
     yield opened
@@ -111,7 +110,7 @@ def open_page(chromium: Browser, cloud: Scene, people: People) -> Iterator[Calla
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Page], watched: Callable[[Page], Page]) -> Page:
+def page(open_page: Callable[[], Page], watched: Callable[[Page], Page]) -> Page:
     return watched(open_page())
 
 
@@ -119,10 +118,12 @@ def page(open_page: Callable[..., Page], watched: Callable[[Page], Page]) -> Pag
 def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
     @cache
     def begun(person: Person) -> Home:
-        page = chromium.new_context(base_url=console_url(cloud.address)).new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page, watch = chromium.new_context(base_url=console_url(cloud.address)).new_page(), Watch()
+        watch.follow(page)
         page.goto("now")
         log_in(page, person)
+        watch.leave(page)
+        assert watch.complaints == []
         kept = page.evaluate("JSON.stringify(Object.entries(sessionStorage))")
         session = (
             f"if (sessionStorage.length === 0) for (const [name, kept] of {kept}) sessionStorage.setItem(name, kept)"
@@ -133,7 +134,7 @@ def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
 
 
 @pytest.fixture
-def enter(open_page: Callable[..., Page], watched: Callable[[Page], Page], home_of: Callable[[Person], Home]) -> Enter:
+def enter(open_page: Callable[[], Page], watched: Callable[[Page], Page], home_of: Callable[[Person], Home]) -> Enter:
     def entered(person: Person, view: str = "now", *, alone: bool = False) -> Page:
         home = home_of(person)
         page = watched(open_page() if alone else home.page)
