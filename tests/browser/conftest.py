@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -16,6 +15,8 @@ from infra.local.deploy import ROOT
 from tests.browser import seed
 from tests.browser.chromium import NONE_TO_BE_HAD, NoChromium, browser, find, this_machine
 from tests.support.browser import (
+    DESK,
+    HIDE,
     PATIENCE_MS,
     Enter,
     Home,
@@ -64,7 +65,7 @@ def people(cloud: Scene) -> People:
 def seeded(cloud: Scene, people: People) -> seed.Seeded:
     """The tenant's runs in every state."""
     actors = [people.admin.actor, people.member.actor, people.other.actor]
-    return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors, ended=14)
+    return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors, ended=6)
 
 
 @pytest.fixture
@@ -73,65 +74,74 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def open_page(
-    chromium: Browser, cloud: Scene, people: People, watch: Watch, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Page]]:
-    """A page of a visitor whom nobody knows yet, or one more in a `context`. At the end none may have complained."""
+def watched(watch: Watch, request: pytest.FixtureRequest) -> Iterator[Callable[[Page], Page]]:
+    """Pages that a test uses: at its end none may have complained. A test that fails leaves pictures of them."""
     pages: list[Page] = []
-    contexts: list[BrowserContext] = []
 
-    def opened(context: BrowserContext | None = None, **how: Any) -> Page:
-        if context is None:
-            context = chromium.new_context(base_url=console_url(cloud.address), **how)
-            contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        page.set_default_navigation_timeout(4 * PATIENCE_MS)  # the first visit starts a function for every file
-        watch.follow(page)
-        pages.append(page)
+    def follow(page: Page) -> Page:
+        if page not in pages:
+            watch.follow(page)
+            pages.append(page)
         return page
 
-    yield opened
+    yield follow
     report = request.node.stash.get(OUTCOME, None)
     for number, page in enumerate(pages):
         if report is not None and report.failed:
             name = re.sub(r"[^\w-]+", "_", request.node.name)
             page.screenshot(path=FAILED / f"{name}-{number}.png")
-        page.close()
-    for context in contexts:
-        context.close()
+        watch.leave(page)
+        page.evaluate(HIDE, True)  # a tab that stays open asks for nothing meanwhile
     assert watch.complaints == []
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Page]) -> Page:
-    return open_page()
+def open_page(chromium: Browser, cloud: Scene, people: People) -> Iterator[Callable[[], Page]]:
+    """A page in a browser of its own, which knows nothing yet."""
+    contexts: list[BrowserContext] = []
+
+    def opened() -> Page:
+        contexts.append(chromium.new_context(base_url=console_url(cloud.address)))
+        return contexts[-1].new_page()
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def page(open_page: Callable[[], Page], watched: Callable[[Page], Page]) -> Page:
+    return watched(open_page())
 
 
 @pytest.fixture(scope="session")
 def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
     @cache
     def begun(person: Person) -> Home:
-        context = chromium.new_context(base_url=console_url(cloud.address))
-        page = context.new_page()
+        page, watch = chromium.new_context(base_url=console_url(cloud.address)).new_page(), Watch()
+        watch.follow(page)
         page.goto("now")
         log_in(page, person)
+        watch.leave(page)
+        assert watch.complaints == []
         kept = page.evaluate("JSON.stringify(Object.entries(sessionStorage))")
-        page.close()
         session = (
             f"if (sessionStorage.length === 0) for (const [name, kept] of {kept}) sessionStorage.setItem(name, kept)"
         )
-        return Home(context, session)
+        return Home(page, session)
 
     return begun
 
 
 @pytest.fixture
-def enter(open_page: Callable[..., Page], home_of: Callable[[Person], Home]) -> Enter:
+def enter(open_page: Callable[[], Page], watched: Callable[[Page], Page], home_of: Callable[[Person], Home]) -> Enter:
     def entered(person: Person, view: str = "now", *, alone: bool = False) -> Page:
         home = home_of(person)
-        page = open_page(None if alone else home.context)
-        page.add_init_script(home.session)
+        page = watched(open_page() if alone else home.page)
+        if alone:
+            page.add_init_script(home.session)
+        page.set_viewport_size(DESK)
+        page.emulate_media(color_scheme="light")
         page.goto(view)
         expect(page.get_by_role("navigation", name="Views")).to_be_visible()
         settled(page)

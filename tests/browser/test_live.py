@@ -7,7 +7,7 @@ import threading
 from playwright.sync_api import Page, Request, expect
 
 from tests.browser import seed
-from tests.support.browser import Enter, People, Watch, expect_state, settled
+from tests.support.browser import HIDE, Enter, People, Watch, expect_state, settled
 from tests.support.scene import Scene
 
 
@@ -36,10 +36,13 @@ def test_the_end_of_a_run_appears_after_the_network_was_cut(
 
 def test_the_list_shows_what_begins_while_somebody_looks(enter: Enter, people: People, cloud: Scene) -> None:
     admin = people.admin
-    page = enter(admin, "runs?label=Begun+meanwhile")
+    page = enter(admin, "runs?label=Begun+meanwhile", alone=True)
+    page.clock.install()
+    page.reload()
     expect(page.get_by_text("No run matches.")).to_be_visible()
 
     seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Begun meanwhile", by=admin.actor)
+    page.clock.run_for(10_000)
 
     expect(page.get_by_role("link", name="Begun meanwhile")).to_be_visible()
 
@@ -63,13 +66,6 @@ def test_what_cannot_be_had_is_asked_for_again_but_not_without_a_pause(
     page.clock.run_for(10_000)
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_role("link", name="Nightly, natural stones").first).to_be_visible()
-
-
-HIDE = """(hidden) => {
-    Object.defineProperty(document, "visibilityState", { value: hidden ? "hidden" : "visible", configurable: true });
-    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
-    document.dispatchEvent(new Event("visibilitychange"));
-}"""
 
 
 def test_a_tab_that_nobody_sees_asks_nothing(enter: Enter, people: People, cloud: Scene) -> None:

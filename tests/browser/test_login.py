@@ -25,16 +25,20 @@ ADMINS = [*EVERYBODY, "Audit", "Health", "People"]
     ],
 )
 def test_each_role_enters_and_is_offered_what_it_may_see(
-    page: Page, people: People, who: str, role: str, offered: list[str]
+    enter: Enter, people: People, who: str, role: str, offered: list[str]
 ) -> None:
     person = getattr(people, who)
-    page.goto("now")
-    log_in(page, person)
+    page = enter(person)
 
     expect(page.get_by_text(f"{person.email}, {role}")).to_be_visible()
     links = page.get_by_role("navigation", name="Views").get_by_role("listitem")
     assert links.all_inner_texts() == offered
-    for name in [*offered[1:], offered[0]]:
+
+
+def test_every_view_is_a_click_away(enter: Enter, people: People) -> None:
+    page = enter(people.admin)
+    links = page.get_by_role("navigation", name="Views")
+    for name in [*ADMINS[1:], ADMINS[0]]:
         links.get_by_role("link", name=name, exact=True).click()
         expect(page.get_by_role("heading", level=1, name=name)).to_be_focused()
     settled(page)
@@ -65,15 +69,14 @@ def test_a_link_leads_through_the_login_to_its_view(page: Page, people: People) 
 
 
 def test_a_session_is_kept_lent_to_new_tabs_and_ends_in_all(
-    page: Page, people: People, watch: Watch, open_page: Callable[..., Page]
+    page: Page, people: People, watched: Callable[[Page], Page]
 ) -> None:
     page.goto("now")
     log_in(page, people.admin)
     page.reload()
     expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
 
-    second = page.context.new_page()
-    watch.follow(second)
+    second = watched(page.context.new_page())
     second.goto("gates")
     expect(second.get_by_role("heading", level=1, name="Gates")).to_be_visible()
 

@@ -18,7 +18,7 @@ from tests.support.scene import Scene
 MOST_BYTES = 150_000
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+@pytest.mark.parametrize("view", [view for view in VIEWS if not view.twin], ids=lambda view: view.name)
 def test_a_view_keeps_nobody_out(view: View, enter: Enter, people: People, seeded: Seeded) -> None:
     """That nothing is wrong in its console, its requests and with its policy is watched, as in every test."""
     page = enter(getattr(people, view.who), view.at(seeded))
@@ -67,10 +67,9 @@ class Transfers:
 
 @pytest.mark.parametrize("path", ["now", "runs"])
 def test_the_first_view_is_light(
-    path: str, open_page: Callable[..., Page], people: People, seeded: Seeded, home_of: Callable[[Person], Home]
+    path: str, page: Page, people: People, seeded: Seeded, home_of: Callable[[Person], Home]
 ) -> None:
     """Of somebody whose browser has seen nothing of it before."""
-    page = open_page()
     page.add_init_script(home_of(people.admin).session)
     transfers = Transfers(page)
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
+from weakref import WeakSet
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, Response, ViewportSize, expect
+from playwright.sync_api import ConsoleMessage, Error, Page, Request, Response, ViewportSize, expect
 
 from infra.local.cloud import Address
 from infra.local.people import let_in, pool_user
@@ -71,6 +72,14 @@ def make_people(address: Address) -> People:
     )
 
 
+# What a browser says of a tab that is behind another one.
+HIDE = """(hidden) => {
+    Object.defineProperty(document, "visibilityState", { value: hidden ? "hidden" : "visible", configurable: true });
+    Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
 class Watch:
     """Everything that is wrong with a page while somebody uses it. What a test provokes it announces first."""
 
@@ -80,17 +89,30 @@ class Watch:
             console.error(`CSP: ${event.effectiveDirective} blocked ${event.blockedURI} ${event.sample}`));
     """
 
+    _told: ClassVar[WeakSet[Page]] = WeakSet()
+
     def __init__(self) -> None:
         self.complaints: list[str] = []
         self._expected: list[tuple[int, str]] = []
         self._is_cut = False
 
     def follow(self, page: Page) -> None:
-        page.add_init_script(self.TELL_VIOLATIONS)
-        page.on("console", self._console)
-        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("requestfailed", self._request_failed)
-        page.on("response", self._response)
+        if page not in self._told:
+            page.add_init_script(self.TELL_VIOLATIONS)
+            self._told.add(page)
+        for event, listener in self._listeners():
+            page.on(event, listener)
+
+    def leave(self, page: Page) -> None:
+        """Somebody else looks at this page from now on."""
+        for event, listener in self._listeners():
+            page.remove_listener(event, listener)
+
+    def _listeners(self) -> list[tuple[Any, Any]]:
+        return [
+            ("console", self._console), ("pageerror", self._page_error),
+            ("requestfailed", self._request_failed), ("response", self._response),
+        ]  # fmt: skip
 
     def expects(self, status: int, path: str) -> None:
         """Answers of this status at paths with this in them are what the test is about."""
@@ -111,6 +133,9 @@ class Watch:
         # Answers and failures are judged by themselves, below, where it is known what they are.
         if message.type in {"error", "warning"} and not message.text.startswith("Failed to load resource"):
             self.complaints.append(f"console {message.type}: {message.text} ({message.location})")
+
+    def _page_error(self, error: Error) -> None:
+        self.complaints.append(f"uncaught: {error}")
 
     def _request_failed(self, request: Request) -> None:
         # A page aborts what it no longer wants to know.
@@ -199,9 +224,9 @@ def expect_state(page: Page, word: str, timeout: float = PATIENCE_MS) -> None:
 
 
 class Enter(Protocol):
-    """`enter(people.admin, "runs")`: a tab of that person's, logged in, at that view.
+    """`enter(people.admin, "runs")`: the tab that this person has open all day, at that view.
 
-    `alone`: in a browser that no other test has used or will use, for whoever moves its clock.
+    `alone`: one in a browser that no other test has used or will use, for whoever moves its clock.
     """
 
     def __call__(self, person: Person, view: str = "now", *, alone: bool = False) -> Page: ...
@@ -209,7 +234,7 @@ class Enter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A browser that somebody has logged in with: it has seen the console, and `session` gives a new tab his session."""
+    """The tab that somebody has open all day, and a script that gives another browser his session."""
 
-    context: BrowserContext
+    page: Page
     session: str

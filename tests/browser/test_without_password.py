@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -27,10 +27,7 @@ def hosted_page(cloud: Scene) -> Iterator[None]:
     functions.update_function_configuration(FunctionName=API, Environment={"Variables": before})
 
 
-def test_the_issuers_page_sends_people_back_to_where_they_were_going(
-    people: People, open_page: Callable[..., Page], watch: Watch
-) -> None:
-    page = open_page()
+def test_the_issuers_page_sends_people_back_to_where_they_were_going(page: Page, people: People, watch: Watch) -> None:
     page.goto("runs?status=failed")
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/oauth2/authorize?*code_challenge_method=S256*")
@@ -54,8 +51,7 @@ def test_the_issuers_page_sends_people_back_to_where_they_were_going(
     expect(page.get_by_role("heading", level=1, name="Runs")).to_be_visible()
 
 
-def test_an_answer_that_nobody_asked_for_lets_nobody_in(open_page: Callable[..., Page]) -> None:
-    page = open_page()
+def test_an_answer_that_nobody_asked_for_lets_nobody_in(page: Page) -> None:
     page.goto("now?code=stolen&state=of-somebody-else")
 
     expect(page.get_by_role("alert")).to_contain_text("not for this tab")
