@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 from playwright.sync_api import Browser, Page, ViewportSize
 
@@ -20,7 +20,6 @@ from tests.support.scene import Scene, local_cloud
 PICTURES = ROOT / ".local" / "screenshots"
 DOCS = ROOT / "docs" / "images"
 IN_DOCS = {"now-light": "console-now", "ingestion-dark": "console-ingestion"}
-MOST_BYTES = 200_000
 HIGHEST = 2_600
 LOOKS: dict[str, tuple[str, ViewportSize]] = {
     "light": ("light", DESK),
@@ -47,11 +46,8 @@ def main(arguments: list[str]) -> int:
         actors = [people.admin.actor, people.member.actor, people.other.actor]
         seeded = seed.every_state(scene.address.database_url, people.admin.tenant_id, actors)
         ingest(scene, people.admin)
-        Photographer(chromium, scene, people, seeded).tour(wanted)
+        Photographer(chromium, scene, people, seeded, IN_DOCS if options.docs else {}).tour(wanted)
     print(f"{len(wanted) * len(LOOKS)} pictures in {PICTURES.relative_to(ROOT)}  ({elapsed():.0f} s)")
-    if options.docs:
-        for name, target in IN_DOCS.items():
-            keep_for_docs(PICTURES / f"{name}.png", DOCS / f"{target}.png")
     return 0
 
 
@@ -64,8 +60,12 @@ def ingest(scene: Scene, person: Person) -> None:
 
 
 class Photographer:
-    def __init__(self, chromium: Browser, scene: Scene, people: People, seeded: Seeded) -> None:
-        self._chromium, self._people, self._seeded = chromium, people, seeded
+    """`in_docs`: of which of them the first screenful is kept for the documents."""
+
+    def __init__(
+        self, chromium: Browser, scene: Scene, people: People, seeded: Seeded, in_docs: Mapping[str, str]
+    ) -> None:
+        self._chromium, self._people, self._seeded, self._in_docs = chromium, people, seeded, in_docs
         self._url = console_url(scene.address)
 
     def tour(self, views: list[View]) -> None:
@@ -102,15 +102,9 @@ class Photographer:
         page.set_viewport_size({"width": size["width"], "height": max(size["height"], min(whole, HIGHEST))})
         page.screenshot(path=PICTURES / f"{view.name}-{look}.png", animations="disabled")
         page.set_viewport_size(size)
+        if f"{view.name}-{look}" in self._in_docs:
+            page.screenshot(path=DOCS / f"{self._in_docs[f'{view.name}-{look}']}.png", animations="disabled")
         print(f"  {view.name}-{look}.png", flush=True)
-
-
-def keep_for_docs(picture: Path, target: Path) -> None:
-    size = picture.stat().st_size
-    assert size < MOST_BYTES, f"{picture.name} has {size:,} bytes, and {MOST_BYTES:,} are allowed in the documents"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(picture.read_bytes())
-    print(f"  {target.relative_to(ROOT)}  ({size:,} bytes)")
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ function Lines({ lines }) {
   <//>`;
 }
 
-const said = (data) => Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${words(name)}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ");
+const said = (data) => Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${words(name)}: ${value.message ?? (typeof value === "object" ? JSON.stringify(value) : value)}`).join(" · ");
 
 const Calls = ({ of }) => html`<${Section} title="Remote calls" note="each happens once, whatever is delivered twice">
   <${Table} caption="Remote calls" columns=${["Key", "Kind", "Remote id", "Intended", "Answered", "Cleaned"]}><tbody>${of.map((call) => html`<tr key=${`${call.epoch} ${call.key}`}>
