@@ -101,7 +101,9 @@ def test_a_repair_within_five_minutes_is_delivered(scene: Scene) -> None:
     queue = scene.runs.ports.relay.queue_of("page_ingest")
     again = Outgoing(body=baton.to_json(), group=baton.group(), dedup_id=baton.dedup_id())
     assert scene.runs.ports.queue.send(queue, [again]) == [], "accepted"
-    assert depth(scene, queue) == 0, "and swallowed"
+    scene.wait(run_id, lambda now: stands_still(scene, now))
+    (still,) = [lane for lane in scene.lanes(run_id) if lane["id"] == lost["id"]]
+    assert (still["status"], still["seq"]) == ("active", lost["seq"]), "and swallowed"
 
     scene.pass_time(run_id, 200)
     scene.tick()
@@ -116,7 +118,7 @@ def test_aws_killed_and_empty_again_and_the_run_completes(scene: Scene) -> None:
 
     scene.cloud.ministack.crash()
     scene.cloud.ministack.launch()
-    scene.cloud.deploy()
+    scene.deploy_again()
 
     assert not scene.runs.progress(run_id).ended
     scene.pass_time(run_id, 200)
@@ -148,10 +150,12 @@ def test_functions_enter_the_database_as_the_workers_role(scene: Scene) -> None:
 
 
 def stands_still(scene: Scene, now: Progress) -> bool:
-    """Nothing lies in a queue and nobody is at work, though the run has not ended."""
+    """Nothing lies in a queue, nobody is at work and nothing is about to be sent, though the run has not ended."""
     queue = scene.runs.ports.relay.queue_of("page_ingest")
-    still = len(now.lanes) > 2 and not any(lane["at_work"] for lane in now.lanes)
-    return still and depth(scene, queue) == 0 and not now.ended
+    if now.ended or len(now.lanes) <= 2 or any(lane["at_work"] for lane in now.lanes) or depth(scene, queue):
+        return False
+    open_lanes = [lane for lane in scene.lanes(now.run["id"]) if lane["status"] == "active"]
+    return all(lane["sent_at"] for lane in open_lanes) and not depth(scene, queue)
 
 
 def depth(scene: Scene, queue: str) -> int:

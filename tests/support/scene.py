@@ -30,9 +30,16 @@ class Scene:
 
     def __init__(self, cloud: Cloud, outputs: Mapping[str, str]) -> None:
         self.cloud = cloud
-        self.address: Address = cloud.address(os.getpid(), outputs)
-        self.runs = Runs(self.address)
+        self._enter(outputs)
         self.begin()
+
+    def deploy_again(self) -> None:
+        """Into an AWS that is empty again: what it makes has other names."""
+        self._enter(self.cloud.deploy().outputs)
+
+    def _enter(self, outputs: Mapping[str, str]) -> None:
+        self.address: Address = self.cloud.address(os.getpid(), outputs)
+        self.runs = Runs(self.address)
 
     def begin(self) -> None:
         self.tenant: UUID = new_id()
