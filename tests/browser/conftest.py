@@ -169,4 +169,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.when == "call":
         item.stash[OUTCOME] = report
+    if report.skipped and NONE_TO_BE_HAD in str(report.longrepr):
+        report.longrepr = (__file__, 1, NONE_TO_BE_HAD)  # of one place, so that all of them are told in one line
     return report
