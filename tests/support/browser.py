@@ -80,6 +80,9 @@ HIDE = """(hidden) => {
 }"""
 
 
+ECHOES_OF_A_CUT = frozenset({"net::ERR_INTERNET_DISCONNECTED", "net::ERR_NETWORK_CHANGED", "net::ERR_FAILED"})
+
+
 class Watch:
     """Everything that is wrong with a page while somebody uses it. What a test provokes it announces first."""
 
@@ -94,7 +97,7 @@ class Watch:
     def __init__(self) -> None:
         self.complaints: list[str] = []
         self._expected: list[tuple[int, str]] = []
-        self._is_cut = False
+        self._was_cut = False
 
     def follow(self, page: Page) -> None:
         if page not in self._told:
@@ -120,14 +123,12 @@ class Watch:
 
     @contextmanager
     def network_cut(self, page: Page) -> Iterator[None]:
-        self._is_cut = True
+        self._was_cut = True
         page.context.set_offline(True)
         try:
             yield
         finally:
             page.context.set_offline(False)
-            page.evaluate("0")  # what failed meanwhile has been told by now
-            self._is_cut = False
 
     def _console(self, message: ConsoleMessage) -> None:
         # Answers and failures are judged by themselves, below, where it is known what they are.
@@ -138,8 +139,9 @@ class Watch:
         self.complaints.append(f"uncaught: {error}")
 
     def _request_failed(self, request: Request) -> None:
-        # A page aborts what it no longer wants to know.
-        if request.failure != "net::ERR_ABORTED" and not self._is_cut:
+        # A page aborts what it no longer wants to know; what a cut did may be told after it.
+        by_the_cut = self._was_cut and request.failure in ECHOES_OF_A_CUT
+        if request.failure != "net::ERR_ABORTED" and not by_the_cut:
             self.complaints.append(f"{request.method} {request.url}: {request.failure}")
 
     def _response(self, response: Response) -> None:
