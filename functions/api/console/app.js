@@ -31,7 +31,7 @@ function View({ of, ...rest }) {
         loaded.set(of, module.default);
         again((n) => n + 1);
       },
-      () => setProblem({ of, message: "This part of the page cannot be loaded; a new version may have been deployed. Load the page again." }),
+      () => setProblem({ of, message: "This part of the page cannot be loaded: you may be offline, or a new version was deployed. Load the page again." }),
     );
   }, [of]);
   const [broken, mend] = useErrorBoundary();
