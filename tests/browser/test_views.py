@@ -31,6 +31,18 @@ def test_a_view_keeps_nobody_out(view: View, enter: Enter, people: People, seede
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_a_view_keeps_nobody_out_by_any_rule_in_any_look(
+    view: View, enter: Enter, people: People, seeded: Seeded
+) -> None:
+    page = enter(getattr(people, view.who), view.at(seeded))
+    on_a_desk = serious_violations(page, in_the_dark=())
+    page.set_viewport_size(PHONE)
+
+    assert on_a_desk + serious_violations(page, in_the_dark=()) == []
+
+
 def test_a_dialog_takes_the_keyboard_and_gives_it_back(enter: Enter, people: People, seeded: Seeded) -> None:
     page = enter(people.admin, f"runs/{seeded.running}")
     button = page.get_by_role("button", name="Pause", exact=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -178,20 +179,19 @@ def settled(page: Page) -> None:
 SERIOUS = frozenset({"serious", "critical"})
 
 
-def serious_violations(page: Page) -> list[str]:
+def serious_violations(page: Page, in_the_dark: Sequence[str] = ("color-contrast",)) -> list[str]:
     """What axe-core finds that keeps people out, in light; and whether it can be read in the dark, where all else is the same.
 
-    Through the debugger: the page's own policy lets no script in.
+    `in_the_dark`: the rules there; none named are all. Through the debugger: the page's own policy lets no script in.
     """
+    asked = {"resultTypes": ["violations"], **({"runOnly": list(in_the_dark)} if in_the_dark else {})}
     protocol = page.context.new_cdp_session(page)
     try:
         _evaluate(protocol, AXE_SCRIPT)
         page.emulate_media(color_scheme="light")
         found = _evaluate(protocol, "axe.run(document, {resultTypes: ['violations']})")["violations"]
         page.emulate_media(color_scheme="dark")
-        found += _evaluate(protocol, "axe.run(document, {resultTypes: ['violations'], runOnly: ['color-contrast']})")[
-            "violations"
-        ]
+        found += _evaluate(protocol, f"axe.run(document, {json.dumps(asked)})")["violations"]
     finally:
         protocol.detach()
     return [
