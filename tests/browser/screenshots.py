@@ -88,6 +88,7 @@ class Photographer:
         )
         page = context.new_page()
         page.goto("now")
+        page.get_by_label("Email").wait_for()
         page.screenshot(path=PICTURES / f"login-{'phone' if size is PHONE else scheme}.png")
         log_in(page, person)
         return page

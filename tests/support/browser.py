@@ -81,7 +81,7 @@ HIDE = """(hidden) => {
 }"""
 
 
-ECHOES_OF_A_CUT = frozenset({"net::ERR_INTERNET_DISCONNECTED", "net::ERR_NETWORK_CHANGED", "net::ERR_FAILED"})
+ECHOES_OF_A_CUT = frozenset({"net::ERR_INTERNET_DISCONNECTED", "net::ERR_NETWORK_CHANGED"})
 
 
 class Watch:

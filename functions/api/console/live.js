@@ -1,6 +1,6 @@
 // What changes while somebody looks: asked again while the tab is seen, and a run's lines as they are written.
 import { Problem, get, now, send, willPass } from "./api.js";
-import { useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
+import { useEffect, useRef, useState } from "./vendor/preact.js";
 
 const seen = () => document.visibilityState === "visible";
 
@@ -17,7 +17,6 @@ export function useClock() {
 // An answer that is asked for again every few seconds. What was last known stays while the API does not answer.
 export function useAnswer(path, query = {}, every_s = 5) {
   const [state, setState] = useState({ data: null, problem: null });
-  const reload = useRef(() => {});
   const asked = JSON.stringify([path, query]);
   const known = useRef(asked);
   useEffect(() => {
@@ -40,7 +39,6 @@ export function useAnswer(path, query = {}, every_s = 5) {
     };
     const whenSeen = () => seen() && every_s && look();
     document.addEventListener("visibilitychange", whenSeen);
-    reload.current = look;
     look();
     return () => {
       ended.abort();
@@ -48,7 +46,7 @@ export function useAnswer(path, query = {}, every_s = 5) {
       document.removeEventListener("visibilitychange", whenSeen);
     };
   }, [asked, every_s]);
-  return { ...state, reload: useCallback(() => reload.current(), []) };
+  return state;
 }
 
 // A run's server-sent events. EventSource cannot send a token, so they are read here; the rules are its own: the last
@@ -122,7 +120,7 @@ export function follow(runId, { onSnapshot, onLine, onState }) {
 }
 
 // Reads a stream to its end; an event counts when its empty line has come. Answers `retry`, if it was said.
-export async function readEvents(stream, take) {
+async function readEvents(stream, take) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   let retry = null;

@@ -18,10 +18,10 @@ function decoded(text) {
 }
 
 // `to` is a path below the base with its query; `quiet`: the same view with other words in its address.
-export function go(to, { replace = false, quiet = false } = {}) {
+export function go(to, { quiet = false } = {}) {
   const url = new URL(withTenant(to), document.baseURI);
   if (url.href === location.href) return;
-  history[replace ? "replaceState" : "pushState"](null, "", url);
+  history.pushState(null, "", url);
   for (const listener of listeners) listener();
   if (!quiet) scrollTo(0, 0);
 }

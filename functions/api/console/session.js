@@ -8,7 +8,7 @@ const LENT_WITHIN_MS = 200;
 export const takesPassword = LOGIN.password_url !== "";
 
 // `isFinal`: asked again it would be the same. Else it was only the way there.
-export class NotLetIn extends Error {
+class NotLetIn extends Error {
   constructor(message, status = 0) {
     super(message);
     this.isFinal = status >= 400 && status < 500 && status !== 429;

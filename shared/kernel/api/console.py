@@ -29,7 +29,6 @@ TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 Url = Annotated[str, Field(pattern=r"^(https?://[\w.:/-]+)?$")]  # they go into a header
@@ -128,12 +127,12 @@ class Console:
         }
 
     def _page(self, path: str) -> File:
-        """Its base leads back to `/console/` from any view, wherever the API itself is mounted."""
+        """Its base leads back to `/console/` from any view, below whatever prefix a gateway takes off."""
         base = "../" * (path.count("/") - 1) or "./"
         ahead = "".join(
             f'<link rel="modulepreload" href="{ASSETS}/{self.version}/{name}">'
             for name in self.files
-            if name.endswith(("js", "mjs")) and not name.startswith("views/")
+            if name.endswith(".js") and not name.startswith("views/")
         )
         login = orjson.dumps(self.login.model_dump(exclude={"origins"})).decode()
         text = self.files[PAGE].content.decode()

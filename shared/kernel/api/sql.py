@@ -400,7 +400,8 @@ select
             'more', (select count(*) from found) > {MOST_OPEN}) from open) as open,
     (select count(*) from runs where (code is null or code = 'at_work') and late_since is null) as moving,
     (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
-        select code, held_by, action, count(*) as runs, min(until) as until, min(sentence) as sentence,
+        select code, held_by, action, count(*) as runs, min(until) as until,
+               (array_agg(sentence order by created_at, id))[1] as sentence,
                (array_agg(id order by created_at, id))[1] as run_id
         from runs where code <> 'at_work'
         group by code, held_by, action order by runs desc, code, held_by limit 20) w) as waiting,

@@ -121,7 +121,7 @@ function BulkForm({ filter, onClose }) {
         refused += Object.values(answer.refused).reduce((sum, n) => sum + n, 0);
         token = answer.next;
       }
-      say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} refused because they had moved on` : ""}${stop.asked ? "; stopped before the rest" : ""}.`);
+      say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} refused because they had moved on` : ""}${token === null ? "" : "; stopped before the rest"}.`);
       onClose();
     } catch (error) {
       if (done > 0) say(`${BULK[action]}: ${plural(done, "run")} done, then it stopped. ${error.message}`, "bad");
