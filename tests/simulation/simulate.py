@@ -29,7 +29,7 @@ from tests.simulation.scenario import (
     plain_scenario,
     redelivery_scenario,
 )
-from tests.simulation.world import World
+from tests.simulation.world import DidNotRun, World
 from tests.support.databases import as_user, server_admin
 
 PROGRESS_EVERY = 5_000
@@ -192,6 +192,9 @@ def main() -> int:
     except BrokenPromise as violation:
         print(f"VIOLATION {violation}", file=sys.stderr)
         return 1
+    except DidNotRun as problem:
+        print(f"DID NOT RUN {problem}", file=sys.stderr)
+        return 2
     took = time.monotonic() - began
     print(f"{seen.pop('schedules')} schedules on {args.store} in {took:.1f} s, 0 violations. It happened that:")
     for situation, times in sorted(seen.items()):

@@ -37,6 +37,7 @@ from shared.kernel.tick import tick
 from tests.simulation.faults import ANYWHERE, AT_COMMIT, AT_SEND, IN_TRANSACTION, Fault, Faults, RandomFaults
 from tests.simulation.invariants import Invariants, Violation
 from tests.simulation.scenario import Action, Scenario
+from tests.support.sql_errors import is_no_sql
 from tests.support.tally import tally_kind
 
 T = TypeVar("T")
@@ -51,6 +52,19 @@ EMPTY = Contents(visible=(), in_flight=(), delayed=())
 
 class Crash(BaseException):
     """The process is gone. It is never caught by product code, which catches Exception at most."""
+
+
+class DidNotRun(BaseException):
+    """Postgres did not understand a statement: a schedule that goes on would blame a rule for it."""
+
+
+def ask(method: Callable[..., T], args: tuple[Any, ...]) -> T:
+    try:
+        return method(*args)
+    except DatabaseError as error:
+        if is_no_sql(error):
+            raise DidNotRun(error.args[0].get("M")) from error
+        raise
 
 
 class Actor:
@@ -514,7 +528,7 @@ class FaultyStore:
         def statement(*args: Any) -> Any:
             def effect() -> Any:
                 world.invariants.before(name, args)
-                result = method(*args)
+                result = ask(method, args)
                 world.store.dirty = True  # type: ignore[attr-defined]
                 world.invariants.after(name, args, result)
                 return result
@@ -553,7 +567,7 @@ class FaultyTx:
             if fault is not None:
                 world._before(fault, actor, lambda: ConnectionResetError("statement"))
             world.invariants.before(name, args)
-            result = method(*args)
+            result = ask(method, args)
             world.invariants.after(name, args, result)
             world._note(f"tx.{name}", result)
             return result
