@@ -8,7 +8,11 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import multiprocessing.connection
+import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -160,18 +164,44 @@ def simulate(store: str, count: int, base: int, mode: str = "") -> Counter[str]:
     return seen
 
 
-def _share(job: tuple[str, int, int, str]) -> Counter[str]:
-    return simulate(*job)
+def _share(job: tuple[str, int, int, str]) -> Counter[str] | BrokenPromise | DidNotRun:
+    try:
+        return simulate(*job)
+    except (BrokenPromise, DidNotRun) as end:  # a pool only carries an Exception by raising it
+        return end
+
+
+def _end(*_: object) -> None:
+    sys.exit(1)
+
+
+def _end_with_the_parent() -> None:
+    """A worker ends in good order, with the server that it started, when it is told to or when its parent is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)  # to leave in good order; the signal may have come where nothing can be raised
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def simulate_on_all_cores(store: str, count: int, base: int, jobs: int, mode: str = "") -> Counter[str]:
     """The same number of schedules, shared out with seeds far apart."""
     share = -(-count // jobs)
-    if jobs == 1:
-        return simulate(store, count, base, mode)
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        parts = pool.imap_unordered(_share, [(store, share, base + job * 1_000_000, mode) for job in range(jobs)])
-        return sum(parts, Counter())
+    shares = [(store, share, base + job * 1_000_000, mode) for job in range(jobs)]
+    seen: Counter[str] = Counter()
+    with multiprocessing.get_context("spawn").Pool(jobs, _end_with_the_parent) as pool:
+        for part in pool.imap_unordered(_share, shares):
+            if not isinstance(part, Counter):
+                raise part
+            seen.update(part)
+    return seen
 
 
 def main() -> int:
@@ -183,6 +213,7 @@ def main() -> int:
     parser.add_argument("--mode", default="", choices=("", *DRAW), help="only schedules of this mode")
     parser.add_argument("--replay", help="one schedule by its name; prints its trace")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
     began = time.monotonic()
     try:
         if args.replay:
