@@ -185,8 +185,8 @@ def judge(lane: LaneFacts, *, backlog: bool = False) -> Judgement:
     if lane.lease_until is not None:
         # The lease is longer than a function may run: whoever held it is dead, and its message blocks its group.
         return _send(lane, Verdict.LEASE_RAN_OUT, resend_no=lane.resend_no + 1, resends=lane.resends)
-    if _outlives_its_deadline(lane) and lane.deadline_at is not None and lane.deadline_at <= now:
-        return _send(lane, Verdict.EXPIRED, resend_no=lane.resend_no + 1, resends=lane.resends, due_now=True)
+    if _waits_in_vain(lane):
+        return _send(lane, Verdict.EXPIRED, resend_no=lane.resend_no + 1, resends=lane.resends)
     if lane.sent_at is None and lane.next_due_at - PROMOTE_BEFORE > now:
         return _leave(lane, Verdict.LATER, lane.next_due_at - PROMOTE_BEFORE)
     if lane.sent_at is None and lane.next_due_at > now:
@@ -207,9 +207,9 @@ def resend_interval(resends: int) -> timedelta:
     return min(LONGEST_RESEND, FIRST_RESEND * (1 << doublings))
 
 
-def _outlives_its_deadline(lane: LaneFacts) -> bool:
-    """Whether it waits for longer than it may live. A canceled lane ends by itself, however long that takes."""
-    return lane.deadline_at is not None and lane.next_due_at > lane.deadline_at and lane.cancel_at is None
+def _waits_in_vain(lane: LaneFacts) -> bool:
+    """Whether its own deadline has come before its turn. A canceled lane has no deadline any more."""
+    return lane.deadline_at is not None and lane.deadline_at <= lane.now < lane.next_due_at and lane.cancel_at is None
 
 
 def _leave(lane: LaneFacts, verdict: Verdict, check_at: datetime | None) -> Judgement:
@@ -220,7 +220,8 @@ def _leave(lane: LaneFacts, verdict: Verdict, check_at: datetime | None) -> Judg
     )
 
 
-def _send(lane: LaneFacts, verdict: Verdict, *, resend_no: int, resends: int, due_now: bool = False) -> Judgement:
+def _send(lane: LaneFacts, verdict: Verdict, *, resend_no: int, resends: int) -> Judgement:
+    due_now = _waits_in_vain(lane)
     due_at = lane.now if due_now else max(lane.next_due_at, lane.now)
     return Judgement(
         verdict=verdict,
@@ -234,9 +235,10 @@ def _send(lane: LaneFacts, verdict: Verdict, *, resend_no: int, resends: int, du
 
 
 def _by_its_deadline(lane: LaneFacts, check_at: datetime) -> datetime:
-    if lane.deadline_at is None or lane.deadline_at <= lane.now or not _outlives_its_deadline(lane):
+    deadline_at = lane.deadline_at
+    if deadline_at is None or not lane.now < deadline_at < lane.next_due_at or lane.cancel_at is not None:
         return check_at
-    return min(check_at, lane.deadline_at)
+    return min(check_at, deadline_at)
 
 
 def settlement(run: Run, lanes: Sequence[Lane], verdict: Settlement) -> Settlement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from shared.kernel import db
 from shared.kernel.catalogue import Catalogue, Kind
@@ -20,7 +21,6 @@ from shared.kernel.model import (
     DueRun,
     Ending,
     Judgement,
-    LaneFacts,
     Place,
     Problem,
     Run,
@@ -35,8 +35,8 @@ LEAST_S = 1.0  # however little is left: a tick that does nothing at all would h
 MOST_SUMMED_S = 3600.0  # what was not summed up for longer stays so
 IDLE_S = 60.0  # the database ends a transaction that idles longer
 BACKLOG_S = 120.0  # turns that waited so long to be taken stood in a queue behind others
-COPIES_A_TICK = 100  # of a kind that nobody works on: enough to find out that its batons are lost, too few to pile up
-REFUSED = "refused"  # in the report: lanes whose baton the queue did not take
+# In the report, beside the verdicts: lanes whose baton the queue did not take, and lanes that could not be judged.
+REFUSED, SET_ASIDE = "refused", "set_aside"
 
 
 @dataclass(slots=True)
@@ -88,19 +88,24 @@ class _Lanes:
     place: Place = field(default_factory=Place)
     closed_to: set[str] = field(default_factory=set)  # kinds whose queue takes nothing
     closed_to_delays: bool = False
-    waits: dict[str, float | None] = field(default_factory=dict)
-    copies: Counter[str] = field(default_factory=Counter)
+    backlogs: dict[str, bool] = field(default_factory=dict)
 
     def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
         """False: there are no more."""
         places: list[Place] = []
+
+        def lock(tx: Tx) -> list[UUID]:
+            batch = self.ports.relay.tick_batch
+            places[:] = tx.lock_due_lanes(batch, self.place, sorted(self.closed_to), self.closed_to_delays)
+            return [place.id for place in places]
+
         try:
-            judgements = self._judge_batch(places)
+            judgements = self._judge(lock)
         except Exception as error:
             if db.is_disconnect(error) or not places:
                 raise
             logger.exception("a batch of lanes could not be judged; they are judged one by one")
-            judgements = [judgement for place in places if in_time() for judgement in self._judge_one(place)]
+            judgements = [judgement for place in places if in_time() for judgement in self._judge_one(place.id)]
         if not places:
             return False
         point(Point.TICK_COMMITTED)
@@ -109,46 +114,47 @@ class _Lanes:
         point(Point.TICK_SENT)
         return len(places) == self.ports.relay.tick_batch
 
-    def _judge_batch(self, places: list[Place]) -> list[Judgement]:
-        """Lock, then judge in a second statement, because a run must be read after its lane is locked."""
-        batch = self.ports.relay.tick_batch
-        with self.ports.store.begin(None) as tx:
-            places += tx.lock_due_lanes(batch, self.place, sorted(self.closed_to), self.closed_to_delays)
-            return self._judge(tx, places) if places else []
-
-    def _judge_one(self, place: Place) -> list[Judgement]:
+    def _judge_one(self, lane_id: UUID) -> list[Judgement]:
         """A lane that cannot be judged is left for later: it must not stand in the way of the others."""
         try:
-            with self.ports.store.begin(None) as tx:
-                return self._judge(tx, [place]) if tx.lock_lane(place.id) else []
+            return self._judge(lambda tx: [lane_id] if tx.lock_lane(lane_id) else [])
         except Exception:
-            logger.exception("a lane could not be judged", extra={"lane": str(place.id)})
-            self.report.lanes["set_aside"] += 1
-            _quietly(lambda: self.ports.store.set_lane_aside(place.id), "a lane could not be set aside")
+            logger.exception("a lane could not be judged", extra={"lane": str(lane_id)})
+            self.report.lanes[SET_ASIDE] += 1
+            _quietly(lambda: self.ports.store.set_lane_aside(lane_id), "a lane could not be set aside")
             return []
 
-    def _judge(self, tx: Tx, places: Sequence[Place]) -> list[Judgement]:
-        point(Point.TICK_LOCKED)
-        facts = tx.facts([place.id for place in places])
-        unknown = {lane.kind for lane in facts if lane.resends >= PATIENT_RESENDS} - self.waits.keys()
-        if unknown:
-            waits = tx.longest_waits(sorted(unknown), self.ports.relay.lease_s)
-            self.waits |= {kind: waits.get(kind) for kind in unknown}
-        judgements = [judge(lane, backlog=self._is_backlog(lane)) for lane in facts]
-        tx.apply_judgements(judgements)
-        point(Point.TICK_JUDGED)
-        return judgements
+    def _judge(self, lock: Callable[[Tx], list[UUID]]) -> list[Judgement]:
+        """Lock, then judge in a second statement, because a run must be read after its lane is locked.
 
-    def _is_backlog(self, lane: LaneFacts) -> bool:
-        """Whether its baton may still lie in the queue. It may not where turns of its kind are taken soon after they are
-        sent. Where none is taken at all nobody knows, and a few copies at a time find out."""
-        if lane.resends < PATIENT_RESENDS:
-            return False
-        waited_s = self.waits[lane.kind]
+        Where it matters whether there is a backlog, that is found out first, and with no lock held.
+        """
+        while True:
+            with self.ports.store.begin(None) as tx:
+                lane_ids = lock(tx)
+                if not lane_ids:
+                    return []
+                point(Point.TICK_LOCKED)
+                facts = tx.facts(lane_ids)
+                doubtful = {lane.kind for lane in facts if lane.resends > PATIENT_RESENDS} - self.backlogs.keys()
+                if not doubtful:
+                    judgements = [judge(lane, backlog=self.backlogs.get(lane.kind, False)) for lane in facts]
+                    tx.apply_judgements(judgements)
+                    point(Point.TICK_JUDGED)
+                    return judgements
+                waits = tx.longest_waits(sorted(doubtful), self.ports.relay.lease_s)
+            self.backlogs |= {kind: self._has_backlog(kind, waits.get(kind)) for kind in sorted(doubtful)}
+
+    def _has_backlog(self, kind: str, waited_s: float | None) -> bool:
+        """Whether batons that nobody has claimed may still lie in the queue. They do not where turns are taken soon after
+        they are sent; where none is taken, the queue is asked; without its answer nothing is multiplied."""
         if waited_s is not None:
             return waited_s >= BACKLOG_S
-        self.copies[lane.kind] += 1
-        return self.copies[lane.kind] > COPIES_A_TICK
+        try:
+            return not self.ports.queue.is_empty(self.ports.relay.queue_of(kind))
+        except Exception:
+            logger.exception("a queue does not say whether it is empty", extra={"kind": kind})
+            return True
 
     def _send(self, judgements: Sequence[Judgement]) -> None:
         """A queue that takes nothing is left alone for the rest of the tick, and so are the lanes that need it."""

@@ -432,18 +432,23 @@ def test_an_ended_lane_is_not_marked(house: House) -> None:
 # Runs and lanes.
 
 
-@pytest.mark.parametrize(("delay_s", "sent", "check_s"), [(0, True, 90), (900, True, 990), (900.5, False, 780)])
-def test_new_lanes_are_sent_up_to_900_seconds(house: House, delay_s: float, sent: bool, check_s: float) -> None:
+@pytest.mark.parametrize(
+    ("delay_s", "limit_s", "sent", "check_s"),
+    [(0, 800, True, 90), (900, 1000, True, 990), (900.5, 800, False, 780), (900.5, 60, False, 60), (0, 60, True, 60)],
+)
+def test_new_lanes_are_sent_up_to_900_seconds_and_looked_at_by_their_deadline(
+    house: House, delay_s: float, limit_s: int, sent: bool, check_s: float
+) -> None:
     run_id = house.start()
     with house.store.begin(ALICE) as tx:
         run = tx.lock_run(run_id, ALICE)
         assert run is not None
-        (due,) = tx.insert_lanes(run, [(new_id(), NewLane(key="x", delay_s=delay_s, time_limit_s=60))], 17)
+        (due,) = tx.insert_lanes(run, [(new_id(), NewLane(key="x", delay_s=delay_s, time_limit_s=limit_s))], 17)
 
     lane = house.lane(run_id, "x")
     assert due.delay_s == pytest.approx(delay_s)
     assert (lane.sent_at is not None, lane.max_steps, lane.cancel_at) == (sent, 17, None)
-    assert (lane.deadline_at - lane.created_at).total_seconds() == 60
+    assert (lane.deadline_at - lane.created_at).total_seconds() == limit_s
     assert seconds_from_now(house, run_id, "check_at", "x") == pytest.approx(check_s, abs=1)
 
 
