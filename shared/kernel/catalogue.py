@@ -60,7 +60,7 @@ def _no_gates(turn: Turn) -> Sequence[str]:  # noqa: ARG001 - the shape of gates
     return ()
 
 
-def _nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
+def nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
     return ()
 
 
@@ -72,7 +72,7 @@ class Kind:
     take_step: Callable[[Turn, Outside], Decision]
     start: Callable[[Tx, UUID, Json], NewRun] = _start_nothing
     settle: Callable[[Run, Sequence[Lane]], Settlement] = all_or_nothing
-    on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = _nothing_left
+    on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
     clean: Callable[[RemoteCall], None] | None = None
