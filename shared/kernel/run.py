@@ -11,53 +11,81 @@ from uuid import UUID
 from shared.kernel.catalogue import Kind
 from shared.kernel.decide import settlement
 from shared.kernel.deliver import deliver, deliver_unsent
-from shared.kernel.errors import NotFound, Refused
+from shared.kernel.errors import Conflict, NoRoom, NotFound
 from shared.kernel.metrics import Metric
-from shared.kernel.model import AuditEntry, Due, Ending, Json, NewLane, NextPhase, Run, RunStatus
+from shared.kernel.model import (
+    Already,
+    AuditEntry,
+    By,
+    Due,
+    Ending,
+    Json,
+    NewLane,
+    NextPhase,
+    Run,
+    RunStatus,
+    Say,
+    Starting,
+)
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.redact import redact
 
-
-@dataclass(frozen=True, slots=True)
-class By:
-    """Who asks for an action, and why; without an actor (a test, the command line on the spot) nothing is audited."""
-
-    actor: str | None = None
-    reason: str = ""
-    correlation_id: str | None = None
-
-
 NOBODY = By()
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """`already`: the run was there before; nothing was created and nothing is to be sent."""
+
+    run_id: UUID
+    dues: Sequence[Due] = ()
+    already: bool = False
+
+
 def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY) -> UUID:
-    """Create a run with its first lanes in one transaction, then send their batons."""
+    """Create a run with its first lanes in one transaction, then send their batons. Answers the run that does the work."""
     with ports.store.begin(tenant_id) as tx:
-        run, dues = create_run(tx, ports, kind, tenant_id, params, by)
+        started = create_run(tx, ports, kind, tenant_id, params, by)
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
-    deliver(ports, dues)
-    return run.id
+    deliver(ports, started.dues)
+    return started.run_id
 
 
 def create_run(
     tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY, label: str | None = None
-) -> tuple[Run, list[Due]]:
+) -> Started:
     """Start a run inside the caller's transaction; the caller delivers the batons after its commit."""
-    new = kind.start(tx, tenant_id, params)
+    run_id = ports.chance.new_id()
+    new = kind.start(tx, Starting(run_id=run_id, tenant_id=tenant_id, params=params, by=by))
+    if isinstance(new, Already):
+        return Started(new.run_id, already=True)
+    _check_room(tx, kind, tenant_id)
     new = replace(
         new,
         created_by=by.actor or new.created_by,
         correlation_id=by.correlation_id or new.correlation_id,
         label=label or new.label,
+        source=by.source or new.source,
+        source_ref=by.source_ref or new.source_ref,
     )
     if not any(lane.holds_run for lane in new.lanes):
         raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
-    run = tx.insert_run(ports.chance.new_id(), tenant_id, kind.name, new)
+    run = tx.insert_run(run_id, tenant_id, kind.name, new)
     tx.add_history(run, "accepted", {"lanes": len(new.lanes)})
     _audit(tx, run, "start", by, after={"kind": kind.name})
-    return run, create_lanes(tx, run, new.lanes, kind, ports)
+    return Started(run.id, create_lanes(tx, run, new.lanes, kind, ports))
+
+
+def _check_room(tx: Tx, kind: Kind, tenant_id: UUID) -> None:
+    """Starts and retries of one tenant and kind stand in line here until their transactions end: none passes the cap.
+
+    After the kind's own rows, before the run's: everybody in this order.
+    """
+    room = tx.room(tenant_id, kind.name, kind.most_open_runs)
+    if room.open >= room.most:
+        raise NoRoom("too_many_runs", f"{room.most} runs of {kind.name} are open already: let some end first.")
 
 
 def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: Ports) -> list[Due]:
@@ -114,11 +142,19 @@ def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]
     return create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
 
 
+def say(tx: Tx, kind: Kind, tenant_id: UUID, said: Sequence[Say]) -> None:
+    """Write what a kind says; a name that is not its own would be taken for another's word."""
+    for each in said:
+        if not each.name.startswith(kind.own_signals):
+            raise ValueError(f"{kind.name} may say {' and '.join(kind.own_signals)}…, not {each.name}")
+        tx.add_signal(tenant_id, each.name, each.payload)
+
+
 def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Ask every lane that holds the run to stop at its next turn, and make that turn due now."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.status.ended:
-            raise Refused("already_ended", f"the run has already {run.status}")
+            raise Conflict("already_ended", f"the run has already {run.status}")
         if run.cancel_requested_at is not None:
             return
         tx.request_cancel(run)
@@ -133,9 +169,9 @@ def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> N
     """No lane takes a new turn until resume; turns in progress still commit."""
     with _action(ports, tenant_id, run_id) as (tx, run, _):
         if run.status.ended:
-            raise Refused("already_ended", f"the run has already {run.status}")
+            raise Conflict("already_ended", f"the run has already {run.status}")
         if run.cancel_requested_at is not None:
-            raise Refused("being_canceled", "the run is being canceled")
+            raise Conflict("being_canceled", "the run is being canceled")
         if run.paused_at is None:
             tx.pause_run(run)
             tx.add_history(run, "paused", _said(by))
@@ -146,7 +182,7 @@ def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> 
     """Go on where the pause began: due times stay, deadlines move by the time it took."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.paused_at is None:
-            raise Refused("not_paused", "the run is not paused")
+            raise Conflict("not_paused", "the run is not paused")
         paused_s = tx.resume_run(run)
         tx.add_history(run, "resumed", {"paused_s": round(paused_s), **_said(by)})
         _audit(tx, run, "resume", by)
@@ -157,14 +193,15 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = 
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if not run.status.ended:
-            raise Refused("not_ended", "only a run that has ended can be tried again")
+            raise Conflict("not_ended", "only a run that has ended can be retried")
+        _check_room(tx, kind, tenant_id)
         reopened = tx.reopen_run(run)
         tx.add_history(reopened, "retried", _said(by))
         _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             if not tx.lanes(run.id):
-                raise Refused("too_old", "the run is past its retention and being removed; start a new one")
+                raise Conflict("too_old", "the run is past its retention and being removed; start a new one")
             dues.extend(settle(tx, reopened, kind, ports))
 
 
@@ -174,7 +211,7 @@ def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> 
 
 
 def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None, by: By = NOBODY) -> None:
-    """Open the next epoch of one lane of a run that goes on; None keeps its place."""
+    """Open the next epoch of one lane, of a run that goes on or of one that the lane does not hold; None keeps its place."""
     _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, lambda tx: tx.restart_lane(lane_id, cursor))
 
 
@@ -182,17 +219,19 @@ def _lane_action(
     ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, by: By, act: Callable[[Tx], Due | None]
 ) -> None:
     with ports.store.begin(tenant_id) as tx:
-        run_id = tx.lane_run(lane_id, tenant_id)
-    if run_id is None:
+        found = tx.lane_run(lane_id, tenant_id)
+    if found is None:
         raise NotFound
+    run_id, holds_run = found
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
-        if run.status.ended:
-            raise Refused("already_ended", f"the run has already {run.status}; retry the run instead")
-        if run.cancel_requested_at is not None:
-            raise Refused("being_canceled", "the run is being canceled")
+        # A lane that does not hold its run may outlive it: a clean-up that is stuck can be helped after the end.
+        if holds_run and run.status.ended:
+            raise Conflict("already_ended", f"the run has already {run.status}; retry the run instead")
+        if holds_run and run.cancel_requested_at is not None:
+            raise Conflict("being_canceled", "the run is being canceled")
         due = act(tx)
         if due is None:
-            raise Refused("lane_ended", "the lane has ended; restart it instead")
+            raise Conflict("lane_ended", "the lane has ended; restart it instead")
         tx.add_history(run, name, {"lane_id": str(lane_id), **_said(by)})
         _audit(tx, run, name, by, after={"lane_id": str(lane_id)})
         dues.append(due)
@@ -211,6 +250,7 @@ def _action(ports: Ports, tenant_id: UUID, run_id: UUID) -> Iterator[tuple[Tx, R
         point(Point.ACTION_WRITTEN)
     point(Point.ACTION_COMMITTED)
     deliver_unsent(ports, dues)
+    ports.announce(ports)
 
 
 def _said(by: By) -> dict[str, object]:

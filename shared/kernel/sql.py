@@ -75,6 +75,22 @@ def commit_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
     return sa.text(f"{_COMMIT_TURN}{writes}\nselect resend_no, cancel_at is null as waits from turn")
 
 
+@lru_cache(maxsize=256)
+def write_now(effect: Statement) -> sa.TextClause:
+    """A kind's write before its commit: only while the turn is held. The lock makes whoever takes the lane over wait, or
+    is made to wait by him and then finds the token gone."""
+    what = "w.*" if effect.returns else "1 as written"
+    rows = "left join written w on true" if effect.returns else ""
+    return sa.text(f"""
+with turn as (
+    select id, run_id, tenant_id, kind, key, epoch, seq from lane
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
+    for no key update),
+written as ({effect.sql})
+select {what} from turn {rows}
+""")
+
+
 # Give a lane back whose step could not be committed; its claim stays counted.
 RELEASE = sa.text("""
 update lane set claim_token = null, lease_until = null
@@ -169,6 +185,9 @@ insert into audit (tenant_id, actor, action, target, before, after, reason)
 values (:tenant_id, :actor, :action, :target, cast(:before as jsonb), cast(:after as jsonb), :reason)
 """)
 
+# Waits until no other start or retry of this tenant and kind is under way, and counts then.
+ROOM = sa.text("select open, most from room_for_a_run(:kind, cast(:most as integer))")
+
 # A connection that is ready for use, by its id alone, and by its id or else its name.
 CONNECTION = sa.text("""
 select id, settings, secret_ref from connection
@@ -196,6 +215,50 @@ insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cas
 ADD_SIGNAL_ONCE = sa.text("""
 insert into signal (tenant_id, name, payload, event_id, at)
 values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (event_id) do nothing
+""")
+
+# Signals that nobody was told of yet, oldest first. What is past its retention is told nobody any more.
+LOCK_NEW_SIGNALS = sa.text("""
+select id, name, at < now() - make_interval(days => :days) as too_old from signal where dispatched_at is null
+order by id limit :most for update skip locked
+""")
+
+# Each listener gets a row of its own, so that one who fails holds up nobody. It is due from the signal's own time on:
+# the oldest come first.
+FAN_OUT = sa.text("""
+with told as (
+    update signal set dispatched_at = now() where id = any(cast(:signal_ids as bigint[]))
+    returning id, tenant_id, at)
+insert into hearing (signal_id, listener, tenant_id, at, due_at)
+select t.id, h.listener, t.tenant_id, t.at, t.at
+from told t join jsonb_to_recordset(cast(:heard_by as jsonb)) as h (signal_id bigint, listener text) on h.signal_id = t.id
+""")
+
+# Of the tenant who waits longest: what is heard is written as him. A bounded look, however many wait behind.
+HEARING_TENANT = sa.text("""
+select tenant_id from hearing where given_up_at is null and due_at <= now() order by due_at, signal_id, listener limit 1
+""")
+TAKE_HEARINGS = sa.text("""
+select h.listener, h.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
+from (select signal_id, listener, tenant_id from hearing where given_up_at is null and due_at <= now()
+      order by due_at, signal_id, listener limit :window) w
+join hearing h on h.signal_id = w.signal_id and h.listener = w.listener
+join signal s on s.id = h.signal_id
+where w.tenant_id = cast(current_setting('app.tenant') as uuid) and h.given_up_at is null and h.due_at <= now()
+order by h.due_at, h.signal_id, h.listener limit :most
+for update of h skip locked
+""")
+NOTE_HEARD = sa.text("""
+delete from hearing h using jsonb_to_recordset(cast(:heard as jsonb)) as d (signal_id bigint, listener text)
+where h.signal_id = d.signal_id and h.listener = d.listener
+""")
+# Two ticks may fail with the same one: whoever comes second changes nothing.
+NOTE_UNHEARD = sa.text(f"""
+update hearing
+set attempts = :attempts, error = cast(:error as jsonb),
+    due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
+    given_up_at = case when cast(:delay_s as double precision) is null then now() end
+where signal_id = :signal_id and listener = :listener and attempts = :attempts - 1
 """)
 
 # Answers how long ago the last one was.
@@ -287,7 +350,7 @@ update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sen
 where id = :lane_id and status = 'active'
 returning {_BATON}
 """)
-LANE_RUN = sa.text("select run_id from lane where id = :lane_id and tenant_id = :tenant_id")
+LANE_RUN = sa.text("select run_id, holds_run from lane where id = :lane_id and tenant_id = :tenant_id")
 
 # One look at all gates of a step. Closed ones whose time has come are taken as this turn's probe, or none is.
 PASS_GATES = sa.text(f"""
@@ -371,20 +434,39 @@ SET_RUN_ASIDE = sa.text("""
 update run set check_at = now() + interval '2 minutes' where id = :run_id and tenant_id = :tenant_id and check_at <= now()
 """)
 
-# Only the holder of the turn may write an intent. A row that was there already is read, not written.
+# Only the holder of the turn may write an intent, under the run's epoch: lanes born in a later epoch share it. A row that
+# was there already is read, not written, unless what it left outside was cleaned up: then the call is a new one.
 INTEND = sa.text("""
 with held as (
-    select run_id, epoch, tenant_id from lane
+    select run_id, tenant_id from lane
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'),
 written as (
-    insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
-    select run_id, epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
-    on conflict do nothing
+    insert into remote_call as c (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+    select run_id, :run_epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
+    on conflict (run_id, epoch, key) do update
+    set intended_at = now(), confirmed_at = null, cleaned_at = null, remote_id = null, looks = 0, looked_at = null
+    where c.cleaned_at is not null
     returning remote_id)
-select true as fresh, false as confirmed, remote_id from written
+select true as fresh, false as confirmed, remote_id, 0::double precision as age_s, 0 as looks,
+       null::double precision as looked_s
+from written
 union all
-select false, c.confirmed_at is not null, c.remote_id
-from held h join remote_call c on c.run_id = h.run_id and c.epoch = h.epoch and c.key = :key
+select false, c.confirmed_at is not null, c.remote_id, extract(epoch from now() - c.intended_at)::double precision, c.looks,
+       extract(epoch from now() - c.looked_at)::double precision
+from held h join remote_call c on c.run_id = h.run_id and c.epoch = :run_epoch and c.key = :key
+where not exists (select from written)
+""")
+
+# A look that found nothing. The last one (0 looks) makes the next call an intent of its own.
+NOTE_LOOK = sa.text("""
+with held as (
+    select run_id from lane
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active')
+update remote_call c
+set looks = :looks, looked_at = case when :looks > 0 then now() end,
+    intended_at = case when :looks > 0 then c.intended_at else now() end
+from held h
+where c.run_id = h.run_id and c.epoch = :run_epoch and c.key = :key and c.confirmed_at is null
 """)
 
 # A call that comes through after its clean-up is an asset again.
@@ -411,7 +493,7 @@ order by c.epoch, c.key
 
 # Assets of runs that ended a while ago and that no clean-up lane is working on.
 LEAKED_ASSETS = sa.text(f"""
-select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id
+select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id, r.params
 from remote_call c
 join run r on r.id = c.run_id
 where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_seconds("grace_s")} and {_CALL_IS_OVER}
@@ -439,7 +521,8 @@ delete from {table} where ctid = any(array(
 PRUNE = {
     "step": _prune_by_age("step"),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal", "dispatched_at is not null"),
+    "signal": _prune_by_age("signal"),
+    "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
 }

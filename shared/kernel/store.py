@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -32,11 +32,14 @@ from shared.kernel.model import (
     LaneStatus,
     NewLane,
     NewRun,
+    NoTurn,
     Problem,
-    Refusal,
     RemoteCall,
+    Room,
     Run,
     RunStatus,
+    Signal,
+    Statement,
     Turn,
 )
 from shared.kernel.redact import redact
@@ -57,7 +60,7 @@ class PgStore:
         with direct.together(self._engine, tenant_id, self._whose) as line:
             yield PgTx(line)
 
-    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         params = {
             **_named(baton),
             "kind": baton.kind,
@@ -70,7 +73,7 @@ class PgStore:
         if row is not None:
             return _turn(row, baton, token)
         refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
-        return Refusal.UNKNOWN if refused is None else _refusal(refused, baton)
+        return NoTurn.UNKNOWN if refused is None else _refusal(refused, baton)
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
         with direct.alone(self._engine, turn.tenant_id) as line:
@@ -109,9 +112,28 @@ class PgStore:
         return GatePass(RACED_S if len(probes) < row["free"] else None, probes)
 
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
-        params = {**_held(turn), "key": key, "kind": kind, "leaves_asset": leaves_asset}
+        params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "kind": kind, "leaves_asset": leaves_asset}
         row = self._one(sql.INTEND, params)
-        return None if row is None else Intent(row["fresh"], row["confirmed"], row["remote_id"])
+        return None if row is None else Intent(**row)
+
+    def note_look(self, turn: Turn, key: str, looks: int) -> bool:
+        params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "looks": looks}
+        return self._run(sql.NOTE_LOOK, params) == 1
+
+    def write_held(self, turn: Turn, effect: Effect) -> list[Row] | None:
+        """None: the turn is not held any more, and nothing was written."""
+        held = _held(turn)
+        _check_names(held, effect)
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            rows = line.all(sql.write_now(effect.statement), {**held, **effect.params})
+        if not rows:
+            return None
+        # One row without a value stands for "held, and nothing to answer".
+        return (
+            [row for row in rows if any(value is not None for value in row.values())]
+            if effect.statement.returns
+            else []
+        )
 
     def confirm(self, call: RemoteCall, remote_id: str) -> None:
         self._run(sql.CONFIRM, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key, "remote_id": remote_id})
@@ -122,8 +144,20 @@ class PgStore:
     def assets(self, lane_id: UUID) -> list[RemoteCall]:
         return [RemoteCall(**row) for row in self._all(sql.ASSETS, {"lane_id": lane_id})]
 
-    def leaked_assets(self, most: int, grace_s: float) -> list[RemoteCall]:
-        return [RemoteCall(**row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
+    def leaked_assets(self, most: int, grace_s: float) -> list[tuple[RemoteCall, Json]]:
+        rows = [dict(row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
+        return [(RemoteCall(**{name: row[name] for name in row if name != "params"}), row["params"]) for row in rows]
+
+    def hearing_tenant(self) -> UUID | None:
+        """Whose signal has waited longest to be heard."""
+        row = self._one(sql.HEARING_TENANT, {})
+        return None if row is None else row["tenant_id"]
+
+    def note_unheard(
+        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
+    ) -> None:
+        params = {"signal_id": signal_id, "listener": listener, "attempts": attempts, "delay_s": delay_s}
+        self._run(sql.NOTE_UNHEARD, {**params, "error": db.jsonb(problem.to_json())})
 
     def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
         rows = db.again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
@@ -281,6 +315,38 @@ class PgTx:
     def apply(self, effect: Effect) -> int:
         return self._line.run(_text(effect.statement.sql), effect.params)
 
+    def read(self, statement: Statement, params: Row) -> list[Row]:
+        return self._line.all(_text(statement.sql), params)
+
+    def room(self, tenant_id: UUID, kind: str, most: int | None) -> Room:  # noqa: ARG002 - the transaction's own
+        row = self._one(sql.ROOM, {"kind": kind, "most": most})
+        assert row is not None
+        return Room(**row)
+
+    def lock_new_signals(self, most: int, older_than_days: int) -> list[tuple[int, str]]:
+        """Those of no name are past their retention: nobody hears them."""
+        rows = self._line.all(sql.LOCK_NEW_SIGNALS, {"most": most, "days": older_than_days})
+        return [(row["id"], "" if row["too_old"] else row["name"]) for row in rows]
+
+    def fan_out(self, signal_ids: Sequence[int], heard_by: Sequence[tuple[int, str]]) -> None:
+        rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard_by]
+        self._run(sql.FAN_OUT, {"signal_ids": [str(each) for each in signal_ids], "heard_by": db.jsonb(rows)})
+
+    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
+        rows = self._line.all(sql.TAKE_HEARINGS, {"most": most, "window": 4 * most})
+        return [
+            (
+                Signal(row["id"], row["tenant_id"], row["name"], row["payload"], row["at"]),
+                row["listener"],
+                row["attempts"],
+            )
+            for row in rows
+        ]
+
+    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
+        rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard]
+        self._run(sql.NOTE_HEARD, {"heard": db.jsonb(rows)})
+
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
 
@@ -304,9 +370,10 @@ class PgTx:
     def reopen_lanes(self, run_id: UUID) -> list[Due]:
         return self._dues(sql.REOPEN_LANES, {"run_id": run_id})
 
-    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> UUID | None:
+    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> tuple[UUID, bool] | None:
+        """Its run, and whether it holds it."""
         row = self._one(sql.LANE_RUN, {"lane_id": lane_id, "tenant_id": tenant_id})
-        return None if row is None else row["run_id"]
+        return None if row is None else (row["run_id"], row["holds_run"])
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         row = self._one(sql.WAKE_LANE, {"lane_id": lane_id})
@@ -376,7 +443,7 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         **_held(turn),
         "status": change.status,
         "cursor": None if change.cursor is None else db.jsonb(change.cursor),
-        "progress": int(change.progress),
+        "progress": change.spent,
         "attempts": change.attempts,
         "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
         "delay": _interval(change.delay_s),
@@ -388,8 +455,7 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         "waits_for": change.waits_for,
     }
     for effect in change.effects:
-        if clash := params.keys() & effect.params.keys():
-            raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
+        _check_names(params, effect)
         params |= effect.params
     statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
     row = line.often(statement, params)
@@ -397,6 +463,11 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
     return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0)
+
+
+def _check_names(taken: Mapping[str, Any], effect: Effect) -> None:
+    if clash := taken.keys() & effect.params.keys():
+        raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
 
 
 def _interval(seconds: float) -> str:
@@ -451,14 +522,14 @@ def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
     )
 
 
-def _refusal(row: Row, baton: Baton) -> Refusal:
+def _refusal(row: Row, baton: Baton) -> NoTurn:
     """Why this message gives no turn, as the row stands now."""
     if (baton.epoch, baton.seq) < (row["epoch"], row["seq"]):
-        return Refusal.STALE
+        return NoTurn.STALE
     if (baton.epoch, baton.seq) > (row["epoch"], row["seq"]):
-        return Refusal.AHEAD
+        return NoTurn.AHEAD
     if row["status"] != LaneStatus.ACTIVE:
-        return Refusal.ENDED
+        return NoTurn.ENDED
     if row["paused"]:
-        return Refusal.PAUSED
-    return Refusal.EARLY if row["early"] else Refusal.TWIN
+        return NoTurn.PAUSED
+    return NoTurn.EARLY if row["early"] else NoTurn.TWIN

@@ -10,7 +10,7 @@ from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import stopwatch
 from shared.kernel.log import logger
 from shared.kernel.metrics import Metric
-from shared.kernel.model import RemoteCall, Run
+from shared.kernel.model import Json, RemoteCall, Run
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.settings import RETENTION_DAYS
@@ -68,16 +68,16 @@ def _prune_rows(ports: Ports, prune: PruneRows, in_time: Callable[[], bool], run
 
 def _clean_assets(ports: Ports, kinds: Catalogue) -> int:
     leaked = ports.store.leaked_assets(BATCH, ports.relay.asset_grace_s)
-    return sum(_clean(ports, kinds, asset) for asset in leaked)
+    return sum(_clean(ports, kinds, asset, params) for asset, params in leaked)
 
 
-def _clean(ports: Ports, kinds: Catalogue, asset: RemoteCall) -> bool:
+def _clean(ports: Ports, kinds: Catalogue, asset: RemoteCall, params: Json) -> bool:
     """Removing what is gone already is fine; a failure is tried again by the next sweep."""
     kind = kinds.get(asset.run_kind)
     if kind is None or kind.clean is None:
         return False
     try:
-        kind.clean(asset)
+        kind.clean(asset, params, ports.time_left_s)
         point(Point.SWEEP_CLEANED)
         ports.store.note_cleaned(asset)
     except Exception:

@@ -31,11 +31,14 @@ from shared.kernel.model import (
     LaneStatus,
     NewLane,
     NewRun,
+    NoTurn,
     Problem,
-    Refusal,
     RemoteCall,
+    Room,
     Run,
     RunStatus,
+    Signal,
+    Statement,
     Turn,
 )
 
@@ -103,22 +106,22 @@ class MemoryStore:
 
     # Statements of their own.
 
-    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         lane = self.lanes.get(baton.lane_id)
         if lane is None or lane.kind != baton.kind:
-            return Refusal.UNKNOWN
+            return NoTurn.UNKNOWN
         run, now = self.runs[lane.run_id], self.now()
         asked, actual = (baton.epoch, baton.seq), (lane.epoch, lane.seq)
         if asked != actual:
-            return Refusal.STALE if asked < actual else Refusal.AHEAD
+            return NoTurn.STALE if asked < actual else NoTurn.AHEAD
         if lane.status is not ACTIVE:
-            return Refusal.ENDED
+            return NoTurn.ENDED
         if run.paused_at is not None and lane.cancel_at is None:
-            return Refusal.PAUSED
+            return NoTurn.PAUSED
         if lane.next_due_at > now + seconds(1):
-            return Refusal.EARLY
+            return NoTurn.EARLY
         if lane.claim_token not in (None, token) and lane.lease_until >= now:
-            return Refusal.TWIN
+            return NoTurn.TWIN
         claims = lane.claims + (lane.claim_token != token)
         check_at = min(lane.check_at, now + seconds(lease_s + 60))
         self.write(
@@ -177,15 +180,31 @@ class MemoryStore:
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
         if not self.holds(turn):
             return None
-        call = self.calls.get((turn.run_id, turn.epoch, key))
-        if call is not None:
-            return Intent(False, call.confirmed_at is not None, call.remote_id)
-        self.calls[turn.run_id, turn.epoch, key] = Row(
-            id=turn.run_id, run_id=turn.run_id, tenant_id=turn.tenant_id, run_kind=turn.kind, epoch=turn.epoch, key=key,
-            kind=kind, remote_id=None, leaves_asset=leaves_asset, intended_at=self.now(), confirmed_at=None,
-            cleaned_at=None,
+        call, now = self.calls.get((turn.run_id, turn.run_epoch, key)), self.now()
+        if call is not None and call.cleaned_at is None:
+            looked_s = None if call.looked_at is None else (now - call.looked_at).total_seconds()
+            age_s = (now - call.intended_at).total_seconds()
+            return Intent(False, call.confirmed_at is not None, call.remote_id, age_s, call.looks, looked_s)
+        self.calls[turn.run_id, turn.run_epoch, key] = Row(
+            id=turn.run_id, run_id=turn.run_id, tenant_id=turn.tenant_id, run_kind=turn.kind, epoch=turn.run_epoch, key=key,
+            kind=kind, remote_id=None, leaves_asset=leaves_asset, intended_at=now, confirmed_at=None, cleaned_at=None,
+            looks=0, looked_at=None,
         )  # fmt: skip
         return Intent(True, False, None)
+
+    def note_look(self, turn: Turn, key: str, looks: int) -> bool:
+        call, now = self.calls.get((turn.run_id, turn.run_epoch, key)), self.now()
+        if not self.holds(turn) or call is None or call.confirmed_at is not None:
+            return False
+        intended_at = call.intended_at if looks else now
+        self.write(call, looks=looks, looked_at=now if looks else None, intended_at=intended_at)
+        return True
+
+    def write_held(self, turn: Turn, effect: Effect) -> list[Mapping[str, Any]] | None:
+        if not self.holds(turn):
+            return None
+        self.effects[effect.statement.name](self, self.lanes[turn.lane_id], effect.params)
+        return []
 
     def confirm(self, call: RemoteCall, remote_id: str) -> None:
         row = self.calls[call.run_id, call.epoch, call.key]
@@ -202,14 +221,14 @@ class MemoryStore:
         rows = [c for c in self._left_outside() if c.run_id == lane.run_id and c.intended_at <= lane.created_at]
         return [self._call(row) for row in sorted(rows, key=lambda c: (c.epoch, c.key))]
 
-    def leaked_assets(self, most: int, grace_s: float) -> list[RemoteCall]:
+    def leaked_assets(self, most: int, grace_s: float) -> list[tuple[RemoteCall, Json]]:
         def leaked(call: Any) -> bool:
             run = self.runs[call.run_id]
             ended = run.finished_at is not None and run.finished_at <= self.now() - seconds(grace_s)
             return ended and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
 
         rows = sorted(filter(leaked, self._left_outside()), key=lambda c: (c.intended_at, c.run_id.int, c.key))
-        return [self._call(row) for row in rows[:most]]
+        return [(self._call(row), self.runs[row.run_id].params) for row in rows[:most]]
 
     def _left_outside(self) -> list[Any]:
         over = self.now() - timedelta(minutes=16)
@@ -244,6 +263,14 @@ class MemoryStore:
         self.write(lane, last_error=problem.to_json())
         self.repairs.append((lane.id, "dead_letter"))
         return True
+
+    def hearing_tenant(self) -> UUID | None:
+        raise NotImplementedError("signals are heard on Postgres")
+
+    def note_unheard(
+        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
+    ) -> None:
+        raise NotImplementedError("signals are heard on Postgres")
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         raise NotImplementedError("no schedule sends events")
@@ -350,7 +377,7 @@ class MemoryTx:
         look = now + seconds(90) if canceling else due + seconds(90 if soon else -120)
         self.s.write(
             lane, seq=lane.seq + 1, status=change.status,
-            cursor=lane.cursor if change.cursor is None else dict(change.cursor), steps=lane.steps + change.progress,
+            cursor=lane.cursor if change.cursor is None else dict(change.cursor), steps=lane.steps + change.spent,
             attempts=change.attempts, claims=0, resends=0, claim_token=None, lease_until=None, next_due_at=due,
             last_error=lane.last_error if change.problem is None else change.problem.to_json(),
             sent_at=now if soon else None, check_at=min(lane.check_at, look),
@@ -490,9 +517,28 @@ class MemoryTx:
             deadline_at=None if lane.time_limit_s is None else now + seconds(lane.time_limit_s), **more,
         )  # fmt: skip
 
-    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> UUID | None:
+    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> tuple[UUID, bool] | None:
         lane = self.s.lanes.get(lane_id)
-        return None if lane is None or lane.tenant_id != tenant_id else lane.run_id
+        return None if lane is None or lane.tenant_id != tenant_id else (lane.run_id, lane.holds_run)
+
+    def read(self, statement: Statement, params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        raise NotImplementedError(statement.name)
+
+    def room(self, tenant_id: UUID, kind: str, most: int | None) -> Room:
+        runs = [run for run in self.s.runs.values() if (run.tenant_id, run.kind) == (tenant_id, kind)]
+        return Room(sum(not run.status.ended for run in runs), most or 1000)
+
+    def lock_new_signals(self, most: int, older_than_days: int) -> list[tuple[int, str]]:
+        raise NotImplementedError("signals are heard on Postgres")
+
+    def fan_out(self, signal_ids: Sequence[int], heard_by: Sequence[tuple[int, str]]) -> None:
+        raise NotImplementedError("signals are heard on Postgres")
+
+    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
+        raise NotImplementedError("signals are heard on Postgres")
+
+    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
+        raise NotImplementedError("signals are heard on Postgres")
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         lane, now = self.s.lanes[lane_id], self.s.now()
