@@ -68,6 +68,8 @@ class MemoryStore:
         self.gates: dict[tuple[str, UUID | None], Any] = {}
         self.repairs: list[Any] = []
         self.signals: list[Any] = []
+        self.told = 0  # how many of them were fanned out
+        self.hearings: dict[tuple[int, str], Any] = {}
         self.tally: list[tuple[UUID, UUID, str, int]] = []
         self.touched: set[UUID] = set()
         self._undo: list[Callable[[], Any]] = []
@@ -264,13 +266,22 @@ class MemoryStore:
         self.repairs.append((lane.id, "dead_letter"))
         return True
 
+    def due_hearings(self) -> list[Any]:
+        now = self.now()
+        rows = [row for row in self.hearings.values() if not row.given_up and row.due_at <= now]
+        return sorted(rows, key=lambda row: (row.due_at, row.signal.id, row.listener))
+
     def hearing_tenant(self) -> UUID | None:
-        raise NotImplementedError("signals are heard on Postgres")
+        rows = self.due_hearings()
+        return rows[0].signal.tenant_id if rows else None
 
     def note_unheard(
         self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
     ) -> None:
-        raise NotImplementedError("signals are heard on Postgres")
+        row = self.hearings.get((signal_id, listener))
+        if row is not None and row.attempts == attempts - 1:
+            row.attempts, row.due_at = attempts, self.now() + seconds(delay_s or 0)
+            row.given_up = delay_s is None
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         raise NotImplementedError("no schedule sends events")
@@ -529,16 +540,25 @@ class MemoryTx:
         return Room(sum(not run.status.ended for run in runs), most or 1000)
 
     def lock_new_signals(self, most: int, older_than_days: int) -> list[tuple[int, str]]:
-        raise NotImplementedError("signals are heard on Postgres")
+        return [(n, self.s.signals[n][1]) for n in range(self.s.told, min(len(self.s.signals), self.s.told + most))]
 
     def fan_out(self, signal_ids: Sequence[int], heard_by: Sequence[tuple[int, str]]) -> None:
-        raise NotImplementedError("signals are heard on Postgres")
+        before, self.s.told = self.s.told, self.s.told + len(signal_ids)
+        self.s._undo.append(lambda: setattr(self.s, "told", before))
+        for signal_id, listener in heard_by:
+            tenant, name, payload = self.s.signals[signal_id]
+            signal = Signal(signal_id, tenant, name, payload, self.s.now())
+            row = Row(id=None, signal=signal, listener=listener, due_at=self.s.now(), attempts=0, given_up=False)
+            self.s.put(self.s.hearings, (signal_id, listener), row)
 
     def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
-        raise NotImplementedError("signals are heard on Postgres")
+        rows = [row for row in self.s.due_hearings() if row.signal.tenant_id == self.tenant_id]
+        return [(row.signal, row.listener, row.attempts) for row in rows[:most]]
 
     def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
-        raise NotImplementedError("signals are heard on Postgres")
+        for key in heard:
+            row = self.s.hearings.pop(key)
+            self.s._undo.append(lambda key=key, row=row: self.s.hearings.__setitem__(key, row))  # type: ignore[misc]
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         lane, now = self.s.lanes[lane_id], self.s.now()
