@@ -22,6 +22,7 @@ class Metric(StrEnum):
     PRUNED = "Pruned"  # rows removed by retention, by table
     CLEANED = "Cleaned"  # outside assets removed by the sweep
     CLEAN_FAILED = "CleanFailed"
+    PRUNE_FAILED = "PruneFailed"  # by table
     EVENT = "Event"  # an event from outside, by what became of it: taken, again (seen before), refused
 
 
