@@ -463,6 +463,15 @@ class RemoteCall:
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedRuns:
+    """One batch of what old runs leave: rows of theirs, whole runs, and runs with nothing left but their kind's own rows."""
+
+    rows: int
+    runs: int
+    with_rows: Sequence[tuple[UUID, UUID, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """`fresh`: written just now, so the call was never made before. Ages are the database's."""
 

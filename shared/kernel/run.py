@@ -32,6 +32,7 @@ from shared.kernel.ports import Ports, Tx
 from shared.kernel.redact import redact
 
 NOBODY = By()
+TOO_OLD = "the run is past its retention and being removed; start a new one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]
         {"run_id": str(run.id), "kind": run.kind, "epoch": run.epoch, "outcome": ending.outcome},
     )
     ports.meter.count(Metric.RUN_ENDED, kind=run.kind, status=ending.status)
+    _wake_paused(tx, run)  # side lanes live on; the tick sends what it finds awake
     return create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
 
 
@@ -160,8 +162,9 @@ def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By =
         tx.request_cancel(run)
         tx.add_history(run, "cancel_requested", _said(by))
         _audit(tx, run, "cancel", by)
-        dues.extend(tx.cancel_lanes(run.id))
-        if not dues:
+        canceled = tx.cancel_lanes(run.id)
+        dues.extend([*canceled, *_wake_paused(tx, run)])
+        if not canceled:
             dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports))
 
 
@@ -189,6 +192,11 @@ def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> 
         dues.extend(tx.resume_lanes(run.id, paused_s))
 
 
+def _wake_paused(tx: Tx, run: Run) -> list[Due]:
+    """However a pause ends, every lane that slept through it is looked at again, with the time it slept."""
+    return [] if run.paused_at is None else tx.resume_lanes(run.id, (run.now - run.paused_at).total_seconds())
+
+
 def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
@@ -196,12 +204,14 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = 
             raise Conflict("not_ended", "only a run that has ended can be retried")
         _check_room(tx, kind, tenant_id)
         reopened = tx.reopen_run(run)
+        if reopened is None:
+            raise Conflict("too_old", TOO_OLD)
         tx.add_history(reopened, "retried", _said(by))
         _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             if not tx.lanes(run.id):
-                raise Conflict("too_old", "the run is past its retention and being removed; start a new one")
+                raise Conflict("too_old", TOO_OLD)
             dues.extend(settle(tx, reopened, kind, ports))
 
 

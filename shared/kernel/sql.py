@@ -52,27 +52,29 @@ where l.id = :lane_id and l.kind = :kind
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
 # Behind a pooler and inside a transaction it is planned anew each time, so what Python can work out is a parameter here:
 # each expression costs microseconds.
+# A cancel that comes during the step makes the next turn due at once; a step that knew of it waits as long as it says.
 _COMMIT_TURN = """
 with turn as (
     update lane
     set seq = seq + 1, status = :status, cursor = coalesce(cast(:cursor as jsonb), cursor),
         steps = steps + :progress, attempts = :attempts, last_error = coalesce(cast(:error as jsonb), last_error),
         claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
-        next_due_at = case when cancel_at is null then now() + cast(:delay as interval) else now() end,
-        sent_at = case when cast(:sends as boolean) or cancel_at is not null then now() end,
-        check_at = least(check_at, now() + case when cancel_at is null then cast(:look as interval) else interval '90 s' end)
+        next_due_at = case when {waits} then now() + cast(:delay as interval) else now() end,
+        sent_at = case when cast(:sends as boolean) or not {waits} then now() end,
+        check_at = least(check_at, now() + case when {waits} then cast(:look as interval) else interval '90 s' end)
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
-    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, cancel_at),
+    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, {waits} as waits),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
     select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""
 
 
 @lru_cache(maxsize=256)
-def commit_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
+def commit_turn(effects: tuple[Statement, ...], *, knows_cancel: bool = False) -> sa.TextClause:
     """The commit together with a kind's own writes: one cached text per combination of statements."""
+    commit = _COMMIT_TURN.format(waits="true" if knows_cancel else "(cancel_at is null)")
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
-    return sa.text(f"{_COMMIT_TURN}{writes}\nselect resend_no, cancel_at is null as waits from turn")
+    return sa.text(f"{commit}{writes}\nselect resend_no, waits from turn")
 
 
 @lru_cache(maxsize=256)
@@ -314,10 +316,11 @@ from was where run.id = was.id
 returning extract(epoch from was.paused_for)::double precision
 """)
 
+# For whatever ends a pause: the tick looks at no lane that it found paused. Lanes being canceled are awake already.
 RESUME_LANES = sa.text(f"""
 update lane set resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now(),
                 deadline_at = deadline_at + {_seconds("paused_s")}
-where run_id = :run_id and status = 'active'
+where run_id = :run_id and status = 'active' and cancel_at is null
 returning {_BATON}
 """)
 
@@ -326,7 +329,7 @@ update run set status = 'running', epoch = epoch + 1, outcome = null, error = nu
                cancel_requested_at = null, paused_at = null,
                deadline_at = now() + make_interval(secs => time_limit_s),
                check_at = now() + least(interval '1 hour', make_interval(secs => time_limit_s))
-where id = :run_id
+where id = :run_id and leaving_since is null
 returning {_RUN}
 """)
 
@@ -366,8 +369,8 @@ probed as (
     returning g.key)
 select (select extract(epoch from max(until) - now())::double precision from wanted where blocks) as blocked_s,
        (select key from wanted where blocks order by until desc, key limit 1) as closed_by,
-       (select count(*) from wanted where not blocks) as free,
-       coalesce((select array_agg(key) from probed), array[]::text[]) as probes
+       (select count(*) from wanted where not blocks) = (select count(*) from probed) as passed,
+       coalesce((select array_agg(distinct key) from probed), array[]::text[]) as probes
 """)
 
 # A 429 seen by anyone: never sooner than what is known already, and no prober may open it after that.
@@ -444,7 +447,8 @@ written as (
     insert into remote_call as c (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
     select run_id, :run_epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
     on conflict (run_id, epoch, key) do update
-    set intended_at = now(), confirmed_at = null, cleaned_at = null, remote_id = null, looks = 0, looked_at = null
+    set intended_at = now(), confirmed_at = null, cleaned_at = null, remote_id = null, looks = 0, looked_at = null,
+        clean_at = null, clean_tries = 0
     where c.cleaned_at is not null
     returning remote_id)
 select true as fresh, false as confirmed, remote_id, 0::double precision as age_s, 0 as looks,
@@ -479,6 +483,14 @@ NOTE_CLEANED = sa.text("""
 update remote_call set cleaned_at = now() where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null
 """)
 
+# Written before the attempt: whoever is killed by an asset must not begin with it again. Of two sweeps one gets it.
+PUT_OFF_CLEANING = sa.text("""
+update remote_call
+set clean_at = now() + least(interval '1 day', interval '1 minute' * power(2, least(clean_tries, 20))),
+    clean_tries = clean_tries + 1
+where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null and (clean_at is null or clean_at <= now())
+""")
+
 # A call without an answer may still be under way for as long as a function can run: until then it cannot be cleaned.
 _CALL_IS_OVER = "(c.confirmed_at is not null or c.intended_at < now() - interval '16 min')"
 
@@ -491,14 +503,15 @@ where l.id = :lane_id and {_CALL_IS_OVER}
 order by c.epoch, c.key
 """)
 
-# Assets of runs that ended a while ago and that no clean-up lane is working on.
+# Assets of runs that ended a while ago and that no clean-up lane is working on, but for those that were put off.
 LEAKED_ASSETS = sa.text(f"""
 select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id, r.params
 from remote_call c
 join run r on r.id = c.run_id
 where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_seconds("grace_s")} and {_CALL_IS_OVER}
+  and (c.clean_at is null or c.clean_at <= now())
   and not exists (select from lane l where l.run_id = c.run_id and l.status = 'active')
-order by c.intended_at, c.run_id, c.key
+order by c.clean_at nulls first, c.intended_at, c.run_id, c.key
 limit :most
 """)
 
@@ -511,15 +524,23 @@ insert into repair (lane_id, tenant_id, why, at) select id, tenant_id, 'dead_let
 """)
 
 
-def _prune_by_age(table: str, also: str = "true", at: str = "at") -> sa.TextClause:
+def _prune_by_age(table: str, at: str = "at") -> sa.TextClause:
     return sa.text(f"""
 delete from {table} where ctid = any(array(
-    select ctid from {table} where {at} < now() - make_interval(days => :days) and {also} limit :most))
+    select ctid from {table} where {at} < now() - make_interval(days => :days) order by {at} limit :most))
 """)
 
 
+# Whole days of the ledger at once.
+FORGET_STEPS = sa.text("select forget_steps(now() - make_interval(days => :days))")
+
 PRUNE = {
-    "step": _prune_by_age("step"),
+    # What is more than a day too old lies in a leaf with younger rows: nobody swept on the day when it could be emptied.
+    "step": sa.text("""
+delete from step s
+using (select lane_id, epoch, seq, at from step where at < now() - make_interval(days => :days + 1) order by at limit :most) d
+where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d.at
+"""),
     "repair": _prune_by_age("repair"),
     "signal": _prune_by_age("signal"),
     "hearing": _prune_by_age("hearing"),
@@ -527,20 +548,52 @@ PRUNE = {
     "pulse": _prune_by_age("pulse", at="minute"),
 }
 
-# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has
-# rows of its own, the run stays until they are gone: without lanes nobody can take it up again meanwhile.
+# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. It may have a million
+# rows: each execution takes so many of each table, and the run's own row goes when an earlier one has left nothing else.
+# Where its kind has rows of its own, the run stays until they are gone. From the first on nobody can take it up again.
 PRUNE_RUNS = sa.text("""
 with old as (
-    select id, tenant_id, kind from run r
-    where finished_at < now() - make_interval(days => :days)
+    select id, tenant_id, kind, leaving_since from run r
+    where finished_at < now() - make_interval(days => :days) and (leaving_since is null or check_at <= now())
       and not exists (select from lane l where l.run_id = r.id and l.status = 'active')
       and not exists (select from remote_call c where c.run_id = r.id and c.leaves_asset and c.cleaned_at is null)
     order by finished_at, id limit :most for update skip locked),
-lanes as (delete from lane where run_id in (select id from old) returning id),
-steps as (delete from step where lane_id in (select id from lanes)),
-calls as (delete from remote_call where run_id in (select id from old)),
-lines as (delete from history where run_id in (select id from old)),
-gone as (delete from run where id in (select id from old where kind <> all(cast(:with_rows as text[]))))
-select id, tenant_id, kind from old
+leaves as (
+    update run set leaving_since = now(), check_at = now() where id in (select id from old where leaving_since is null)
+    returning id),
+lanes as materialized (
+    select l.id from old o cross join lateral (select id from lane where run_id = o.id limit :most) l limit :most),
+steps as (
+    delete from step s
+    using (select s.lane_id, s.epoch, s.seq from lanes l
+           cross join lateral (select lane_id, epoch, seq from step where lane_id = l.id limit :most) s limit :most) d
+    where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq
+    returning s.seq),
+gone_lanes as (
+    delete from lane where id in (
+        select id from lanes l where (select true from step s where s.lane_id = l.id limit 1) is null)
+    returning id),
+calls as (
+    delete from remote_call where ctid = any(array(
+        select c.ctid from old o cross join lateral (select ctid from remote_call where run_id = o.id limit :most) c limit :most))
+    returning run_id),
+lines as (
+    delete from history where ctid = any(array(
+        select h.ctid from old o cross join lateral (select ctid from history where run_id = o.id limit :most) h limit :most))
+    returning run_id),
+empty as (
+    select id, tenant_id, kind from old o
+    where leaving_since is not null
+      and not exists (select from lane where run_id = o.id) and not exists (select from remote_call where run_id = o.id)
+      and not exists (select from history where run_id = o.id)),
+gone as (
+    delete from run where id in (select id from empty where kind <> all(cast(:with_rows as text[]))) returning id)
+select (select count(*) from leaves) + (select count(*) from steps) + (select count(*) from gone_lanes)
+           + (select count(*) from calls) + (select count(*) from lines) as rows,
+       (select count(*) from gone) as runs,
+       coalesce((select jsonb_agg(jsonb_build_array(id, tenant_id, kind)) from empty
+                 where kind = any(cast(:with_rows as text[]))), '[]') as with_rows
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")
+# A run whose kind could not prune its rows makes room for those behind it.
+PUT_OFF_PRUNING = sa.text("update run set check_at = now() + interval '1 hour' where id = :run_id and tenant_id = :tenant_id")

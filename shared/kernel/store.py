@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from shared.kernel.model import (
     NewRun,
     NoTurn,
     Problem,
+    PrunedRuns,
     RemoteCall,
     Room,
     Run,
@@ -68,8 +69,7 @@ class PgStore:
             "lease": _interval(lease_s),
             "watch": _interval(lease_s + 60),
         }
-        # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
-        row = db.again_if_disconnected(lambda: self._often(sql.CLAIM, params))
+        row = self._often(sql.CLAIM, params)
         if row is not None:
             return _turn(row, baton, token)
         refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
@@ -83,7 +83,7 @@ class PgStore:
         self._run(sql.RELEASE, {**_named(baton), "token": token})
 
     def lane_state(self, lane_id: UUID) -> LaneState | None:
-        row = db.again_if_disconnected(lambda: self._one(sql.LANE_STATE, {"lane_id": lane_id}))
+        row = self._one(sql.LANE_STATE, {"lane_id": lane_id})
         if row is None:
             return None
         status = LaneStatus(row["status"])
@@ -107,13 +107,18 @@ class PgStore:
         assert row is not None
         if row["blocked_s"] is not None:
             return GatePass(row["blocked_s"], frozenset(), row["closed_by"])
-        probes = frozenset(row["probes"])
-        # Between our look and our update another lane took the probe, or opened the gate: look again soon.
-        return GatePass(RACED_S if len(probes) < row["free"] else None, probes)
+        if row["passed"]:
+            return GatePass(None, frozenset(row["probes"]))
+        # Between our look and our update another lane took a probe, or opened a gate: give back the others, look again soon.
+        if row["probes"]:
+            mine = {"keys": row["probes"], "tenant_id": turn.tenant_id, "token": turn.token}
+            self._run(sql.RECLOSE_GATES, {**mine, "for_s": 0})
+        return GatePass(RACED_S, frozenset())
 
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
         params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "kind": kind, "leaves_asset": leaves_asset}
-        row = self._one(sql.INTEND, params)
+        # Whom another lane forestalled in the same moment does not see that one's row: he looks again.
+        row = self._one(sql.INTEND, params) or self._one(sql.INTEND, params)
         return None if row is None else Intent(**row)
 
     def note_look(self, turn: Turn, key: str, looks: int) -> bool:
@@ -158,9 +163,13 @@ class PgStore:
     ) -> None:
         params = {"signal_id": signal_id, "listener": listener, "attempts": attempts, "delay_s": delay_s}
         self._run(sql.NOTE_UNHEARD, {**params, "error": db.jsonb(problem.to_json())})
+    def put_off_cleaning(self, call: RemoteCall) -> bool:
+        """Whether this asset is now ours to remove; if that fails, it is tried again later and later."""
+        return self._run(sql.PUT_OFF_CLEANING, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key}) == 1
+
 
     def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = db.again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
+        rows = self._all(sql.DUE_RUNS, {"most": most})
         return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
 
     def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
@@ -171,15 +180,24 @@ class PgStore:
         return self._run(sql.NOTE_DEAD_LETTER, params) == 1
 
     def prune(self, table: str, older_than_days: int, most: int) -> int:
-        return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
+        forgotten = 0
+        if table == "step":
+            (row,) = self._all(sql.FORGET_STEPS, {"days": older_than_days})
+            forgotten = row["forget_steps"]
+        return forgotten + self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
 
-    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = self._all(sql.PRUNE_RUNS, {"with_rows": list(with_rows), "days": older_than_days, "most": most})
-        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> PrunedRuns:
+        row = self._one(sql.PRUNE_RUNS, {"with_rows": list(with_rows), "days": older_than_days, "most": most})
+        assert row is not None
+        left = [(UUID(run_id), UUID(tenant_id), kind) for run_id, tenant_id, kind in row["with_rows"]]
+        return PrunedRuns(row["rows"], row["runs"], left)
+
+    def put_off_pruning(self, run_id: UUID, tenant_id: UUID) -> None:
+        self._run(sql.PUT_OFF_PRUNING, {"run_id": run_id, "tenant_id": tenant_id})
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         params = {"event_id": event_id, "tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)}
-        return db.again_if_disconnected(lambda: self._run(sql.ADD_SIGNAL_ONCE, params)) == 1
+        return self._run(sql.ADD_SIGNAL_ONCE, params) == 1
 
     def beat(self, name: str) -> float | None:
         """Note that a scheduled function came to its end; the seconds since it last did."""
@@ -193,21 +211,28 @@ class PgStore:
 
     def health(self) -> tuple[str | None, float | None]:
         """The revision of the schema, and the seconds since the last tick ended."""
-        row = db.again_if_disconnected(lambda: self._one(sql.HEALTH, {}))
+        row = self._one(sql.HEALTH, {})
         assert row is not None
         return row["revision"], row["tick_age_s"]
 
+    # A connection may have died while the function was frozen. Each of these may be asked again: what it wrote when its
+    # answer was lost, it finds written.
+
     def _run(self, statement: sa.TextClause, params: Row) -> int:
-        with direct.alone(self._engine) as line:
-            return line.run(statement, params)
+        return self._ask(lambda line: line.run(statement, params))
 
     def _often(self, statement: sa.TextClause, params: Row) -> Row | None:
-        with direct.alone(self._engine) as line:
-            return line.often(statement, params)
+        return self._ask(lambda line: line.often(statement, params))
 
     def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
-        with direct.alone(self._engine) as line:
-            return line.all(statement, params)
+        return self._ask(lambda line: line.all(statement, params))
+
+    def _ask(self, question: Callable[[direct.Line], T]) -> T:
+        def ask() -> T:
+            with direct.alone(self._engine) as line:
+                return question(line)
+
+        return db.again_if_disconnected(ask)
 
     def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
         rows = self._all(statement, params)
@@ -362,10 +387,9 @@ class PgTx:
     def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
         return self._dues(sql.RESUME_LANES, {"run_id": run_id, "paused_s": paused_s})
 
-    def reopen_run(self, run: Run) -> Run:
+    def reopen_run(self, run: Run) -> Run | None:
         row = self._one(sql.REOPEN_RUN, {"run_id": run.id})
-        assert row is not None
-        return _run(row)
+        return None if row is None else _run(row)
 
     def reopen_lanes(self, run_id: UUID) -> list[Due]:
         return self._dues(sql.REOPEN_LANES, {"run_id": run_id})
@@ -457,7 +481,8 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
     for effect in change.effects:
         _check_names(params, effect)
         params |= effect.params
-    statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
+    effects = tuple(effect.statement for effect in change.effects)
+    statement = sql.commit_turn(effects, knows_cancel=turn.cancel_at is not None)
     row = line.often(statement, params)
     if row is None:
         return None

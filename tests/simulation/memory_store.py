@@ -33,6 +33,7 @@ from shared.kernel.model import (
     NewRun,
     NoTurn,
     Problem,
+    PrunedRuns,
     RemoteCall,
     Room,
     Run,
@@ -190,7 +191,7 @@ class MemoryStore:
         self.calls[turn.run_id, turn.run_epoch, key] = Row(
             id=turn.run_id, run_id=turn.run_id, tenant_id=turn.tenant_id, run_kind=turn.kind, epoch=turn.run_epoch, key=key,
             kind=kind, remote_id=None, leaves_asset=leaves_asset, intended_at=now, confirmed_at=None, cleaned_at=None,
-            looks=0, looked_at=None,
+            looks=0, looked_at=None, clean_at=None, clean_tries=0,
         )  # fmt: skip
         return Intent(True, False, None)
 
@@ -218,6 +219,14 @@ class MemoryStore:
         if row.cleaned_at is None:
             self.write(row, cleaned_at=self.now())
 
+    def put_off_cleaning(self, call: RemoteCall) -> bool:
+        row, now = self.calls[call.run_id, call.epoch, call.key], self.now()
+        if row.cleaned_at is not None or (row.clean_at is not None and row.clean_at > now):
+            return False
+        later = now + min(timedelta(days=1), timedelta(minutes=2 ** min(row.clean_tries, 20)))
+        self.write(row, clean_at=later, clean_tries=row.clean_tries + 1)
+        return True
+
     def assets(self, lane_id: UUID) -> list[RemoteCall]:
         lane = self.lanes[lane_id]
         rows = [c for c in self._left_outside() if c.run_id == lane.run_id and c.intended_at <= lane.created_at]
@@ -227,9 +236,13 @@ class MemoryStore:
         def leaked(call: Any) -> bool:
             run = self.runs[call.run_id]
             ended = run.finished_at is not None and run.finished_at <= self.now() - seconds(grace_s)
-            return ended and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
+            waits = call.clean_at is not None and call.clean_at > self.now()
+            return ended and not waits and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
 
-        rows = sorted(filter(leaked, self._left_outside()), key=lambda c: (c.intended_at, c.run_id.int, c.key))
+        def place(call: Any) -> tuple[Any, ...]:
+            return (call.clean_at is not None, call.clean_at or call.intended_at, call.intended_at, call.run_id.int, call.key)
+
+        rows = sorted(filter(leaked, self._left_outside()), key=place)
         return [(self._call(row), self.runs[row.run_id].params) for row in rows[:most]]
 
     def _left_outside(self) -> list[Any]:
@@ -295,8 +308,11 @@ class MemoryStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return 0
 
-    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
-        return []
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> PrunedRuns:
+        return PrunedRuns(0, 0, [])
+
+    def put_off_pruning(self, run_id: UUID, tenant_id: UUID) -> None:
+        raise NotImplementedError("no run is pruned")
 
     # What several statements share.
 
@@ -382,7 +398,7 @@ class MemoryTx:
         if not self.s.holds(turn):
             return None
         lane, now = self.s.lanes[turn.lane_id], self.s.now()
-        canceling = lane.cancel_at is not None
+        canceling = lane.cancel_at is not None and turn.cancel_at is None
         soon = canceling or change.delay_s <= 900
         due = now if canceling else now + seconds(change.delay_s)
         look = now + seconds(90) if canceling else due + seconds(90 if soon else -120)
@@ -495,7 +511,7 @@ class MemoryTx:
 
     def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
         now = self.s.now()
-        lanes = [lane for lane in self.s.run_lanes[run_id] if lane.status is ACTIVE]
+        lanes = [lane for lane in self.s.run_lanes[run_id] if lane.status is ACTIVE and lane.cancel_at is None]
         for lane in lanes:
             deadline = None if lane.deadline_at is None else lane.deadline_at + seconds(paused_s)
             self.s.write(
