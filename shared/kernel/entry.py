@@ -71,7 +71,12 @@ def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
         report = tick(now, kinds)
         now.meter.count(Metric.REPAIRS, sum(report.lanes[verdict] for verdict in REPAIRS))
         lanes = {str(verdict): count for verdict, count in report.lanes.items()}
-        return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
+        return {
+            "lanes": lanes,
+            "runs_moved": report.runs_moved,
+            "signals_heard": report.signals_heard,
+            "finished": report.finished,
+        }
 
     return _schedule_handler("tick", ports, mend, then=roll_up)
 

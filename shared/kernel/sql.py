@@ -20,6 +20,8 @@ def _seconds(name: str) -> str:
 # What is left of the wait for the current baton, never below zero.
 _DELAY = "greatest(0, extract(epoch from next_due_at - now()))::double precision as delay_s"
 _BATON = f"id, tenant_id, kind, epoch, seq, resend_no, {_DELAY}"
+# How seldom a run is looked at that has neither a deadline nor trouble: its last lane settles it, nobody else needs to.
+_SELDOM = "interval '1 day'"
 _RUN = (
     "id, tenant_id, kind, status, outcome, epoch, params, correlation_id, cancel_requested_at, paused_at, "
     "time_limit_s, deadline_at, now() as now"
@@ -93,9 +95,9 @@ select {what} from turn {rows}
 """)
 
 
-# Give a lane back whose step could not be committed; its claim stays counted.
+# Give a lane back whose step could not be committed. Whoever gives back is alive: only his own claim is uncounted.
 RELEASE = sa.text("""
-update lane set claim_token = null, lease_until = null
+update lane set claim_token = null, lease_until = null, claims = claims - 1
 where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token
 """)
 
@@ -112,8 +114,10 @@ where id in (
     where l.status = 'active'
     for update of l skip locked)
 """
+# Never in the past: the tick that was refused must not find the lane again.
 MARK_UNSENT = sa.text(f"""
-update lane set sent_at = null, check_at = least(check_at, next_due_at - interval '120 s')
+update lane set sent_at = null,
+                check_at = least(check_at, greatest(next_due_at - interval '120 s', now() + interval '1 s'))
 {_NAMED_BATONS}
 """)
 MARK_SENT = sa.text(f"""
@@ -126,7 +130,7 @@ insert into run (id, tenant_id, kind, label, status, params, correlation_id, tim
                  source, source_ref, created_by, created_at)
 values (:id, :tenant_id, :kind, :label, 'queued', cast(:params as jsonb), :correlation_id, cast(:time_limit_s as integer),
         now() + make_interval(secs => cast(:time_limit_s as integer)),
-        now() + least(interval '1 hour', make_interval(secs => cast(:time_limit_s as integer))),
+        now() + least({_SELDOM}, make_interval(secs => cast(:time_limit_s as integer))),
         :source, :source_ref, :created_by, now())
 returning {_RUN}
 """)
@@ -141,7 +145,8 @@ insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_
                   time_limit_s, deadline_at, max_steps, created_at, updated_at)
 select new.id, r.id, r.tenant_id, r.kind, new.key, new.holds_run, new.cursor, now() + d.delay,
        case when d.delay <= interval '900 s' then now() end,
-       now() + d.delay + case when d.delay <= interval '900 s' then interval '90 s' else interval '-120 s' end,
+       least(now() + d.delay + case when d.delay <= interval '900 s' then interval '90 s' else interval '-120 s' end,
+             now() + make_interval(secs => new.time_limit_s)),
        d.cancel_at, new.time_limit_s, now() + make_interval(secs => new.time_limit_s), new.max_steps, now(), now()
 from run r
 cross join jsonb_to_recordset(cast(:lanes as jsonb)) as new
@@ -176,11 +181,10 @@ update lane set status = 'failed', last_error = cast(:error as jsonb), claim_tok
 where run_id = :run_id and status = 'active' and holds_run
 """)
 
-LOOK_AT_RUN_LATER = sa.text("""
-update run set check_at = case when paused_at is null then least(deadline_at, now() + interval '1 hour')
-                               else now() + interval '1 hour' end
-where id = :run_id
-""")
+# A paused run's clock stands still.
+_LOOK_LATER = f"least(case when paused_at is null then deadline_at end, now() + {_SELDOM})"
+LOOK_AT_RUN_LATER = sa.text(f"update run set check_at = {_LOOK_LATER} where id = :run_id")
+LOOK_AT_RUN_IN = sa.text(f"update run set check_at = now() + {_seconds('wait_s')} where id = :run_id")
 
 ADD_AUDIT = sa.text("""
 insert into audit (tenant_id, actor, action, target, before, after, reason)
@@ -207,6 +211,10 @@ ADD_HISTORY = sa.text("""
 insert into history (run_id, n, tenant_id, epoch, type, data, at)
 select :run_id, coalesce(max(n), 0) + 1, :tenant_id, :epoch, :type, cast(:data as jsonb), now()
 from history where run_id = :run_id
+""")
+
+COUNT_HISTORY = sa.text("""
+select count(*) from history where run_id = :run_id and epoch = :epoch and type = :type
 """)
 
 ADD_SIGNAL = sa.text("""
@@ -308,10 +316,10 @@ returning {_BATON}
 
 PAUSE_RUN = sa.text("update run set paused_at = now() where id = :run_id and status in ('queued', 'running')")
 
-RESUME_RUN = sa.text("""
+RESUME_RUN = sa.text(f"""
 with was as (select id, now() - paused_at as paused_for from run where id = :run_id)
 update run set paused_at = null, deadline_at = deadline_at + was.paused_for,
-               check_at = least(deadline_at + was.paused_for, now() + interval '1 hour')
+               check_at = least(deadline_at + was.paused_for, now() + {_SELDOM})
 from was where run.id = was.id
 returning extract(epoch from was.paused_for)::double precision
 """)
@@ -328,7 +336,7 @@ REOPEN_RUN = sa.text(f"""
 update run set status = 'running', epoch = epoch + 1, outcome = null, error = null, finished_at = null,
                cancel_requested_at = null, paused_at = null,
                deadline_at = now() + make_interval(secs => time_limit_s),
-               check_at = now() + least(interval '1 hour', make_interval(secs => time_limit_s))
+               check_at = now() + least({_SELDOM}, make_interval(secs => time_limit_s))
 where id = :run_id and leaving_since is null
 returning {_RUN}
 """)
@@ -395,41 +403,79 @@ update gate set state = 'closed', holder = null, until = now() + {_seconds("for_
 {_MY_PROBES}
 """)
 
-LOCK_DUE_LANES = sa.text("""
-select id from lane where status = 'active' and check_at <= now() order by check_at, id limit :most
+# A tick goes through what was due when it began once, from the oldest on: never back, whatever became of a lane.
+_IN_TURN = """check_at <= coalesce(cast(:began as timestamptz), now())
+  and (check_at, id) > (cast(:at as timestamptz), cast(:id as uuid))"""
+LOCK_DUE_LANES = sa.text(f"""
+select id, check_at as at, now() as now from lane
+where status = 'active' and {_IN_TURN}
+  and kind <> all(cast(:but_kinds as text[])) and (not cast(:but_delayed as boolean) or least(next_due_at, deadline_at) <= now())
+order by check_at, id limit :most
 for update skip locked
 """)
+LOCK_LANE = sa.text("select id from lane where id = :lane_id and status = 'active' for update skip locked")
+SET_LANE_ASIDE = sa.text("update lane set check_at = now() + interval '1 hour' where id = :lane_id")
+
 
 # Read after the lanes are locked: a run resumed meanwhile must not leave a lane parked for ever.
 # One look-up per lane, not a join: the planner would read all runs for it.
-FACTS = sa.text("""
-select l.id as lane_id, l.tenant_id, l.kind, l.epoch, l.seq, l.resend_no, l.resends, l.next_due_at, l.sent_at,
-       l.lease_until, l.cancel_at, now() as now,
+# No time is beyond what Python can count with: one row that says infinity must not hold up its batch.
+def _held(time: str) -> str:
+    return f"case when {time} is not null then least(greatest({time}, '1970-01-01Z'), '9000-01-01Z') end as {time}"
+
+
+FACTS = sa.text(f"""
+select id as lane_id, tenant_id, kind, epoch, seq, resend_no, resends, {_held("next_due_at")}, {_held("sent_at")},
+       {_held("lease_until")}, {_held("cancel_at")}, {_held("deadline_at")}, now() as now,
        (select r.paused_at is not null from run r where r.id = l.run_id) as run_paused
 from lane l
 where l.id = any(cast(:lane_ids as uuid[]))
 order by l.check_at, l.id
 """)
 
-APPLY_JUDGEMENTS = sa.text("""
-with judged as (
-    select * from jsonb_to_recordset(cast(:judgements as jsonb)) as j
-        (lane_id uuid, resend_no integer, resends integer, send boolean, check_at timestamptz, why text)),
-mended as (
-    update lane l
-    set resend_no = j.resend_no, resends = j.resends, sent_at = case when j.send then now() else l.sent_at end,
-        claim_token = case when j.send then null else l.claim_token end,
-        lease_until = case when j.send then null else l.lease_until end, check_at = j.check_at
-    from judged j
-    where l.id = j.lane_id
-    returning l.id, l.tenant_id, j.why)
-insert into repair (lane_id, tenant_id, why, at)
-select id, tenant_id, why, now() from mended where why is not null
+# How long the turns of a kind that are being worked on now waited to be taken: the evidence of a backlog.
+# A lane that is held is looked at soon after its lease, so it is found where looks are due soon.
+LONGEST_WAITS = sa.text(f"""
+select kind, max(extract(epoch from lease_until - {_seconds("lease_s")} - greatest(sent_at, next_due_at)))::double precision
+       as waited_s
+from lane
+where status = 'active' and check_at <= now() + {_seconds("watch_s")} and lease_until >= now()
+  and kind = any(cast(:kinds as text[]))
+group by kind
 """)
 
-DUE_RUNS = sa.text("""
-select id, tenant_id, kind from run where status in ('queued', 'running') and check_at <= now()
-order by check_at, id limit :most
+APPLY_JUDGEMENTS = sa.text("""
+update lane l
+set resend_no = j.resend_no, resends = j.resends, sent_at = case when j.send then now() else l.sent_at end,
+    next_due_at = case when j.due_now then now() else l.next_due_at end,
+    claim_token = case when j.send then null else l.claim_token end,
+    lease_until = case when j.send then null else l.lease_until end, check_at = j.check_at
+from jsonb_to_recordset(cast(:judgements as jsonb)) as j
+    (lane_id uuid, resend_no integer, resends integer, send boolean, due_now boolean, check_at timestamptz)
+where l.id = j.lane_id
+""")
+
+# Written when the queue has taken the copy: what was refused is no repair, however often it is attempted.
+NOTE_REPAIRS = sa.text("""
+insert into repair (lane_id, tenant_id, why, at)
+select lane_id, tenant_id, why, now()
+from jsonb_to_recordset(cast(:repairs as jsonb)) as r (lane_id uuid, tenant_id uuid, why text)
+""")
+
+# Of the runs to look at, those that are at work within their time are put off here, all in one go; the others have to
+# be moved, each in a transaction of its own. A run that somebody holds is being moved anyway.
+DUE_RUNS = sa.text(f"""
+with due as (
+    select id, tenant_id, kind, check_at, not coalesce(paused_at is null and deadline_at <= now(), false)
+           and exists (select from lane l where l.run_id = run.id and l.status = 'active' and l.holds_run) as at_work
+    from run
+    where status in ('queued', 'running') and {_IN_TURN}
+    order by check_at, id limit :most),
+put_off as (
+    update run set check_at = {_LOOK_LATER}
+    where id = any(array(
+        select id from run where id = any(array(select id from due where at_work)) for no key update skip locked)))
+select id, tenant_id, kind, check_at as at, at_work, now() as now from due order by check_at, id
 """)
 
 # A run that could not be moved makes room for those behind it.
@@ -596,4 +642,6 @@ select (select count(*) from leaves) + (select count(*) from steps) + (select co
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")
 # A run whose kind could not prune its rows makes room for those behind it.
-PUT_OFF_PRUNING = sa.text("update run set check_at = now() + interval '1 hour' where id = :run_id and tenant_id = :tenant_id")
+PUT_OFF_PRUNING = sa.text(
+    "update run set check_at = now() + interval '1 hour' where id = :run_id and tenant_id = :tenant_id"
+)

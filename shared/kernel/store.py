@@ -15,9 +15,9 @@ from shared.kernel.baton import Baton
 from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
 from shared.kernel.direct import Row
 from shared.kernel.model import (
-    REPAIRS,
     AuditEntry,
     Due,
+    DueRun,
     Effect,
     Ending,
     GateClosing,
@@ -33,6 +33,7 @@ from shared.kernel.model import (
     NewLane,
     NewRun,
     NoTurn,
+    Place,
     Problem,
     PrunedRuns,
     RemoteCall,
@@ -47,6 +48,7 @@ from shared.kernel.redact import redact
 
 T = TypeVar("T")
 RACED_S = 1.0
+_FROM_THE_FIRST = Place()
 
 
 class PgStore:
@@ -163,17 +165,37 @@ class PgStore:
     ) -> None:
         params = {"signal_id": signal_id, "listener": listener, "attempts": attempts, "delay_s": delay_s}
         self._run(sql.NOTE_UNHEARD, {**params, "error": db.jsonb(problem.to_json())})
+
     def put_off_cleaning(self, call: RemoteCall) -> bool:
         """Whether this asset is now ours to remove; if that fails, it is tried again later and later."""
         return self._run(sql.PUT_OFF_CLEANING, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key}) == 1
 
-
-    def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = self._all(sql.DUE_RUNS, {"most": most})
-        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
+    def due_runs(self, most: int, after: Place = _FROM_THE_FIRST) -> list[DueRun]:
+        """The next runs to look at. Those that are at work within their time are put off already."""
+        rows = self._all(sql.DUE_RUNS, {"most": most, **_place(after)})
+        return [
+            DueRun(
+                id=row["id"],
+                tenant_id=row["tenant_id"],
+                kind=row["kind"],
+                at_work=row["at_work"],
+                place=_next_place(row, after),
+            )
+            for row in rows
+        ]
 
     def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
         self._run(sql.SET_RUN_ASIDE, {"run_id": run_id, "tenant_id": tenant_id})
+
+    def set_lane_aside(self, lane_id: UUID) -> None:
+        self._run(sql.SET_LANE_ASIDE, {"lane_id": lane_id})
+
+    def note_repairs(self, repairs: Sequence[Judgement]) -> None:
+        rows = [
+            {"lane_id": str(each.lane.lane_id), "tenant_id": str(each.lane.tenant_id), "why": each.verdict}
+            for each in repairs
+        ]
+        self._run(sql.NOTE_REPAIRS, {"repairs": db.jsonb(rows)})
 
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         params = {**_named(baton), "kind": baton.kind, "error": db.jsonb(problem.to_json())}
@@ -310,9 +332,17 @@ class PgTx:
     def look_at_run_later(self, run: Run) -> None:
         self._run(sql.LOOK_AT_RUN_LATER, {"run_id": run.id})
 
+    def look_at_run_in(self, run: Run, wait_s: float) -> None:
+        self._run(sql.LOOK_AT_RUN_IN, {"run_id": run.id, "wait_s": wait_s})
+
     def add_history(self, run: Run, type_: str, data: Json) -> None:
         params = {"run_id": run.id, "tenant_id": run.tenant_id, "epoch": run.epoch, "type": type_}
         self._run(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
+
+    def count_history(self, run: Run, type_: str) -> int:
+        """How many lines of this type the present epoch has."""
+        params = {"run_id": run.id, "epoch": run.epoch, "type": type_}
+        return int(self._line.scalars(sql.COUNT_HISTORY, params)[0])
 
     def add_audit(self, entry: AuditEntry) -> None:
         self._run(
@@ -424,12 +454,25 @@ class PgTx:
     def reclose_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID, for_s: float) -> None:
         self._run(sql.RECLOSE_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token, "for_s": for_s})
 
-    def lock_due_lanes(self, most: int) -> list[UUID]:
-        return self._line.scalars(sql.LOCK_DUE_LANES, {"most": most})
+    def lock_due_lanes(
+        self, most: int, after: Place = _FROM_THE_FIRST, but_kinds: Sequence[str] = (), but_delayed: bool = False
+    ) -> list[Place]:
+        """The next lanes to look at, save those whose queue takes nothing: of some kinds, or all that are not due yet."""
+        params = {"most": most, "but_kinds": list(but_kinds), "but_delayed": but_delayed, **_place(after)}
+        return [_next_place(row, after) for row in self._line.all(sql.LOCK_DUE_LANES, params)]
+
+    def lock_lane(self, lane_id: UUID) -> bool:
+        """Not if it has ended, or somebody else is writing it."""
+        return bool(self._line.scalars(sql.LOCK_LANE, {"lane_id": lane_id}))
 
     def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
         rows = self._line.all(sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]})
         return [LaneFacts(**row) for row in rows]
+
+    def longest_waits(self, kinds: Sequence[str], lease_s: float) -> dict[str, float]:
+        """For each kind that is at work now: how long its turns in hand waited to be taken, at most."""
+        params = {"kinds": list(kinds), "lease_s": lease_s, "watch_s": lease_s + 60}
+        return {row["kind"]: row["waited_s"] for row in self._line.all(sql.LONGEST_WAITS, params)}
 
     def apply_judgements(self, judgements: Sequence[Judgement]) -> None:
         rows = [
@@ -438,8 +481,8 @@ class PgTx:
                 "resend_no": judgement.resend_no,
                 "resends": judgement.resends,
                 "send": judgement.send,
+                "due_now": judgement.due_now,
                 "check_at": "infinity" if judgement.check_at is None else judgement.check_at.isoformat(),
-                "why": judgement.verdict if judgement.verdict in REPAIRS else None,
             }
             for judgement in judgements
         ]
@@ -493,6 +536,14 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
 def _check_names(taken: Mapping[str, Any], effect: Effect) -> None:
     if clash := taken.keys() & effect.params.keys():
         raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
+
+
+def _place(after: Place) -> dict[str, Any]:
+    return {"at": after.at, "id": after.id, "began": after.began}
+
+
+def _next_place(row: Row, after: Place) -> Place:
+    return Place(row["at"], row["id"], after.began or row["now"])
 
 
 def _interval(seconds: float) -> str:

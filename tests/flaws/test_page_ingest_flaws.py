@@ -85,6 +85,9 @@ class DeafQueue:
             raise QueueUnavailable("no answer")
         return list(self.queue.send(queue, messages))
 
+    def is_empty(self, queue: str) -> bool:
+        return bool(self.queue.is_empty(queue))
+
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         self.queue.change_visibility(queue, receipt, seconds)
 

@@ -346,9 +346,12 @@ def test_a_failed_effect_takes_the_whole_commit_with_it(house: House) -> None:
     assert (house.lane(run_id).seq, house.ledger(run_id)) == (0, [])
 
 
-def test_a_released_lane_is_free_and_its_claim_stays_counted(house: House) -> None:
+def test_a_released_lane_is_free_and_only_its_own_claim_is_uncounted(house: House) -> None:
     run_id = house.start()
+    house.claim(run_id)
+    house.expire_lease(run_id)
     baton, turn = house.baton(run_id), house.claim(run_id)
+    assert turn.claims == 2
 
     house.store.release(baton, new_id())
     assert house.lane(run_id).claim_token == turn.token, "only the holder gives a lane back"
@@ -429,18 +432,23 @@ def test_an_ended_lane_is_not_marked(house: House) -> None:
 # Runs and lanes.
 
 
-@pytest.mark.parametrize(("delay_s", "sent", "check_s"), [(0, True, 90), (900, True, 990), (900.5, False, 780)])
-def test_new_lanes_are_sent_up_to_900_seconds(house: House, delay_s: float, sent: bool, check_s: float) -> None:
+@pytest.mark.parametrize(
+    ("delay_s", "limit_s", "sent", "check_s"),
+    [(0, 800, True, 90), (900, 1000, True, 990), (900.5, 800, False, 780), (900.5, 60, False, 60), (0, 60, True, 60)],
+)
+def test_new_lanes_are_sent_up_to_900_seconds_and_looked_at_by_their_deadline(
+    house: House, delay_s: float, limit_s: int, sent: bool, check_s: float
+) -> None:
     run_id = house.start()
     with house.store.begin(ALICE) as tx:
         run = tx.lock_run(run_id, ALICE)
         assert run is not None
-        (due,) = tx.insert_lanes(run, [(new_id(), NewLane(key="x", delay_s=delay_s, time_limit_s=60))], 17)
+        (due,) = tx.insert_lanes(run, [(new_id(), NewLane(key="x", delay_s=delay_s, time_limit_s=limit_s))], 17)
 
     lane = house.lane(run_id, "x")
     assert due.delay_s == pytest.approx(delay_s)
     assert (lane.sent_at is not None, lane.max_steps, lane.cancel_at) == (sent, 17, None)
-    assert (lane.deadline_at - lane.created_at).total_seconds() == 60
+    assert (lane.deadline_at - lane.created_at).total_seconds() == limit_s
     assert seconds_from_now(house, run_id, "check_at", "x") == pytest.approx(check_s, abs=1)
 
 
@@ -462,11 +470,11 @@ def test_lanes_born_while_the_run_is_canceled_are_canceled_unless_they_clean_up(
     assert seconds_from_now(house, run_id, "next_due_at", "cleans") == 5000
 
 
-def test_a_run_is_looked_at_by_its_deadline_or_after_an_hour(house: House) -> None:
-    soon, late, never = house.start(time_limit_s=60), house.start(time_limit_s=86_400), house.start()
+def test_a_run_is_looked_at_by_its_deadline_or_after_a_day(house: House) -> None:
+    soon, late, never = house.start(time_limit_s=60), house.start(time_limit_s=100_000), house.start()
 
     ages = "select round(extract(epoch from check_at - created_at)) from run where id = :id"
-    assert [int(house.value(ages, id=run_id)) for run_id in (soon, late, never)] == [60, 3600, 3600]
+    assert [int(house.value(ages, id=run_id)) for run_id in (soon, late, never)] == [60, 86_400, 86_400]
     assert house.run(never).deadline_at is None
 
 
@@ -1044,11 +1052,29 @@ def test_open_runs_whose_time_has_come_are_due_oldest_first(house: House) -> Non
         house.sql(f"update run set check_at = now() - interval '{age} s' where id = :id", id=run_id)
     house.sql("update run set status = 'failed', finished_at = now() where id = :id", id=over)
 
-    assert house.store.due_runs(10) == [(first, ALICE, "tally"), (second, BOB, "tally")]
-    assert house.store.due_runs(1) == [(first, ALICE, "tally")]
+    house.sql("update lane set status = 'done'")
+    found = house.store.due_runs(10)
+    assert [(each.id, each.tenant_id, each.kind) for each in found] == [(first, ALICE, "tally"), (second, BOB, "tally")]
+    assert not any(each.at_work for each in found)
+    assert [each.id for each in house.store.due_runs(1)] == [first], "what has to be moved stays due"
+    assert [each.id for each in house.store.due_runs(10, found[0].place)] == [second]
+    assert house.store.due_runs(10, found[1].place) == []
 
 
-def test_a_paused_run_is_looked_at_in_an_hour_and_another_by_its_deadline(house: House) -> None:
+def test_a_run_at_work_is_put_off_by_the_look_itself(house: House) -> None:
+    late, working, paused = house.start(time_limit_s=600), house.start(time_limit_s=600), house.start(time_limit_s=60)
+    runs.pause_run(house.ports, ALICE, paused)
+    house.sql("update run set check_at = now() - interval '1 s'")
+    house.sql("update run set deadline_at = now() - interval '1 s' where id = any(:ids)", ids=[late, paused])
+
+    found = {each.id: each.at_work for each in house.store.due_runs(10)}
+
+    assert found == {late: False, working: True, paused: True}, "the clock of a paused run stands still"
+    assert house.run(working).check_at == house.run(working).deadline_at
+    assert [each.id for each in house.store.due_runs(10)] == [late]
+
+
+def test_a_paused_run_is_looked_at_in_a_day_and_another_by_its_deadline(house: House) -> None:
     run_id = house.start(time_limit_s=600)
 
     def look() -> datetime:

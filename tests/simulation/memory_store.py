@@ -14,9 +14,9 @@ from uuid import UUID
 
 from shared.kernel.baton import Baton
 from shared.kernel.model import (
-    REPAIRS,
     AuditEntry,
     Due,
+    DueRun,
     Effect,
     Ending,
     GateClosing,
@@ -32,6 +32,7 @@ from shared.kernel.model import (
     NewLane,
     NewRun,
     NoTurn,
+    Place,
     Problem,
     PrunedRuns,
     RemoteCall,
@@ -45,7 +46,8 @@ from shared.kernel.model import (
 
 ACTIVE = LaneStatus.ACTIVE
 NEVER = datetime.max.replace(tzinfo=UTC)
-HOUR = timedelta(hours=1)
+SELDOM = timedelta(days=1)
+FROM_THE_FIRST = Place()
 Row = SimpleNamespace
 ApplyEffect = Callable[["MemoryStore", Any, Mapping[str, Any]], None]
 
@@ -145,7 +147,7 @@ class MemoryStore:
     def release(self, baton: Baton, token: UUID) -> None:
         lane = self.lanes.get(baton.lane_id)
         if lane is not None and (lane.epoch, lane.seq, lane.claim_token) == (baton.epoch, baton.seq, token):
-            self.write(lane, claim_token=None, lease_until=None)
+            self.write(lane, claim_token=None, lease_until=None, claims=lane.claims - 1)
 
     def lane_state(self, lane_id: UUID) -> LaneState | None:
         lane = self.lanes.get(lane_id)
@@ -158,7 +160,8 @@ class MemoryStore:
 
     def mark_unsent(self, dues: Sequence[Due]) -> None:
         for lane in self._named(dues):
-            self.write(lane, sent_at=None, check_at=min(lane.check_at, lane.next_due_at - seconds(120)))
+            soon = max(lane.next_due_at - seconds(120), self.now() + seconds(1))
+            self.write(lane, sent_at=None, check_at=min(lane.check_at, soon))
 
     def _named(self, dues: Sequence[Due]) -> Iterator[Any]:
         for due in dues:
@@ -240,7 +243,13 @@ class MemoryStore:
             return ended and not waits and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
 
         def place(call: Any) -> tuple[Any, ...]:
-            return (call.clean_at is not None, call.clean_at or call.intended_at, call.intended_at, call.run_id.int, call.key)
+            return (
+                call.clean_at is not None,
+                call.clean_at or call.intended_at,
+                call.intended_at,
+                call.run_id.int,
+                call.key,
+            )
 
         rows = sorted(filter(leaked, self._left_outside()), key=place)
         return [(self._call(row), self.runs[row.run_id].params) for row in rows[:most]]
@@ -261,15 +270,43 @@ class MemoryStore:
             kind=row.kind, remote_id=row.remote_id,
         )  # fmt: skip
 
-    def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = [run for run in self.runs.values() if not run.status.ended and run.check_at <= self.now()]
-        rows.sort(key=lambda run: (run.check_at, run.id.int))
-        return [(run.id, run.tenant_id, run.kind) for run in rows[:most]]
+    def due_runs(self, most: int, after: Place = FROM_THE_FIRST) -> list[DueRun]:
+        now = self.now()
+        found = []
+        for run, place in self.in_turn([run for run in self.runs.values() if not run.status.ended], most, after):
+            over = run.paused_at is None and run.deadline_at is not None and run.deadline_at <= now
+            at_work = not over and bool(self.open_lanes(run.id))
+            found.append(
+                DueRun(id=run.id, tenant_id=run.tenant_id, kind=run.kind, at_work=at_work, place=place)
+            )  # fmt: skip
+            if at_work:
+                self.write(run, check_at=self.look_later(run))
+        return found
+
+    def in_turn(self, rows: Iterable[Any], most: int, after: Place) -> list[tuple[Any, Place]]:
+        now = self.now()
+        began: Any = after.began or now
+        due = [row for row in rows if row.check_at <= began]
+        if not isinstance(after.at, str):
+            due = [row for row in due if (row.check_at, row.id.int) > (after.at, after.id.int)]
+        due.sort(key=lambda row: (row.check_at, row.id.int))
+        return [(row, Place(row.check_at, row.id, began)) for row in due[:most]]
+
+    def look_later(self, run: Any) -> datetime:
+        later = self.now() + SELDOM
+        bounded = run.paused_at is None and run.deadline_at is not None
+        return min(run.deadline_at, later) if bounded else later
 
     def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
         run = self.runs[run_id]
         if run.check_at <= self.now():
             self.write(run, check_at=self.now() + seconds(120))
+
+    def set_lane_aside(self, lane_id: UUID) -> None:
+        self.write(self.lanes[lane_id], check_at=self.now() + timedelta(hours=1))
+
+    def note_repairs(self, repairs: Sequence[Judgement]) -> None:
+        self.repairs += [(repair.lane.lane_id, repair.verdict) for repair in repairs]
 
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         lane = self.lanes.get(baton.lane_id)
@@ -351,7 +388,7 @@ class MemoryTx:
             id=run_id, tenant_id=tenant_id, kind=kind, status=RunStatus.QUEUED, outcome=None, epoch=1,
             params=new.params, correlation_id=new.correlation_id, cancel_requested_at=None, paused_at=None,
             time_limit_s=new.time_limit_s, deadline_at=None if limit is None else now + limit,
-            check_at=now + (HOUR if limit is None else min(HOUR, limit)), error=None, finished_at=None,
+            check_at=now + (SELDOM if limit is None else min(SELDOM, limit)), error=None, finished_at=None,
         )  # fmt: skip
         self.s.put(self.s.runs, run_id, row)
         self.s.put(self.s.run_lanes, run_id, [])
@@ -378,13 +415,14 @@ class MemoryTx:
             cancel_at = row.cancel_requested_at if new.holds_run else None
             delay = 0 if cancel_at is not None else new.delay_s
             soon = delay <= 900
+            deadline = None if new.time_limit_s is None else now + seconds(new.time_limit_s)
+            look = now + seconds(delay + (90 if soon else -120))
             lane = Row(
                 id=lane_id, run_id=run.id, tenant_id=row.tenant_id, kind=row.kind, key=new.key, holds_run=new.holds_run,
                 status=ACTIVE, epoch=1, seq=0, resend_no=0, resends=0, cursor=dict(new.cursor),
                 next_due_at=now + seconds(delay), sent_at=now if soon else None,
-                check_at=now + seconds(delay + (90 if soon else -120)), cancel_at=cancel_at,
-                time_limit_s=new.time_limit_s,
-                deadline_at=None if new.time_limit_s is None else now + seconds(new.time_limit_s), steps=0,
+                check_at=look if deadline is None else min(look, deadline), cancel_at=cancel_at,
+                time_limit_s=new.time_limit_s, deadline_at=deadline, steps=0,
                 max_steps=new.max_steps or max_steps, claims=0, claim_token=None, lease_until=None, attempts=0,
                 last_error=None, created_at=now,
             )  # fmt: skip
@@ -455,9 +493,14 @@ class MemoryTx:
             )
 
     def look_at_run_later(self, run: Run) -> None:
-        row, later = self.s.runs[run.id], self.s.now() + HOUR
-        bounded = row.paused_at is None and row.deadline_at is not None
-        self.s.write(row, check_at=min(row.deadline_at, later) if bounded else later)
+        row = self.s.runs[run.id]
+        self.s.write(row, check_at=self.s.look_later(row))
+
+    def look_at_run_in(self, run: Run, wait_s: float) -> None:
+        self.s.write(self.s.runs[run.id], check_at=self.s.now() + seconds(wait_s))
+
+    def count_history(self, run: Run, type_: str) -> int:
+        return self.s.history[run.id].count((run.epoch, type_))
 
     def add_history(self, run: Run, type_: str, data: Json) -> None:
         lines = self.s.history[run.id]
@@ -505,7 +548,7 @@ class MemoryTx:
         row, now = self.s.runs[run.id], self.s.now()
         paused = now - row.paused_at
         deadline = None if row.deadline_at is None else row.deadline_at + paused
-        check_at = now + HOUR if deadline is None else min(deadline, now + HOUR)
+        check_at = now + SELDOM if deadline is None else min(deadline, now + SELDOM)
         self.s.write(row, paused_at=None, deadline_at=deadline, check_at=check_at)
         return float(paused.total_seconds())
 
@@ -525,7 +568,7 @@ class MemoryTx:
         self.s.write(
             row, status=RunStatus.RUNNING, epoch=row.epoch + 1, outcome=None, finished_at=None,
             cancel_requested_at=None, paused_at=None, deadline_at=None if limit is None else now + limit,
-            check_at=now + (HOUR if limit is None else min(HOUR, limit)),
+            check_at=now + (SELDOM if limit is None else min(SELDOM, limit)),
         )  # fmt: skip
         return self._run(row)
 
@@ -609,10 +652,32 @@ class MemoryTx:
         gates = [self.s.gates.get((key, tenant)) for key in keys for tenant in (tenant_id, None)]
         return [gate for gate in gates if gate is not None and (gate.state, gate.holder) == ("probing", token)]
 
-    def lock_due_lanes(self, most: int) -> list[UUID]:
-        due = [lane for lane in self.s.lanes.values() if lane.status is ACTIVE and lane.check_at <= self.s.now()]
-        due.sort(key=lambda lane: (lane.check_at, lane.id.int))
-        return [lane.id for lane in due[:most]]
+    def lock_due_lanes(
+        self, most: int, after: Place = FROM_THE_FIRST, but_kinds: Sequence[str] = (), but_delayed: bool = False
+    ) -> list[Place]:
+        now = self.s.now()
+        lanes = [
+            lane
+            for lane in self.s.lanes.values()
+            if lane.status is ACTIVE
+            and lane.kind not in but_kinds
+            and (not but_delayed or min(lane.next_due_at, lane.deadline_at or NEVER) <= now)
+        ]
+        return [place for _, place in self.s.in_turn(lanes, most, after)]
+
+    def lock_lane(self, lane_id: UUID) -> bool:
+        return self.s.lanes[lane_id].status is ACTIVE
+
+    def longest_waits(self, kinds: Sequence[str], lease_s: float) -> dict[str, float]:
+        now = self.s.now()
+        waits: dict[str, float] = {}
+        for lane in self.s.lanes.values():
+            soon = lane.status is ACTIVE and lane.check_at <= now + seconds(lease_s + 60)
+            if lane.kind in kinds and soon and lane.lease_until is not None and lane.lease_until >= now:
+                sent_at = max(lane.sent_at or lane.next_due_at, lane.next_due_at)
+                waited = (lane.lease_until - seconds(lease_s) - sent_at).total_seconds()
+                waits[lane.kind] = max(waited, waits.get(lane.kind, waited))
+        return waits
 
     def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
         now = self.s.now()
@@ -620,7 +685,7 @@ class MemoryTx:
             LaneFacts(
                 lane_id=lane.id, tenant_id=lane.tenant_id, kind=lane.kind, epoch=lane.epoch, seq=lane.seq,
                 resend_no=lane.resend_no, resends=lane.resends, next_due_at=lane.next_due_at, sent_at=lane.sent_at,
-                lease_until=lane.lease_until, cancel_at=lane.cancel_at,
+                lease_until=lane.lease_until, cancel_at=lane.cancel_at, deadline_at=lane.deadline_at,
                 run_paused=self.s.runs[lane.run_id].paused_at is not None, now=now,
             )
             for lane in map(self.s.lanes.__getitem__, lane_ids)
@@ -634,5 +699,5 @@ class MemoryTx:
             self.s.write(lane, resend_no=judgement.resend_no, resends=judgement.resends, check_at=check_at)
             if judgement.send:
                 self.s.write(lane, sent_at=now, claim_token=None, lease_until=None)
-            if judgement.verdict in REPAIRS:
-                self.s.append(self.s.repairs, (lane.id, judgement.verdict))
+            if judgement.due_now:
+                self.s.write(lane, next_due_at=now)

@@ -491,6 +491,10 @@ class FaultyQueue:
             world._after(fault, actor, lambda: QueueUnavailable("send"))
         return result
 
+    def is_empty(self, queue: str) -> bool:
+        world = self._world
+        return world.call("queue.is_empty", lambda: world.queue.is_empty(queue), error=lambda: QueueUnavailable("ask"))
+
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         world = self._world
         world.call(
