@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from shared.kernel.errors import Permanent, Throttled, Transient
+from shared.kernel.errors import Later, Permanent, Throttled, Transient
 from shared.kernel.model import (
     Cancel,
     Continue,
@@ -77,10 +77,11 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 attempts=0,
                 cursor=decision.cursor,
                 delay_s=bounded_s(decision.after_s),
-                progress=True,
+                spent=-turn.steps if decision.renews else 1,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
+                says=decision.says,
             )
         case Wait():
             return LaneChange(
@@ -97,10 +98,11 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 outcome=StepOutcome.DONE,
                 attempts=0,
                 cursor=decision.cursor,
-                progress=True,
+                spent=1,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
+                says=decision.says,
             )
         case Fail():
             return failed(turn, decision.problem)
@@ -147,6 +149,15 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
                 problem=Problem("throttled", error.message),
                 closes_gate=closing,
                 waits_for=f"gate:{error.gate}",
+            )
+        case Later():
+            return LaneChange(
+                status=LaneStatus.ACTIVE,
+                outcome=StepOutcome.WAITED,
+                attempts=turn.attempts,
+                delay_s=bounded_s(error.after_s),
+                probe_undecided=True,
+                waits_for=error.waits_for,
             )
         case Transient():
             delay = limits.backoff.delay_s(turn.attempts + 1, fraction)

@@ -54,27 +54,45 @@ where l.id = :lane_id and l.kind = :kind
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
 # Behind a pooler and inside a transaction it is planned anew each time, so what Python can work out is a parameter here:
 # each expression costs microseconds.
+# A cancel that comes during the step makes the next turn due at once; a step that knew of it waits as long as it says.
 _COMMIT_TURN = """
 with turn as (
     update lane
     set seq = seq + 1, status = :status, cursor = coalesce(cast(:cursor as jsonb), cursor),
         steps = steps + :progress, attempts = :attempts, last_error = coalesce(cast(:error as jsonb), last_error),
         claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
-        next_due_at = case when cancel_at is null then now() + cast(:delay as interval) else now() end,
-        sent_at = case when cast(:sends as boolean) or cancel_at is not null then now() end,
-        check_at = least(check_at, now() + case when cancel_at is null then cast(:look as interval) else interval '90 s' end)
+        next_due_at = case when {waits} then now() + cast(:delay as interval) else now() end,
+        sent_at = case when cast(:sends as boolean) or not {waits} then now() end,
+        check_at = least(check_at, now() + case when {waits} then cast(:look as interval) else interval '90 s' end)
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
-    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, cancel_at),
+    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, {waits} as waits),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
     select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""
 
 
 @lru_cache(maxsize=256)
-def commit_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
+def commit_turn(effects: tuple[Statement, ...], *, knows_cancel: bool = False) -> sa.TextClause:
     """The commit together with a kind's own writes: one cached text per combination of statements."""
+    commit = _COMMIT_TURN.format(waits="true" if knows_cancel else "(cancel_at is null)")
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
-    return sa.text(f"{_COMMIT_TURN}{writes}\nselect resend_no, cancel_at is null as waits from turn")
+    return sa.text(f"{commit}{writes}\nselect resend_no, waits from turn")
+
+
+@lru_cache(maxsize=256)
+def write_now(effect: Statement) -> sa.TextClause:
+    """A kind's write before its commit: only while the turn is held. The lock makes whoever takes the lane over wait, or
+    is made to wait by him and then finds the token gone."""
+    what = "w.*" if effect.returns else "1 as written"
+    rows = "left join written w on true" if effect.returns else ""
+    return sa.text(f"""
+with turn as (
+    select id, run_id, tenant_id, kind, key, epoch, seq from lane
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
+    for no key update),
+written as ({effect.sql})
+select {what} from turn {rows}
+""")
 
 
 # Give a lane back whose step could not be committed. Whoever gives back is alive: only his own claim is uncounted.
@@ -173,6 +191,9 @@ insert into audit (tenant_id, actor, action, target, before, after, reason)
 values (:tenant_id, :actor, :action, :target, cast(:before as jsonb), cast(:after as jsonb), :reason)
 """)
 
+# Waits until no other start or retry of this tenant and kind is under way, and counts then.
+ROOM = sa.text("select open, most from room_for_a_run(:kind, cast(:most as integer))")
+
 # A connection that is ready for use, by its id alone, and by its id or else its name.
 CONNECTION = sa.text("""
 select id, settings, secret_ref from connection
@@ -204,6 +225,50 @@ insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cas
 ADD_SIGNAL_ONCE = sa.text("""
 insert into signal (tenant_id, name, payload, event_id, at)
 values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (event_id) do nothing
+""")
+
+# Signals that nobody was told of yet, oldest first. What is past its retention is told nobody any more.
+LOCK_NEW_SIGNALS = sa.text("""
+select id, name, at < now() - make_interval(days => :days) as too_old from signal where dispatched_at is null
+order by id limit :most for update skip locked
+""")
+
+# Each listener gets a row of its own, so that one who fails holds up nobody. It is due from the signal's own time on:
+# the oldest come first.
+FAN_OUT = sa.text("""
+with told as (
+    update signal set dispatched_at = now() where id = any(cast(:signal_ids as bigint[]))
+    returning id, tenant_id, at)
+insert into hearing (signal_id, listener, tenant_id, at, due_at)
+select t.id, h.listener, t.tenant_id, t.at, t.at
+from told t join jsonb_to_recordset(cast(:heard_by as jsonb)) as h (signal_id bigint, listener text) on h.signal_id = t.id
+""")
+
+# Of the tenant who waits longest: what is heard is written as him. A bounded look, however many wait behind.
+HEARING_TENANT = sa.text("""
+select tenant_id from hearing where given_up_at is null and due_at <= now() order by due_at, signal_id, listener limit 1
+""")
+TAKE_HEARINGS = sa.text("""
+select h.listener, h.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
+from (select signal_id, listener, tenant_id from hearing where given_up_at is null and due_at <= now()
+      order by due_at, signal_id, listener limit :window) w
+join hearing h on h.signal_id = w.signal_id and h.listener = w.listener
+join signal s on s.id = h.signal_id
+where w.tenant_id = cast(current_setting('app.tenant') as uuid) and h.given_up_at is null and h.due_at <= now()
+order by h.due_at, h.signal_id, h.listener limit :most
+for update of h skip locked
+""")
+NOTE_HEARD = sa.text("""
+delete from hearing h using jsonb_to_recordset(cast(:heard as jsonb)) as d (signal_id bigint, listener text)
+where h.signal_id = d.signal_id and h.listener = d.listener
+""")
+# Two ticks may fail with the same one: whoever comes second changes nothing.
+NOTE_UNHEARD = sa.text(f"""
+update hearing
+set attempts = :attempts, error = cast(:error as jsonb),
+    due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
+    given_up_at = case when cast(:delay_s as double precision) is null then now() end
+where signal_id = :signal_id and listener = :listener and attempts = :attempts - 1
 """)
 
 # Answers how long ago the last one was.
@@ -259,10 +324,11 @@ from was where run.id = was.id
 returning extract(epoch from was.paused_for)::double precision
 """)
 
+# For whatever ends a pause: the tick looks at no lane that it found paused. Lanes being canceled are awake already.
 RESUME_LANES = sa.text(f"""
 update lane set resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now(),
                 deadline_at = deadline_at + {_seconds("paused_s")}
-where run_id = :run_id and status = 'active'
+where run_id = :run_id and status = 'active' and cancel_at is null
 returning {_BATON}
 """)
 
@@ -271,7 +337,7 @@ update run set status = 'running', epoch = epoch + 1, outcome = null, error = nu
                cancel_requested_at = null, paused_at = null,
                deadline_at = now() + make_interval(secs => time_limit_s),
                check_at = now() + least({_SELDOM}, make_interval(secs => time_limit_s))
-where id = :run_id
+where id = :run_id and leaving_since is null
 returning {_RUN}
 """)
 
@@ -295,7 +361,7 @@ update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sen
 where id = :lane_id and status = 'active'
 returning {_BATON}
 """)
-LANE_RUN = sa.text("select run_id from lane where id = :lane_id and tenant_id = :tenant_id")
+LANE_RUN = sa.text("select run_id, holds_run from lane where id = :lane_id and tenant_id = :tenant_id")
 
 # One look at all gates of a step. Closed ones whose time has come are taken as this turn's probe, or none is.
 PASS_GATES = sa.text(f"""
@@ -311,8 +377,8 @@ probed as (
     returning g.key)
 select (select extract(epoch from max(until) - now())::double precision from wanted where blocks) as blocked_s,
        (select key from wanted where blocks order by until desc, key limit 1) as closed_by,
-       (select count(*) from wanted where not blocks) as free,
-       coalesce((select array_agg(key) from probed), array[]::text[]) as probes
+       (select count(*) from wanted where not blocks) = (select count(*) from probed) as passed,
+       coalesce((select array_agg(distinct key) from probed), array[]::text[]) as probes
 """)
 
 # A 429 seen by anyone: never sooner than what is known already, and no prober may open it after that.
@@ -417,20 +483,40 @@ SET_RUN_ASIDE = sa.text("""
 update run set check_at = now() + interval '2 minutes' where id = :run_id and tenant_id = :tenant_id and check_at <= now()
 """)
 
-# Only the holder of the turn may write an intent. A row that was there already is read, not written.
+# Only the holder of the turn may write an intent, under the run's epoch: lanes born in a later epoch share it. A row that
+# was there already is read, not written, unless what it left outside was cleaned up: then the call is a new one.
 INTEND = sa.text("""
 with held as (
-    select run_id, epoch, tenant_id from lane
+    select run_id, tenant_id from lane
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'),
 written as (
-    insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
-    select run_id, epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
-    on conflict do nothing
+    insert into remote_call as c (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+    select run_id, :run_epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
+    on conflict (run_id, epoch, key) do update
+    set intended_at = now(), confirmed_at = null, cleaned_at = null, remote_id = null, looks = 0, looked_at = null,
+        clean_at = null, clean_tries = 0
+    where c.cleaned_at is not null
     returning remote_id)
-select true as fresh, false as confirmed, remote_id from written
+select true as fresh, false as confirmed, remote_id, 0::double precision as age_s, 0 as looks,
+       null::double precision as looked_s
+from written
 union all
-select false, c.confirmed_at is not null, c.remote_id
-from held h join remote_call c on c.run_id = h.run_id and c.epoch = h.epoch and c.key = :key
+select false, c.confirmed_at is not null, c.remote_id, extract(epoch from now() - c.intended_at)::double precision, c.looks,
+       extract(epoch from now() - c.looked_at)::double precision
+from held h join remote_call c on c.run_id = h.run_id and c.epoch = :run_epoch and c.key = :key
+where not exists (select from written)
+""")
+
+# A look that found nothing. The last one (0 looks) makes the next call an intent of its own.
+NOTE_LOOK = sa.text("""
+with held as (
+    select run_id from lane
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active')
+update remote_call c
+set looks = :looks, looked_at = case when :looks > 0 then now() end,
+    intended_at = case when :looks > 0 then c.intended_at else now() end
+from held h
+where c.run_id = h.run_id and c.epoch = :run_epoch and c.key = :key and c.confirmed_at is null
 """)
 
 # A call that comes through after its clean-up is an asset again.
@@ -441,6 +527,14 @@ where run_id = :run_id and epoch = :epoch and key = :key and confirmed_at is nul
 
 NOTE_CLEANED = sa.text("""
 update remote_call set cleaned_at = now() where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null
+""")
+
+# Written before the attempt: whoever is killed by an asset must not begin with it again. Of two sweeps one gets it.
+PUT_OFF_CLEANING = sa.text("""
+update remote_call
+set clean_at = now() + least(interval '1 day', interval '1 minute' * power(2, least(clean_tries, 20))),
+    clean_tries = clean_tries + 1
+where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null and (clean_at is null or clean_at <= now())
 """)
 
 # A call without an answer may still be under way for as long as a function can run: until then it cannot be cleaned.
@@ -455,14 +549,15 @@ where l.id = :lane_id and {_CALL_IS_OVER}
 order by c.epoch, c.key
 """)
 
-# Assets of runs that ended a while ago and that no clean-up lane is working on.
+# Assets of runs that ended a while ago and that no clean-up lane is working on, but for those that were put off.
 LEAKED_ASSETS = sa.text(f"""
-select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id
+select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id, r.params
 from remote_call c
 join run r on r.id = c.run_id
 where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_seconds("grace_s")} and {_CALL_IS_OVER}
+  and (c.clean_at is null or c.clean_at <= now())
   and not exists (select from lane l where l.run_id = c.run_id and l.status = 'active')
-order by c.intended_at, c.run_id, c.key
+order by c.clean_at nulls first, c.intended_at, c.run_id, c.key
 limit :most
 """)
 
@@ -475,35 +570,78 @@ insert into repair (lane_id, tenant_id, why, at) select id, tenant_id, 'dead_let
 """)
 
 
-def _prune_by_age(table: str, also: str = "true", at: str = "at") -> sa.TextClause:
+def _prune_by_age(table: str, at: str = "at") -> sa.TextClause:
     return sa.text(f"""
 delete from {table} where ctid = any(array(
-    select ctid from {table} where {at} < now() - make_interval(days => :days) and {also} limit :most))
+    select ctid from {table} where {at} < now() - make_interval(days => :days) order by {at} limit :most))
 """)
 
 
+# Whole days of the ledger at once.
+FORGET_STEPS = sa.text("select forget_steps(now() - make_interval(days => :days))")
+
 PRUNE = {
-    "step": _prune_by_age("step"),
+    # What is more than a day too old lies in a leaf with younger rows: nobody swept on the day when it could be emptied.
+    "step": sa.text("""
+delete from step s
+using (select lane_id, epoch, seq, at from step where at < now() - make_interval(days => :days + 1) order by at limit :most) d
+where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d.at
+"""),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal", "dispatched_at is not null"),
+    "signal": _prune_by_age("signal"),
+    "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
 }
 
-# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has
-# rows of its own, the run stays until they are gone: without lanes nobody can take it up again meanwhile.
+# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. It may have a million
+# rows: each execution takes so many of each table, and the run's own row goes when an earlier one has left nothing else.
+# Where its kind has rows of its own, the run stays until they are gone. From the first on nobody can take it up again.
 PRUNE_RUNS = sa.text("""
 with old as (
-    select id, tenant_id, kind from run r
-    where finished_at < now() - make_interval(days => :days)
+    select id, tenant_id, kind, leaving_since from run r
+    where finished_at < now() - make_interval(days => :days) and (leaving_since is null or check_at <= now())
       and not exists (select from lane l where l.run_id = r.id and l.status = 'active')
       and not exists (select from remote_call c where c.run_id = r.id and c.leaves_asset and c.cleaned_at is null)
     order by finished_at, id limit :most for update skip locked),
-lanes as (delete from lane where run_id in (select id from old) returning id),
-steps as (delete from step where lane_id in (select id from lanes)),
-calls as (delete from remote_call where run_id in (select id from old)),
-lines as (delete from history where run_id in (select id from old)),
-gone as (delete from run where id in (select id from old where kind <> all(cast(:with_rows as text[]))))
-select id, tenant_id, kind from old
+leaves as (
+    update run set leaving_since = now(), check_at = now() where id in (select id from old where leaving_since is null)
+    returning id),
+lanes as materialized (
+    select l.id from old o cross join lateral (select id from lane where run_id = o.id limit :most) l limit :most),
+steps as (
+    delete from step s
+    using (select s.lane_id, s.epoch, s.seq from lanes l
+           cross join lateral (select lane_id, epoch, seq from step where lane_id = l.id limit :most) s limit :most) d
+    where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq
+    returning s.seq),
+gone_lanes as (
+    delete from lane where id in (
+        select id from lanes l where (select true from step s where s.lane_id = l.id limit 1) is null)
+    returning id),
+calls as (
+    delete from remote_call where ctid = any(array(
+        select c.ctid from old o cross join lateral (select ctid from remote_call where run_id = o.id limit :most) c limit :most))
+    returning run_id),
+lines as (
+    delete from history where ctid = any(array(
+        select h.ctid from old o cross join lateral (select ctid from history where run_id = o.id limit :most) h limit :most))
+    returning run_id),
+empty as (
+    select id, tenant_id, kind from old o
+    where leaving_since is not null
+      and not exists (select from lane where run_id = o.id) and not exists (select from remote_call where run_id = o.id)
+      and not exists (select from history where run_id = o.id)),
+gone as (
+    delete from run where id in (select id from empty where kind <> all(cast(:with_rows as text[]))) returning id)
+select (select count(*) from leaves) + (select count(*) from steps) + (select count(*) from gone_lanes)
+           + (select count(*) from calls) + (select count(*) from lines) as rows,
+       (select count(*) from gone) as runs,
+       coalesce((select jsonb_agg(jsonb_build_array(id, tenant_id, kind)) from empty
+                 where kind = any(cast(:with_rows as text[]))), '[]') as with_rows
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")
+# A run whose kind could not prune its rows makes room for those behind it.
+PUT_OFF_PRUNING = sa.text(
+    "update run set check_at = now() + interval '1 hour' where id = :run_id and tenant_id = :tenant_id"
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 from shared.kernel import db
@@ -29,6 +30,7 @@ from shared.kernel.model import (
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.run import end, leave_unsettled, settle, settling
+from shared.kernel.signals import dispatch
 
 SPARE_S = 5.0  # for the batch in hand when the time is over
 LEAST_S = 1.0  # however little is left: a tick that does nothing at all would hide that
@@ -43,17 +45,18 @@ REFUSED, SET_ASIDE = "refused", "set_aside"
 class TickReport:
     lanes: Counter[str] = field(default_factory=Counter)
     runs_moved: int = 0
+    signals_heard: int = 0
     finished: bool = True
 
 
 def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     """Mend what is overdue, oldest first, until nothing is or the time is over; the next tick goes on.
 
-    Runs and lanes take turns, a batch each: neither waits for the other's backlog, nor fails with it.
+    Runs, lanes and signals take turns, a batch each: none waits for another's backlog, nor fails with it.
     """
     report, elapsed = TickReport(), stopwatch()
     time_limit_s = max(LEAST_S, min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S))
-    parts: list[_Runs | _Lanes] = [_Runs(ports, kinds, report), _Lanes(ports, report)]
+    parts: list[_Part] = [_Runs(ports, kinds, report), _Lanes(ports, report), _Signals(ports, kinds, report)]
     failures: list[Exception] = []
     while parts and elapsed() < time_limit_s:
         for part in tuple(parts):
@@ -77,6 +80,11 @@ def roll_up(ports: Ports, since_last_s: float | None) -> None:
     """Sum up the minutes since the last tick, and those before it in which a step may have begun that it did not see yet."""
     since_s = MOST_SUMMED_S if since_last_s is None else min(since_last_s, MOST_SUMMED_S)
     ports.store.roll_up(since_s + ports.relay.step_timeout_s + IDLE_S)
+
+
+class _Part(Protocol):
+    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
+        """False: there are no more."""
 
 
 @dataclass(slots=True)
@@ -247,6 +255,20 @@ def _time_out(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettled | No
     if run.cancel_requested_at is not None:
         return end(tx, run, Ending(RunStatus.CANCELED, "canceled", problem), kind, ports)
     return end(tx, run, Ending(RunStatus.FAILED, "timed_out", problem), kind, ports)
+
+
+@dataclass(slots=True)
+class _Signals:
+    """What happened and was not told yet, because whoever wrote it did not come so far."""
+
+    ports: Ports
+    kinds: Catalogue
+    report: TickReport
+
+    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
+        """False: there are no more."""
+        self.report.signals_heard += dispatch(self.ports, self.kinds, in_time)
+        return not in_time()
 
 
 def _quietly(note: Callable[[], None], otherwise: str) -> None:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from pydantic import Field, SecretStr
 
 from shared.kernel import aws
+from shared.kernel.catalogue import Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
@@ -24,6 +25,7 @@ from shared.kernel.settings import BadSettings, Settings
 from shared.kernel.vault import live_vault
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports, Upstream
+from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
 
 PREFIX = "BATON_NIVODA_"
@@ -58,6 +60,14 @@ def live(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
     """The account is read when a step first needs it: the tick, which asks no upstream, does without."""
     accounts = Accounts(engine, live_vault(env))
     return Ports(upstream=partial(_upstream, env, SecretAccount(), accounts), store=PageStore(engine))
+
+
+def kind(engine: sa.Engine) -> Kind:
+    return page_ingest(live(engine))
+
+
+def providers() -> list[Provider]:
+    return [nivoda_provider()]
 
 
 def nivoda_provider(env: Mapping[str, str] = os.environ) -> Provider:

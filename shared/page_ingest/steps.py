@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from uuid import UUID
 
 from pydantic import ValidationError
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Refused, Transient
-from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Run, Turn, Wait
+from shared.kernel.errors import Later, Permanent, Refused, Transient
+from shared.kernel.model import Continue, Decision, Effect, Finish, NewLane, NewRun, Run, Starting, Turn
 from shared.kernel.ports import Tx
 from shared.page_ingest import decide, store
 from shared.page_ingest.model import (
@@ -29,15 +28,15 @@ TOKEN_BEING_FETCHED_S = 2.0
 CONSOLIDATE_BATCH = 1_000
 
 
-def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
+def start(tx: Tx, starting: Starting) -> NewRun:
     """A run begins with the lane that divides the price range."""
     try:
-        wanted = IngestParams.model_validate(dict(params))
+        wanted = IngestParams.model_validate(dict(starting.params))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
         raise Refused("bad_params", problems) from None
     if wanted.connection is not None:
-        connection = tx.find_connection(tenant_id, wanted.source, wanted.connection)
+        connection = tx.find_connection(starting.tenant_id, wanted.source, wanted.connection)
         if connection is None:
             raise Refused("unknown_connection", f"connection: there is none of this id or name to {wanted.source}.")
         wanted = wanted.model_copy(update={"connection": str(connection)})
@@ -59,7 +58,7 @@ class PageIngest:
         upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
         known = self.ports.store.look_up(turn, params.account)
         if known.token is None and not known.ours:
-            return Wait(after_s=TOKEN_BEING_FETCHED_S)
+            raise Later(TOKEN_BEING_FETCHED_S, "a token that another step is fetching")
         token = known.token or self._new_token(turn, params.account, upstream)
         try:
             return self._look(turn, params, Asked(upstream, token), known.page_size)

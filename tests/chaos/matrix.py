@@ -23,7 +23,7 @@ from tests.chaos.stage import Stage, let_calls_end, pass_time
 from tests.chaos.worker import Catalogued, Duty
 from tests.support.databases import as_user
 
-Kill = tuple[Point, int]
+Kill = tuple[str, int]
 TICK_EVERY_S = 60.0
 REPAIRED_WITHIN_S = 300.0
 MOST_ROUNDS = 100
@@ -40,7 +40,7 @@ class Died(Exception):
 class Result:
     """What one case showed."""
 
-    hits: Counter[Point] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
     deaths: int = 0
     waited_s: float = 0.0
     violations: list[str] = field(default_factory=list)

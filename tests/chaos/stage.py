@@ -80,7 +80,7 @@ GATES = "update gate set until = until - {by} where state <> 'probing'"
 LEASES = "update lane set lease_until = lease_until - {by} where lease_until is not null"
 PROBES = "update gate set until = until - {by} where state = 'probing'"
 TOKENS = "update upstream set refresh_until = refresh_until - {by}, token_until = token_until - {by}"
-CALLS = "update remote_call set intended_at = intended_at - {by}"
+CALLS = "update remote_call set intended_at = intended_at - {by}, clean_at = clean_at - {by}"
 A_CALL_IS_OVER_S = 17 * 60
 
 

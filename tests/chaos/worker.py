@@ -29,9 +29,8 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.metrics import Metric
-from shared.kernel.model import LaneState, Refusal, Turn
-from shared.kernel.points import Point, watch_points
+from shared.kernel.model import By, LaneState, NoTurn, Turn
+from shared.kernel.points import watch_points
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueError
 from shared.kernel.retry import Backoff
@@ -75,8 +74,8 @@ class Duty:
     outside_url: str = ""
     control_port: int = 0
     seed: int = 0
-    die_at: tuple[Point, int] | None = None
-    stop_at: tuple[Point, int] | None = None
+    die_at: tuple[str, int] | None = None
+    stop_at: tuple[str, int] | None = None
     skew_s: float = 0.0
     send_trouble: float = 0.0
     cut_rate: float = 0.0
@@ -115,10 +114,10 @@ class Tracker:
     """Counts the points that were passed, stops at one of them and dies at another."""
 
     def __init__(self, duty: Duty) -> None:
-        self.hits: Counter[Point] = Counter()
+        self.hits: Counter[str] = Counter()
         self._signals = {duty.stop_at: signal.SIGSTOP, duty.die_at: signal.SIGKILL}
 
-    def __call__(self, point: Point) -> None:
+    def __call__(self, point: str) -> None:
         self.hits[point] += 1
         number = self._signals.get((point, self.hits[point]))
         if number is not None:
@@ -133,7 +132,7 @@ class CountingMeter:
         self._counts: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         detail = next((dimensions[name] for name in COUNTED_BY if name in dimensions), "")
         self._counts[f"{metric}.{detail}" if detail else metric] += int(value)
 
@@ -152,7 +151,7 @@ class WatchedStore(PgStore):
         self._line = line
         self._token = UUID(int=0)
 
-    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         self._token = token
         return super().claim(baton, token, lease_s)
 
@@ -239,13 +238,13 @@ class Worker:
     def do_sweep(self) -> None:
         sweep(self.ports, self.kinds)
 
-    def do_hits(self) -> Counter[Point]:
+    def do_hits(self) -> Counter[str]:
         return self.tracker.hits
 
     def _act(self, name: str, tenant: UUID, target: UUID) -> None:
         match name:
             case "cancel":
-                runs.cancel_run(self.ports, self.kind, tenant, target, runs.By(reason="asked"))
+                runs.cancel_run(self.ports, self.kind, tenant, target, By(reason="asked"))
             case "pause":
                 runs.pause_run(self.ports, tenant, target)
             case "resume":

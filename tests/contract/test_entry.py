@@ -235,7 +235,16 @@ def test_a_record_without_attributes_fails_alone(rig: Rig) -> None:
 def test_a_sweep_says_how_much_it_removed(rig: Rig) -> None:
     answer = sweep_handler(rig.ports, rig.kinds)({}, FakeContext())
 
-    assert answer == {"assets": 0, "step": 0, "pulse": 0, "repair": 0, "signal": 0, "answered": 0, "run": 0}
+    assert answer == {
+        "assets": 0,
+        "step": 0,
+        "pulse": 0,
+        "repair": 0,
+        "signal": 0,
+        "hearing": 0,
+        "answered": 0,
+        "run": 0,
+    }
 
 
 HEAVY = ("sqlalchemy.orm", "boto3", "alembic", "moto", "requests", "aws_lambda_powertools.utilities.batch")

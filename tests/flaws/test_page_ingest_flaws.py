@@ -33,10 +33,10 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_at(wanted: Point, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def killed_at(wanted: str, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """The process dies when it passes this point for the first time that `when` holds."""
 
-    def hook(point: Point) -> None:
+    def hook(point: str) -> None:
         if point is wanted and when():
             watch_points(None)
             raise Killed
@@ -156,7 +156,7 @@ def test_2d_two_partitions_that_end_at_the_same_moment_open_one_next_phase(inges
     last = [ingest.expect() for _ in lanes]
     meet = threading.Barrier(len(lanes))
 
-    def wait_for_the_others(point: Point) -> None:
+    def wait_for_the_others(point: str) -> None:
         if point is Point.TURN_RUN_LOCKED:
             with suppress(threading.BrokenBarrierError):  # where one has the lock, the others cannot come
                 meet.wait(0.5)

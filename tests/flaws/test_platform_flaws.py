@@ -29,10 +29,10 @@ from shared.kernel.model import (
     Due,
     Effect,
     Finish,
-    Json,
     LaneChange,
     NewLane,
     NewRun,
+    Starting,
     StepOutcome,
     Turn,
     Wait,
@@ -66,8 +66,10 @@ class Killed(BaseException):
 
 
 def a_kind(take_step: Callable[[Turn], Decision], **lane: Any) -> Kind:
-    def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
-        return NewRun(params=params, lanes=[NewLane(key="l0", cursor={"n": 0}, **lane)])
+    def start(tx: Tx, starting: Starting) -> NewRun:
+        time_limit_s = starting.params.get("time_limit_s")
+        first = NewLane(key="l0", cursor={"n": 0}, **lane)
+        return NewRun(params=starting.params, lanes=[first], time_limit_s=time_limit_s)
 
     def step(turn: Turn, outside: Outside) -> Decision:
         return take_step(turn)
@@ -96,12 +98,7 @@ def test_p1_a_runaway_lane_is_stopped_by_its_own_budget_of_steps(rig: Rig) -> No
 @pytest.mark.parametrize("whose", ["lane", "run"])
 def test_p1_a_runaway_lane_is_stopped_by_its_deadline(rig: Rig, whose: str) -> None:
     rig.kind = a_kind(endless, time_limit_s=600 if whose == "lane" else None)
-    if whose == "run":
-        start = rig.kind.start
-        rig.kind = replace(
-            rig.kind, start=lambda tx, tenant, params: replace(start(tx, tenant, params), time_limit_s=600)
-        )
-    run_id = rig.start(after_s=30)
+    run_id = rig.start(after_s=30, **({"time_limit_s": 600} if whose == "run" else {}))
 
     assert rig.run_to_end(run_id, within_s=900) == "failed"
 

@@ -12,8 +12,8 @@ from shared.kernel import db, sql
 from shared.kernel.clock import new_id
 from shared.kernel.entry import tick_handler
 from shared.kernel.errors import Permanent, Transient
-from shared.kernel.model import Turn
-from shared.kernel.run import By, start_run
+from shared.kernel.model import By, Turn
+from shared.kernel.run import start_run
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.sweep import sweep

@@ -14,7 +14,7 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.model import Ending, NewLane, Run, StepOutcome, Turn
+from shared.kernel.model import By, Ending, NewLane, Run, StepOutcome, Turn
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.queue import Outgoing, QueueUnavailable
 from shared.kernel.queue_memory import QueueSettings
@@ -252,7 +252,7 @@ def test_a_canceled_run_ends_canceled_and_cleans_up(house: House, driver: Driver
     driver.drain()
     assert len(house.world.things) == 1
 
-    runs.cancel_run(house.ports, house.kind, ALICE, run_id, runs.By(reason="enough"))
+    runs.cancel_run(house.ports, house.kind, ALICE, run_id, By(reason="enough"))
     driver.drain()
 
     assert (house.run(run_id).status, house.endings(run_id)) == ("canceled", ["canceled"])

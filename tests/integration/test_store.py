@@ -24,8 +24,8 @@ from shared.kernel.model import (
     LaneChange,
     LaneStatus,
     NewLane,
+    NoTurn,
     Problem,
-    Refusal,
     RemoteCall,
     RunStatus,
     Statement,
@@ -38,7 +38,7 @@ from shared.kernel.sweep import sweep
 from tests.support.house import ALICE, BOB, House
 from tests.support.tally import ADD
 
-MOVED = LaneChange(status=LaneStatus.ACTIVE, outcome=StepOutcome.MOVED, attempts=0, cursor={"n": 1}, progress=True)
+MOVED = LaneChange(status=LaneStatus.ACTIVE, outcome=StepOutcome.MOVED, attempts=0, cursor={"n": 1}, spent=1)
 PROBLEM = Problem("broken", "it broke at 17")
 
 
@@ -148,19 +148,19 @@ def twin(house: House, run_id: UUID, baton: Baton) -> Baton:
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (unknown, Refusal.UNKNOWN),
-        (of_another_kind, Refusal.UNKNOWN),
-        (stale, Refusal.STALE),
-        (of_an_old_epoch, Refusal.STALE),
-        (ahead, Refusal.AHEAD),
-        (of_a_later_epoch, Refusal.AHEAD),
-        (ended, Refusal.ENDED),
-        (paused, Refusal.PAUSED),
-        (early, Refusal.EARLY),
-        (twin, Refusal.TWIN),
+        (unknown, NoTurn.UNKNOWN),
+        (of_another_kind, NoTurn.UNKNOWN),
+        (stale, NoTurn.STALE),
+        (of_an_old_epoch, NoTurn.STALE),
+        (ahead, NoTurn.AHEAD),
+        (of_a_later_epoch, NoTurn.AHEAD),
+        (ended, NoTurn.ENDED),
+        (paused, NoTurn.PAUSED),
+        (early, NoTurn.EARLY),
+        (twin, NoTurn.TWIN),
     ],
 )
-def test_a_refused_claim_says_why_and_changes_nothing(house: House, prepare: Any, reason: Refusal) -> None:
+def test_a_refused_claim_says_why_and_changes_nothing(house: House, prepare: Any, reason: NoTurn) -> None:
     run_id = house.start()
     baton = prepare(house, run_id, house.baton(run_id))
     before = house.lane(run_id)
@@ -170,9 +170,9 @@ def test_a_refused_claim_says_why_and_changes_nothing(house: House, prepare: Any
 
 
 def test_every_reason_for_a_refusal_is_tried_above() -> None:
-    tried = {Refusal(name) for name in ("unknown", "stale", "ahead", "ended", "paused", "early", "twin")}
+    tried = {NoTurn(name) for name in ("unknown", "stale", "ahead", "ended", "paused", "early", "twin")}
 
-    assert tried == set(Refusal)
+    assert tried == set(NoTurn)
 
 
 def test_a_baton_may_come_a_second_before_its_time(house: House) -> None:
@@ -263,7 +263,7 @@ def test_a_commit_frees_the_lane_and_writes_the_ledger(house: House) -> None:
 def test_a_wait_without_a_cursor_keeps_the_place_and_spends_no_step(house: House) -> None:
     run_id = house.start()
 
-    commit(house, house.claim(run_id), replace(MOVED, outcome=StepOutcome.WAITED, cursor=None, progress=False))
+    commit(house, house.claim(run_id), replace(MOVED, outcome=StepOutcome.WAITED, cursor=None, spent=0))
 
     lane = house.lane(run_id)
     assert (lane.seq, lane.steps, lane.cursor) == (1, 0, {"n": 0})
@@ -716,8 +716,11 @@ def test_an_intent_is_fresh_once(house: House) -> None:
     house.store.confirm(call_of(turn), "remote-2")
     known = house.store.intend(turn, "job", "thing", leaves_asset=True)
 
-    assert (first, again) == (Intent(True, False, None), Intent(False, False, None))
-    assert known == Intent(False, True, "remote-1"), "the first confirmation stays"
+    assert first == Intent(True, False, None)
+    assert again is not None
+    assert known is not None
+    assert (again.fresh, again.confirmed) == (False, False)
+    assert (known.confirmed, known.remote_id) == (True, "remote-1"), "the first confirmation stays"
 
 
 @pytest.mark.parametrize("foreign", [{"token": UUID(int=1)}, {"seq": 5}, {"epoch": 5}], ids=str)
@@ -772,7 +775,7 @@ def test_a_call_that_may_still_be_under_way_is_not_cleaned(house: House) -> None
 
     assert house.store.leaked_assets(10, 0) == []
     house.sql("update remote_call set intended_at = now() - interval '17 min'")
-    assert house.store.leaked_assets(10, 0) == [call_of(turn, "under way")]
+    assert [call for call, _ in house.store.leaked_assets(10, 0)] == [call_of(turn, "under way")]
 
 
 def leaking(house: House, finished: str = "2 hours", **params: Any) -> UUID:
@@ -790,7 +793,7 @@ def test_assets_of_runs_that_ended_a_while_ago_are_leaked(house: House) -> None:
     open_run = house.start(assets=["l0"])
     house.take_turn(open_run)
 
-    assert [call.run_id for call in house.store.leaked_assets(10, 3600)] == [old]
+    assert [call.run_id for call, _ in house.store.leaked_assets(10, 3600)] == [old]
     assert len(house.store.leaked_assets(1, 0)) == 1, "no more than asked for"
 
 
@@ -811,6 +814,7 @@ AGED = {
     "step": "insert into step (lane_id, epoch, seq, tenant_id, outcome, at) values (:id, 1, :n, :t, 'moved', {at})",
     "repair": "insert into repair (lane_id, tenant_id, why, at) values (:id, :t, 'unsent' || :n, {at})",
     "pulse": "insert into pulse values (:t, {at}, :id || '-' || :n, 1, 0, 1)",
+    "hearing": "insert into hearing (signal_id, listener, tenant_id, at, due_at) values (cast(:n as int), :id, :t, {at}, now())",
     "signal": "insert into signal (tenant_id, name, payload, at, dispatched_at) values (:t, :id || '-' || :n, '{{}}', {at}, now())",
 }
 
@@ -827,7 +831,7 @@ def test_old_rows_go_in_batches_and_young_rows_stay(house: House, table: str) ->
         statement = AGED[table].format(at=f"now() - interval '{age} days'")
         house.sql(
             f"{statement}",
-            id=str(new_id()) if table in {"signal", "answered", "pulse"} else new_id(),
+            id=str(new_id()) if table in {"signal", "hearing", "answered", "pulse"} else new_id(),
             n=n if table == "step" else str(n),
             t=ALICE,
         )

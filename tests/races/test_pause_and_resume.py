@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shared.kernel.model import Refusal, StepOutcome
+from shared.kernel.model import NoTurn, StepOutcome
 from shared.kernel.points import Point
 from tests.races.acts import pause, resume, ticks, turn
 from tests.races.stage import Stage
@@ -48,7 +48,7 @@ def test_a_turn_claimed_before_the_pause_commits_and_the_next_is_refused(house: 
     worker.goes_on()
 
     assert stepping.answer() is StepOutcome.MOVED
-    assert house.take_turn(run_id) is Refusal.PAUSED
+    assert house.take_turn(run_id) is NoTurn.PAUSED
     assert (house.tally(run_id), house.lane(run_id).claims) == ([0], 0)
 
 
@@ -61,8 +61,8 @@ def test_a_claim_that_waited_while_the_pause_came_takes_at_most_that_one_turn(ho
         worker.blocks()
         operator.does(pause(run_id)).answer()
 
-    assert stepping.answer() in {StepOutcome.MOVED, Refusal.PAUSED, Refusal.TWIN}
-    assert house.take_turn(run_id) is Refusal.PAUSED
+    assert stepping.answer() in {StepOutcome.MOVED, NoTurn.PAUSED, NoTurn.TWIN}
+    assert house.take_turn(run_id) is NoTurn.PAUSED
     assert len(house.tally(run_id)) <= 1
 
 
@@ -116,7 +116,7 @@ def test_a_copy_that_comes_during_the_resume_is_refused_and_the_fresh_one_taken(
     operator.goes_on()
     resuming.answer()
 
-    assert early is Refusal.PAUSED
+    assert early is NoTurn.PAUSED
     assert house.lane(run_id).resend_no == 1
     assert house.take_turn(run_id) is StepOutcome.MOVED
 

@@ -31,12 +31,16 @@ from shared.kernel.model import (
     LaneStatus,
     NewLane,
     NewRun,
+    NoTurn,
     Place,
     Problem,
-    Refusal,
+    PrunedRuns,
     RemoteCall,
+    Room,
     Run,
     RunStatus,
+    Signal,
+    Statement,
     Turn,
 )
 
@@ -67,6 +71,8 @@ class MemoryStore:
         self.gates: dict[tuple[str, UUID | None], Any] = {}
         self.repairs: list[Any] = []
         self.signals: list[Any] = []
+        self.told = 0  # how many of them were fanned out
+        self.hearings: dict[tuple[int, str], Any] = {}
         self.tally: list[tuple[UUID, UUID, str, int]] = []
         self.touched: set[UUID] = set()
         self._undo: list[Callable[[], Any]] = []
@@ -105,22 +111,22 @@ class MemoryStore:
 
     # Statements of their own.
 
-    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         lane = self.lanes.get(baton.lane_id)
         if lane is None or lane.kind != baton.kind:
-            return Refusal.UNKNOWN
+            return NoTurn.UNKNOWN
         run, now = self.runs[lane.run_id], self.now()
         asked, actual = (baton.epoch, baton.seq), (lane.epoch, lane.seq)
         if asked != actual:
-            return Refusal.STALE if asked < actual else Refusal.AHEAD
+            return NoTurn.STALE if asked < actual else NoTurn.AHEAD
         if lane.status is not ACTIVE:
-            return Refusal.ENDED
+            return NoTurn.ENDED
         if run.paused_at is not None and lane.cancel_at is None:
-            return Refusal.PAUSED
+            return NoTurn.PAUSED
         if lane.next_due_at > now + seconds(1):
-            return Refusal.EARLY
+            return NoTurn.EARLY
         if lane.claim_token not in (None, token) and lane.lease_until >= now:
-            return Refusal.TWIN
+            return NoTurn.TWIN
         claims = lane.claims + (lane.claim_token != token)
         check_at = min(lane.check_at, now + seconds(lease_s + 60))
         self.write(
@@ -180,15 +186,31 @@ class MemoryStore:
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
         if not self.holds(turn):
             return None
-        call = self.calls.get((turn.run_id, turn.epoch, key))
-        if call is not None:
-            return Intent(False, call.confirmed_at is not None, call.remote_id)
-        self.calls[turn.run_id, turn.epoch, key] = Row(
-            id=turn.run_id, run_id=turn.run_id, tenant_id=turn.tenant_id, run_kind=turn.kind, epoch=turn.epoch, key=key,
-            kind=kind, remote_id=None, leaves_asset=leaves_asset, intended_at=self.now(), confirmed_at=None,
-            cleaned_at=None,
+        call, now = self.calls.get((turn.run_id, turn.run_epoch, key)), self.now()
+        if call is not None and call.cleaned_at is None:
+            looked_s = None if call.looked_at is None else (now - call.looked_at).total_seconds()
+            age_s = (now - call.intended_at).total_seconds()
+            return Intent(False, call.confirmed_at is not None, call.remote_id, age_s, call.looks, looked_s)
+        self.calls[turn.run_id, turn.run_epoch, key] = Row(
+            id=turn.run_id, run_id=turn.run_id, tenant_id=turn.tenant_id, run_kind=turn.kind, epoch=turn.run_epoch, key=key,
+            kind=kind, remote_id=None, leaves_asset=leaves_asset, intended_at=now, confirmed_at=None, cleaned_at=None,
+            looks=0, looked_at=None, clean_at=None, clean_tries=0,
         )  # fmt: skip
         return Intent(True, False, None)
+
+    def note_look(self, turn: Turn, key: str, looks: int) -> bool:
+        call, now = self.calls.get((turn.run_id, turn.run_epoch, key)), self.now()
+        if not self.holds(turn) or call is None or call.confirmed_at is not None:
+            return False
+        intended_at = call.intended_at if looks else now
+        self.write(call, looks=looks, looked_at=now if looks else None, intended_at=intended_at)
+        return True
+
+    def write_held(self, turn: Turn, effect: Effect) -> list[Mapping[str, Any]] | None:
+        if not self.holds(turn):
+            return None
+        self.effects[effect.statement.name](self, self.lanes[turn.lane_id], effect.params)
+        return []
 
     def confirm(self, call: RemoteCall, remote_id: str) -> None:
         row = self.calls[call.run_id, call.epoch, call.key]
@@ -200,19 +222,37 @@ class MemoryStore:
         if row.cleaned_at is None:
             self.write(row, cleaned_at=self.now())
 
+    def put_off_cleaning(self, call: RemoteCall) -> bool:
+        row, now = self.calls[call.run_id, call.epoch, call.key], self.now()
+        if row.cleaned_at is not None or (row.clean_at is not None and row.clean_at > now):
+            return False
+        later = now + min(timedelta(days=1), timedelta(minutes=2 ** min(row.clean_tries, 20)))
+        self.write(row, clean_at=later, clean_tries=row.clean_tries + 1)
+        return True
+
     def assets(self, lane_id: UUID) -> list[RemoteCall]:
         lane = self.lanes[lane_id]
         rows = [c for c in self._left_outside() if c.run_id == lane.run_id and c.intended_at <= lane.created_at]
         return [self._call(row) for row in sorted(rows, key=lambda c: (c.epoch, c.key))]
 
-    def leaked_assets(self, most: int, grace_s: float) -> list[RemoteCall]:
+    def leaked_assets(self, most: int, grace_s: float) -> list[tuple[RemoteCall, Json]]:
         def leaked(call: Any) -> bool:
             run = self.runs[call.run_id]
             ended = run.finished_at is not None and run.finished_at <= self.now() - seconds(grace_s)
-            return ended and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
+            waits = call.clean_at is not None and call.clean_at > self.now()
+            return ended and not waits and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
 
-        rows = sorted(filter(leaked, self._left_outside()), key=lambda c: (c.intended_at, c.run_id.int, c.key))
-        return [self._call(row) for row in rows[:most]]
+        def place(call: Any) -> tuple[Any, ...]:
+            return (
+                call.clean_at is not None,
+                call.clean_at or call.intended_at,
+                call.intended_at,
+                call.run_id.int,
+                call.key,
+            )
+
+        rows = sorted(filter(leaked, self._left_outside()), key=place)
+        return [(self._call(row), self.runs[row.run_id].params) for row in rows[:most]]
 
     def _left_outside(self) -> list[Any]:
         over = self.now() - timedelta(minutes=16)
@@ -276,6 +316,23 @@ class MemoryStore:
         self.repairs.append((lane.id, "dead_letter"))
         return True
 
+    def due_hearings(self) -> list[Any]:
+        now = self.now()
+        rows = [row for row in self.hearings.values() if not row.given_up and row.due_at <= now]
+        return sorted(rows, key=lambda row: (row.due_at, row.signal.id, row.listener))
+
+    def hearing_tenant(self) -> UUID | None:
+        rows = self.due_hearings()
+        return rows[0].signal.tenant_id if rows else None
+
+    def note_unheard(
+        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
+    ) -> None:
+        row = self.hearings.get((signal_id, listener))
+        if row is not None and row.attempts == attempts - 1:
+            row.attempts, row.due_at = attempts, self.now() + seconds(delay_s or 0)
+            row.given_up = delay_s is None
+
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         raise NotImplementedError("no schedule sends events")
 
@@ -288,8 +345,11 @@ class MemoryStore:
     def prune(self, table: str, older_than_days: int, most: int) -> int:
         return 0
 
-    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
-        return []
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> PrunedRuns:
+        return PrunedRuns(0, 0, [])
+
+    def put_off_pruning(self, run_id: UUID, tenant_id: UUID) -> None:
+        raise NotImplementedError("no run is pruned")
 
     # What several statements share.
 
@@ -376,13 +436,13 @@ class MemoryTx:
         if not self.s.holds(turn):
             return None
         lane, now = self.s.lanes[turn.lane_id], self.s.now()
-        canceling = lane.cancel_at is not None
+        canceling = lane.cancel_at is not None and turn.cancel_at is None
         soon = canceling or change.delay_s <= 900
         due = now if canceling else now + seconds(change.delay_s)
         look = now + seconds(90) if canceling else due + seconds(90 if soon else -120)
         self.s.write(
             lane, seq=lane.seq + 1, status=change.status,
-            cursor=lane.cursor if change.cursor is None else dict(change.cursor), steps=lane.steps + change.progress,
+            cursor=lane.cursor if change.cursor is None else dict(change.cursor), steps=lane.steps + change.spent,
             attempts=change.attempts, claims=0, resends=0, claim_token=None, lease_until=None, next_due_at=due,
             last_error=lane.last_error if change.problem is None else change.problem.to_json(),
             sent_at=now if soon else None, check_at=min(lane.check_at, look),
@@ -494,7 +554,7 @@ class MemoryTx:
 
     def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
         now = self.s.now()
-        lanes = [lane for lane in self.s.run_lanes[run_id] if lane.status is ACTIVE]
+        lanes = [lane for lane in self.s.run_lanes[run_id] if lane.status is ACTIVE and lane.cancel_at is None]
         for lane in lanes:
             deadline = None if lane.deadline_at is None else lane.deadline_at + seconds(paused_s)
             self.s.write(
@@ -527,9 +587,37 @@ class MemoryTx:
             deadline_at=None if lane.time_limit_s is None else now + seconds(lane.time_limit_s), **more,
         )  # fmt: skip
 
-    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> UUID | None:
+    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> tuple[UUID, bool] | None:
         lane = self.s.lanes.get(lane_id)
-        return None if lane is None or lane.tenant_id != tenant_id else lane.run_id
+        return None if lane is None or lane.tenant_id != tenant_id else (lane.run_id, lane.holds_run)
+
+    def read(self, statement: Statement, params: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        raise NotImplementedError(statement.name)
+
+    def room(self, tenant_id: UUID, kind: str, most: int | None) -> Room:
+        runs = [run for run in self.s.runs.values() if (run.tenant_id, run.kind) == (tenant_id, kind)]
+        return Room(sum(not run.status.ended for run in runs), most or 1000)
+
+    def lock_new_signals(self, most: int, older_than_days: int) -> list[tuple[int, str]]:
+        return [(n, self.s.signals[n][1]) for n in range(self.s.told, min(len(self.s.signals), self.s.told + most))]
+
+    def fan_out(self, signal_ids: Sequence[int], heard_by: Sequence[tuple[int, str]]) -> None:
+        before, self.s.told = self.s.told, self.s.told + len(signal_ids)
+        self.s._undo.append(lambda: setattr(self.s, "told", before))
+        for signal_id, listener in heard_by:
+            tenant, name, payload = self.s.signals[signal_id]
+            signal = Signal(signal_id, tenant, name, payload, self.s.now())
+            row = Row(id=None, signal=signal, listener=listener, due_at=self.s.now(), attempts=0, given_up=False)
+            self.s.put(self.s.hearings, (signal_id, listener), row)
+
+    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
+        rows = [row for row in self.s.due_hearings() if row.signal.tenant_id == self.tenant_id]
+        return [(row.signal, row.listener, row.attempts) for row in rows[:most]]
+
+    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
+        for key in heard:
+            row = self.s.hearings.pop(key)
+            self.s._undo.append(lambda key=key, row=row: self.s.hearings.__setitem__(key, row))  # type: ignore[misc]
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         lane, now = self.s.lanes[lane_id], self.s.now()

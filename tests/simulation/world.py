@@ -26,8 +26,7 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.metrics import Metric
-from shared.kernel.model import Lane, Run, Turn
+from shared.kernel.model import By, Lane, Run, Turn
 from shared.kernel.ports import Ports, Store, Tx
 from shared.kernel.queue import Outgoing, QueueError, QueueUnavailable, Received
 from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
@@ -129,7 +128,7 @@ class World:
     def clock(self) -> datetime:
         return BEGINNING + timedelta(microseconds=round(self.now * 1_000_000))
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         detail = (
             dimensions.get("reason") or dimensions.get("why") or dimensions.get("outcome") or dimensions.get("status")
         )
@@ -407,7 +406,7 @@ class World:
         tenant, lanes = self.invariants.tenant_of(run_id), self.invariants.lane_ids(run_id)
         match name:
             case "cancel":
-                runs.cancel_run(self.ports, self.kind, tenant, run_id, runs.By(reason="asked"))
+                runs.cancel_run(self.ports, self.kind, tenant, run_id, By(reason="asked"))
             case "pause":
                 runs.pause_run(self.ports, tenant, run_id)
             case "resume":

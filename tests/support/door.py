@@ -22,10 +22,9 @@ from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
-from shared.kernel.model import Refusal
+from shared.kernel.model import By, NoTurn
 from shared.kernel.ports import Ports
 from shared.kernel.queue_memory import QueueSettings
-from shared.kernel.run import By
 from shared.kernel.settings import Relay
 from shared.kernel.step import take_turn
 from shared.kernel.store import PgStore
@@ -241,7 +240,7 @@ class Door:
 
     def claims(self, run_id: UUID) -> bool:
         """Whether the lane's own baton would be taken now."""
-        return not isinstance(self.worker_ports.store.claim(self.baton(run_id), new_id(), 70), Refusal)
+        return not isinstance(self.worker_ports.store.claim(self.baton(run_id), new_id(), 70), NoTurn)
 
     def audited(self, tenant: TenantHouse) -> list[tuple[str, str, str]]:
         rows = self.sql("select actor, action, target from audit where tenant_id = :t order by id", t=tenant.id)

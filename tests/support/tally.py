@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from uuid import UUID
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits, all_or_nothing
@@ -28,6 +27,7 @@ from shared.kernel.model import (
     Run,
     RunStatus,
     Settlement,
+    Starting,
     Statement,
     Turn,
 )
@@ -68,7 +68,8 @@ class World(Protocol):
 class Tally:
     world: World
 
-    def start(self, tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
+    def start(self, tx: Tx, starting: Starting) -> NewRun:
+        params = starting.params
         lanes = [
             NewLane(key=f"l{n}", cursor={"n": 0}, max_steps=params.get("max_steps")) for n in range(params["lanes"])
         ]
@@ -96,11 +97,11 @@ class Tally:
 
     def _clean_up(self, outside: Outside) -> Decision:
         for asset in outside.assets():
-            self.clean(asset)
+            self.clean(asset, {}, outside.time_left_s)
             outside.note_cleaned(asset)
         return Finish()
 
-    def clean(self, asset: RemoteCall) -> None:
+    def clean(self, asset: RemoteCall, params: Json, time_left_s: Callable[[], float]) -> None:
         self.world.remove(asset.remote_id, asset.idempotency_key)
 
     def settle(self, run: Run, lanes: Sequence[Lane]) -> Settlement:

@@ -150,7 +150,7 @@ def test_a_lane_ends_before_it_looks_when_its_budget_is_spent(changed: dict[str,
                 attempts=0,
                 cursor={"n": 5},
                 delay_s=7,
-                progress=True,
+                spent=1,
                 effects=EFFECTS,
                 rows=3,
                 lanes=LANES,
@@ -176,7 +176,7 @@ def test_a_lane_ends_before_it_looks_when_its_budget_is_spent(changed: dict[str,
                 outcome=StepOutcome.DONE,
                 attempts=0,
                 cursor={"n": 9},
-                progress=True,
+                spent=1,
                 effects=EFFECTS,
                 rows=1,
                 lanes=LANES,
@@ -290,7 +290,7 @@ def test_a_failure_never_counts_as_progress_and_never_moves_the_cursor(
 ) -> None:
     change = change_after(error, a_turn(attempts=attempts), Limits(), fraction)
 
-    assert not change.progress
+    assert not change.spent
     assert change.cursor is None
     assert not change.effects
     assert change.attempts - attempts in (0, 1)

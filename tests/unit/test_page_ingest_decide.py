@@ -15,7 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.kernel.errors import Permanent, Refused
-from shared.kernel.model import Continue, Ending, Finish, Lane, LaneStatus, NewLane, NextPhase, Run, RunStatus
+from shared.kernel.model import (
+    By,
+    Continue,
+    Ending,
+    Finish,
+    Lane,
+    LaneStatus,
+    NewLane,
+    NextPhase,
+    Run,
+    RunStatus,
+    Starting,
+)
 from shared.page_ingest import decide
 from shared.page_ingest.model import (
     AuditCursor,
@@ -475,7 +487,7 @@ def test_a_phase_that_failed_fails_the_run_and_says_why(broken: str) -> None:
 )
 def test_a_run_that_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(Refused) as refused:
-        start(None, UUID(int=1), {"source": "nivoda", "low": 0, "high": 1_000, **wrong})  # type: ignore[arg-type]
+        start(None, starting({"source": "nivoda", "low": 0, "high": 1_000, **wrong}))  # type: ignore[arg-type]
 
     assert refused.value.code == "bad_params"
     assert named in refused.value.message
@@ -486,3 +498,7 @@ def test_a_cursor_survives_its_way_through_json() -> None:
 
     assert CrawlCursor.read(cursor.to_json()) == cursor
     assert cursor.from_the_start == CrawlCursor(low=1, high=2, limit=50)
+
+
+def starting(params: dict[str, Any]) -> Starting:
+    return Starting(run_id=UUID(int=2), tenant_id=UUID(int=1), params=params, by=By())

@@ -25,7 +25,7 @@ from shared.kernel.api.console import Console
 from shared.kernel.api.desk import Desk, Front
 from shared.kernel.auth import ANYBODY, Role, Visitor
 from shared.kernel.entry import Context, Event, Handler
-from shared.kernel.errors import NotFound, Refused
+from shared.kernel.errors import Conflict, NoRoom, NotFound, Refused
 from shared.kernel.log import logger
 from shared.kernel.log_json import json_log
 from shared.kernel.paging import BadCursor
@@ -37,9 +37,6 @@ MACHINES = "/machine"  # the same API for machine tokens: a route without the au
 OLDEST_TICK_S = 180.0  # a tick comes every minute and may take most of one
 LARGEST_BODY = 256 * 1024
 DEEPEST_BODY = 32
-CONFLICTS = frozenset(
-    {"already_ended", "not_ended", "not_paused", "being_canceled", "lane_ended", "too_old", "last_admin"}
-)
 PROBLEM = "application/problem+json"
 DOCS = "/docs"
 # It brings its own scripts in the page, and shares its origin with the console: nothing may come from or go elsewhere.
@@ -282,7 +279,8 @@ def _answer_to(error: Exception) -> Answer:
         case NotFound():
             return problem(404, "not_found", "There is no such thing here.")
         case Refused():
-            return problem(409 if error.code in CONFLICTS else 422, error.code, error.message)
+            status = 409 if isinstance(error, Conflict) else 429 if isinstance(error, NoRoom) else 422
+            return problem(status, error.code, error.message)
         case BadCursor():
             return problem(400, "bad_cursor", "This cursor does not belong to this list and filter: begin without one.")
         case RequestValidationError():

@@ -26,12 +26,16 @@ LATE = {
 
 
 class Open(Told):
-    """`more`: there are more open runs than were looked at, and the other figures are of the oldest."""
+    """`more`: there are more open runs than were looked at, and the other figures are of the oldest of each kind."""
 
     queued: int
     running: int
     paused: int
     more: bool
+
+
+class OpenOfKind(Open):
+    kind: str
 
 
 class Waiting(Told):
@@ -103,6 +107,7 @@ class Now(Told):
     now: datetime
     tick_age_s: float | None
     open: Open
+    kinds: list[OpenOfKind]
     moving: int
     waiting: list[Waiting]
     late: Late
@@ -177,7 +182,7 @@ def get_now() -> Now:
     row = here.one(sql.now(own=bool(here.own())), **here.own())
     assert row is not None
     return Now(
-        **{name: row[name] for name in ("now", "tick_age_s", "open", "moving", "waiting", "throughput", "gates", "repairs")},
+        **{name: row[name] for name in ("now", "tick_age_s", "open", "kinds", "moving", "waiting", "throughput", "gates", "repairs")},
         late=Late(count=row["late"], more=row["open"]["more"], runs=[_late(run) for run in row["late_runs"]]),
         failing=Failures(
             count=min(row["failed"], sql.MOST_FAILED), more=row["failed"] > sql.MOST_FAILED, groups=row["failing"]

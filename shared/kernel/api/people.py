@@ -20,7 +20,7 @@ from shared.kernel.api.shapes import Asked, Cursor, Done, Key, Limit, Short, Tol
 from shared.kernel.auth import ANYBODY, MANAGES, Role, new_token, token_hash
 from shared.kernel.db import jsonb
 from shared.kernel.direct import Line
-from shared.kernel.errors import NotFound, Refused
+from shared.kernel.errors import Conflict, NotFound
 from shared.kernel.model import Json
 from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 
@@ -36,7 +36,7 @@ SubjectPath = Annotated[
         json_schema_extra={"pattern": f"^{SUBJECT.pattern}$", "minLength": 1, "maxLength": 200},  # of what is decoded
     ),
 ]
-LAST_ADMIN = Refused("last_admin", "A tenant keeps one admin at least: make somebody else admin first.")
+LAST_ADMIN = Conflict("last_admin", "A tenant keeps one admin at least: make somebody else admin first.")
 TokenId = Annotated[UUID, Path(description="The token's id")]
 
 

@@ -261,16 +261,14 @@ def start(
         kept = here.once(line, key, request)
         if kept is not None:
             return Response(kept.status, "application/json", kept.body)
-        room = line.one(sql.OPEN_RUNS, {"tenant_id": here.tenant_id})
-        if room is not None and room["full"]:
-            raise Problem(429, "too_many_runs", f"{room['most_open_runs']} runs are open already: let some end first.")
-        run, dues = relay.create_run(tx, here.ports, kind, here.tenant_id, params, here.by(), label)
-        body = jsonb({"id": str(run.id)})
-        here.keep(line, key, 201, body)
+        started = relay.create_run(tx, here.ports, kind, here.tenant_id, params, here.by(), label)
+        # What is there already is answered as what it is: found, not created.
+        status, body = 200 if started.already else 201, jsonb({"id": str(started.run_id)})
+        here.keep(line, key, status, body)
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
-    deliver(here.ports, dues)
-    return Response(201, "application/json", body)
+    deliver(here.ports, started.dues)
+    return Response(status, "application/json", body)
 
 
 @operation(router, "GET", "/runs/<run_id>", READS, tag="runs")
@@ -381,7 +379,7 @@ def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     return Done()
 
 
-@operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409])
+@operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409, 429])
 def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
     here = desk(router)

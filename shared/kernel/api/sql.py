@@ -117,11 +117,6 @@ REMOTE_CALLS = sa.text("""
 select epoch, key, kind, remote_id, leaves_asset, intended_at, confirmed_at, cleaned_at from remote_call
 where run_id = :run_id and tenant_id = :tenant_id order by intended_at desc, key limit :most
 """)
-# Of the whole tenant, also for somebody who sees only his own.
-OPEN_RUNS = sa.text("""
-select open_runs(t.most_open_runs) >= t.most_open_runs as full, t.most_open_runs from tenant t where t.id = :tenant_id
-""")
-
 # Whoever comes second waits here for the first to commit, and then finds his answer.
 CLAIM_KEY = sa.text("""
 insert into answered (tenant_id, actor, key, request_hash) values (:tenant_id, :actor, :key, :request_hash)
@@ -332,15 +327,29 @@ MOST_UNSENT = 1_000
 
 
 def _open(own: str) -> str:
-    """One status at a time: together, no index gives them in order."""
-    found = [
-        f"""(select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r
-     where r.tenant_id = :tenant_id and r.status = '{status}' {own} order by r.created_at, r.id limit {MOST_OPEN + 1})"""
-        for status in ("queued", "running")
-    ]
+    """The oldest open runs, an equal share of each kind: a full queue of one must not hide the others.
+
+    The tenant's kinds are found by hopping along an index. One status at a time: together, no index gives them in order.
+    """
     return f"""
-found as materialized ({" union all ".join(found)}),
-open as materialized (select * from found order by created_at, id limit {MOST_OPEN})"""
+recursive hop (kind) as (
+    (select r.kind from run r where r.tenant_id = :tenant_id order by r.kind limit 1)
+    union all
+    select (select r.kind from run r where r.tenant_id = :tenant_id and r.kind > h.kind order by r.kind limit 1)
+    from hop h where h.kind is not null),
+kinds as materialized (select kind from hop where kind is not null),
+share as materialized (select {MOST_OPEN} / greatest(count(*), 1) as most from kinds),
+found as materialized (
+    select f.*, row_number() over (partition by f.kind order by f.created_at, f.id) as place
+    from kinds k
+    cross join (values ('queued'), ('running')) s (status)
+    cross join lateral (
+        select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r
+        where r.tenant_id = :tenant_id and r.kind = k.kind and r.status = s.status {own}
+        order by r.created_at, r.id limit (select most + 1 from share)) f),
+open as materialized (
+    select id, kind, label, status, paused_at, deadline_at, created_at from found
+    where place <= (select most from share))"""
 
 
 # The lanes that were looked at of the run `o`.
@@ -397,7 +406,12 @@ select
     {_AGE.format("tick")} as tick_age_s,
     (select jsonb_build_object('queued', count(*) filter (where status = 'queued'),
             'running', count(*) filter (where status = 'running'), 'paused', count(*) filter (where status = 'paused'),
-            'more', (select count(*) from found) > {MOST_OPEN}) from open) as open,
+            'more', (select count(*) from found) > (select count(*) from open)) from open) as open,
+    (select coalesce(jsonb_agg(to_jsonb(k) order by k.kind), '[]') from (
+        select f.kind, count(*) filter (where f.status = 'queued') as queued,
+               count(*) filter (where f.status = 'running') as running, count(*) filter (where f.status = 'paused') as paused,
+               bool_or(f.place > (select most from share)) as more
+        from found f group by f.kind) k) as kinds,
     (select count(*) from runs where (code is null or code = 'at_work') and late_since is null) as moving,
     (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
         select code, held_by, action, count(*) as runs, min(until) as until,
