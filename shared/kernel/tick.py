@@ -126,8 +126,10 @@ class _Lanes:
         """A lane that cannot be judged is left for later: it must not stand in the way of the others."""
         try:
             return self._judge(lambda tx: [lane_id] if tx.lock_lane(lane_id) else [])
-        except Exception:
+        except Exception as error:
             logger.exception("a lane could not be judged", extra={"lane": str(lane_id)})
+            if db.is_busy(error) or db.is_disconnect(error):
+                return []  # not the lane's doing: the next tick finds it where it is
             self.report.lanes[SET_ASIDE] += 1
             _quietly(lambda: self.ports.store.set_lane_aside(lane_id), "a lane could not be set aside")
             return []

@@ -52,6 +52,10 @@ class MemoryBackend(MemoryStore):
     def tally_of(self, run_id: UUID, lane: str) -> list[tuple[UUID, int]]:
         return [(tenant, n) for tenant, run, key, n in self.tally if run == run_id and key == lane]
 
+    def signals_of(self, run_id: UUID) -> list[tuple[int, str]]:
+        wanted = str(run_id)
+        return [(payload["epoch"], name) for _, name, payload in self.signals if payload["run_id"] == wanted]
+
     def left_outside(self) -> list[Any]:
         return [call for call in self.calls.values() if call.leaves_asset and call.cleaned_at is None]
 
@@ -70,13 +74,15 @@ grant usage on schema sim to public
 
 SNAPSHOT = sa.text("""
 select json_build_object(
-    'lanes', (select coalesce(json_agg(json_build_array(id, run_id, tenant_id, key, holds_run, status, epoch, seq, resend_no,
-        cursor, next_due_at, cancel_at, steps, claims, claim_token, lease_until, attempts, nullif(check_at, 'infinity'),
-        last_error) order by id), '[]') from lane),
-    'runs', (select coalesce(json_agg(json_build_array(id, tenant_id, status, outcome, epoch, params, cancel_requested_at,
-        paused_at, deadline_at, check_at) order by id), '[]') from run),
+    'lanes', (select coalesce(json_agg(json_build_array(id, run_id, tenant_id, kind, key, holds_run, status, epoch, seq,
+        resend_no, cursor, next_due_at, cancel_at, deadline_at, steps, max_steps, claims, claim_token, lease_until, attempts,
+        nullif(check_at, 'infinity'), last_error) order by id), '[]') from lane),
+    'runs', (select coalesce(json_agg(json_build_array(id, tenant_id, kind, status, outcome, epoch, params,
+        cancel_requested_at, paused_at, deadline_at, check_at) order by id), '[]') from run),
     'gates', (select coalesce(json_agg(json_build_array(key, tenant_id, state, until, holder)), '[]') from gate),
     'lines', (select coalesce(json_agg(json_build_array(run_id, epoch, type) order by run_id, n), '[]') from history),
+    'signals', (select coalesce(json_agg(json_build_array(payload ->> 'run_id', (payload ->> 'epoch')::int, name) order by id),
+        '[]') from signal),
     'steps', (select coalesce(json_agg(json_build_array(lane_id, epoch, seq, outcome)), '[]') from step),
     'tally', (select coalesce(json_agg(json_build_array(tenant_id, run_id, lane, n)), '[]') from tally),
     'calls', (select coalesce(json_agg(json_build_array(run_id, epoch, key)), '[]') from remote_call
@@ -86,6 +92,7 @@ LANE = [
     "id",
     "run_id",
     "tenant_id",
+    "kind",
     "key",
     "holds_run",
     "status",
@@ -95,7 +102,9 @@ LANE = [
     "cursor",
     "next_due_at",
     "cancel_at",
+    "deadline_at",
     "steps",
+    "max_steps",
     "claims",
     "claim_token",
     "lease_until",
@@ -106,6 +115,7 @@ LANE = [
 RUN = [
     "id",
     "tenant_id",
+    "kind",
     "status",
     "outcome",
     "epoch",
@@ -179,6 +189,9 @@ class PgBackend(PgStore):
         return [
             (UUID(tenant), n) for tenant, run, key, n in self._snapshot["tally"] if run == str(run_id) and key == lane
         ]
+
+    def signals_of(self, run_id: UUID) -> list[tuple[int, str]]:
+        return [(epoch, name) for run, epoch, name in self._snapshot["signals"] if run == str(run_id)]
 
     def left_outside(self) -> list[Any]:
         with self._owner.connect() as connection:

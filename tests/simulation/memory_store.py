@@ -637,6 +637,7 @@ class MemoryTx:
         if gate is None:
             row = Row(id=UUID(int=0), key=closing.key, tenant_id=key[1], state="closed", until=until, holder=None)
             self.s.put(self.s.gates, key, row)
+            self.s.touched.add(row.id)
         else:
             self.s.write(gate, state="closed", holder=None, until=max(gate.until, until))
 

@@ -28,10 +28,17 @@ from tests.simulation.invariants import Violation
 from tests.simulation.scenario import (
     Scenario,
     blackout_scenario,
+    cancels_scenario,
     draw_scenario,
+    gates_scenario,
+    limits_scenario,
     operator_scenario,
     plain_scenario,
     redelivery_scenario,
+    shut_scenario,
+    strike_scenario,
+    stubborn_scenario,
+    sweeps_scenario,
 )
 from tests.simulation.world import DidNotRun, World
 from tests.support.databases import as_user, server_admin
@@ -46,6 +53,13 @@ DRAW: dict[str, Callable[[int], Scenario]] = {
     "blackout": blackout_scenario,
     "operators": operator_scenario,
     "redelivery": redelivery_scenario,
+    "gates": gates_scenario,
+    "limits": limits_scenario,
+    "shut": shut_scenario,
+    "cancels": cancels_scenario,
+    "stubborn": stubborn_scenario,
+    "strike": strike_scenario,
+    "sweeps": sweeps_scenario,
 }
 
 
@@ -99,16 +113,12 @@ def single_fault_schedules(seed: int, make_store: MakeStore) -> Iterator[str]:
 
 
 def random_schedules(first: int) -> Iterator[str]:
-    """Random ones for ever, with some that have no tick, no sends, a long blackout, or only redelivery."""
+    """Random ones for ever, with one of every other mode after each tenth."""
     seed = first
     while True:
         yield f"random:{seed}"
         if seed % 10 == 0:
-            yield f"tickless:{seed}"
-            yield f"sendless:{seed}"
-            yield f"blackout:{seed}"
-            yield f"operators:{seed}"
-            yield f"redelivery:{seed}"
+            yield from (f"{mode}:{seed}" for mode in DRAW if mode not in ("random", "plain"))
         seed += 1
 
 

@@ -46,10 +46,11 @@ def wait_until(holds: Callable[[], object], what: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("store", ["memory", "postgres"])
+@pytest.mark.parametrize(
+    ("store", "end"), [("memory", signal.SIGTERM), ("memory", signal.SIGKILL), ("postgres", signal.SIGKILL)]
+)
 def test_workers_and_their_servers_end_with_the_simulation(
-    end: signal.Signals, store: str, monkeypatch: pytest.MonkeyPatch
+    store: str, end: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)  # each worker starts a server of its own
     command = [sys.executable, "-m", "tests.simulation.simulate", "--store", store, "--schedules", "1000000"]
