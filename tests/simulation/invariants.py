@@ -71,6 +71,7 @@ class Commit:
     turn: Turn
     change: LaneChange
     at: datetime
+    disturbed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ class Invariants:
         self.given_back: set[UUID] = set()
         self.judged: dict[Any, dict[UUID, float]] = defaultdict(dict)
         self.resumed_at: dict[UUID, float] = {}
+        self.step_at: dict[UUID, dict[int, datetime]] = defaultdict(dict)
+        self.pruned_at: dict[str, datetime] = {}
         self._written: list[Callable[[], None]] = []
         self._once_committed: list[Callable[[], None]] = []
 
@@ -136,6 +139,10 @@ class Invariants:
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
+            case "prune_runs":
+                self._forget_pruned()
+            case "prune":
+                self.pruned_at[args[0]] = self.world.clock() - timedelta(days=args[1])
             case "lock_run" if self.world.current is not None and self.world.current.ticks:
                 self.judged[self.world.current][args[0]] = self.world.now
             case "apply_judgements":
@@ -163,7 +170,8 @@ class Invariants:
         """While nothing went wrong at all, no turn waits for a repair."""
         world = self.world
         slow = any(shut.slow_s for shut in world.scenario.shut)
-        in_peace = world.scenario.tick and world.scenario.sends and not slow and not world.fault_at(turn.kind)
+        in_peace = world.scenario.tick and world.scenario.sends and not slow and not world.fault_count
+        in_peace = in_peace and not world.fault_at(turn.kind)
         if in_peace and turn.claims == 1:
             late = min(late, world.now - self.moved_at[turn.lane_id])
             require(late <= IN_PEACE_WITHIN_S, "in peace every turn is taken on time", turn.key, late)
@@ -175,7 +183,9 @@ class Invariants:
             require(source == "on_cancel", "a canceled lane does not work on", turn.key)
 
     def used(self, turn: Turn, remote_id: str) -> None:
-        run, lane = self.runs[turn.run_id], self.lanes[turn.lane_id]
+        run, lane = self.runs.get(turn.run_id), self.lanes.get(turn.lane_id)
+        if run is None or lane is None:
+            return
         at_work = run.status not in ENDED and lane.epoch == turn.epoch and self.owner[turn.lane_id] == turn.token
         if at_work:
             self.world.seen["asset handed out"] += 1
@@ -187,7 +197,9 @@ class Invariants:
 
     def _committed(self, turn: Turn, change: LaneChange) -> None:
         require(self.owner.get(turn.lane_id) == turn.token, "I6 only the holder of the turn commits", turn.key)
-        self.commits[turn.lane_id, turn.epoch, turn.seq] = Commit(turn, change, self.world.clock())
+        self.commits[turn.lane_id, turn.epoch, turn.seq] = Commit(
+            turn, change, self.world.clock(), self.world.is_disturbed()
+        )
         if turn.claims >= MOST_CLAIMS:
             require(change.outcome is StepOutcome.FAILED, "the sixth claimant commits the failure", change.outcome)
         if change.problem is not None and change.problem.code == "poison":
@@ -259,7 +271,9 @@ class Invariants:
             return
         self.world.seen["tick of more than a batch"] += len(due.lanes) > self.world.scenario.tick_batch
         passed_over = [
-            lane for lane, place in due.lanes.items() if lane not in handled and _place(self.lanes[lane]) == place
+            lane
+            for lane, place in due.lanes.items()
+            if lane not in handled and lane in self.lanes and _place(self.lanes[lane]) == place
         ]
         if report.finished:
             closed = {shut.queue for shut in self.world.scenario.shut}
@@ -277,9 +291,9 @@ class Invariants:
     def removed(self, key: str) -> None:
         """Clean-up is for what an ended try has left; what the present try made is in use."""
         run_id, epoch = self.made_for[key]
-        run = self.runs[run_id]
-        in_use = run.status in ("queued", "running") and run.epoch == epoch
-        require(not in_use, "nothing in use is removed", key, run.status, epoch)
+        run = self.runs.get(run_id)
+        in_use = run is not None and run.status in ("queued", "running") and run.epoch == epoch
+        require(not in_use, "nothing in use is removed", key, epoch)
 
     def delivered(self, body: str, dedup_id: str | None) -> None:
         self.tick_sent.pop(dedup_id or "", None)
@@ -332,8 +346,8 @@ class Invariants:
     def _is_outgrown(self, dedup_id: str) -> bool:
         """A tick that was held up may send what its lane has left behind: nobody needs that, wherever it waits."""
         lane_id, epoch, seq, resend_no = dedup_id.split(":")
-        lane = self.lanes[UUID(lane_id)]
-        return (lane.epoch, lane.seq, lane.resend_no) != (int(epoch), int(seq), int(resend_no))
+        lane = self.lanes.get(UUID(lane_id))
+        return lane is None or (lane.epoch, lane.seq, lane.resend_no) != (int(epoch), int(seq), int(resend_no))
 
     def _look(self) -> None:
         world = self.world
@@ -395,7 +409,11 @@ class Invariants:
     def _check_ledger(self, before: SimpleNamespace, lane: SimpleNamespace) -> None:
         steps = self.world.store.steps_of(lane.id)  # type: ignore[attr-defined]
         seqs = sorted(seq for _, seq, _ in steps)
-        require(seqs == list(range(lane.seq)), "I2 the ledger has no gap and no double", lane.key, seqs)
+        commit = self.commits.get((lane.id, lane.epoch, before.seq))
+        self.step_at[lane.id][before.seq] = self.world.clock() if commit is None else commit.at
+        kept = [seq for seq in range(lane.seq) if self._is_kept("step", self.step_at[lane.id].get(seq))]
+        complete = seqs[len(seqs) - len(kept) :] == kept and len(set(seqs)) == len(seqs)
+        require(complete, "I2 the ledger has no gap and no double", lane.key, seqs, kept)
         counted = sorted(self.world.store.tally_of(lane.run_id, lane.key))  # type: ignore[attr-defined]
         expected = [(lane.tenant_id, n) for n in range(lane.cursor.get("n", 0))]
         require(counted == expected, "I1 every row once, and of its tenant", lane.key, counted, expected)
@@ -412,9 +430,12 @@ class Invariants:
             case "retried":
                 require(spent == (before.attempts + 1, before.steps), "a retry spends an attempt", lane.key, spent)
                 require(lane.cursor == before.cursor, "a retry keeps its place", lane.key)
-        commit = self.commits.get((lane.id, lane.epoch, before.seq))
         if commit is not None:
             self._check_written(before, lane, commit)
+
+    def _is_kept(self, table: str, at: datetime | None) -> bool:
+        """Whether no sweep may have taken it."""
+        return table not in self.pruned_at or (at is not None and at >= self.pruned_at[table])
 
     def _check_written(self, before: SimpleNamespace, lane: SimpleNamespace, commit: Commit) -> None:
         """What stands in the row is what the kind said, and it is due when it said."""
@@ -428,7 +449,7 @@ class Invariants:
             self.world.seen["canceled lane waits"] += turn.cancel_at is not None and change.delay_s > 0
         if turn.cancel_at is not None:
             self.world.seen[f"on_cancel {change.outcome}"] += bool(source)
-        self._written.append(lambda: self._check_gates_after(turn, change, answer, commit.at))
+        self._written.append(lambda: self._check_gates_after(commit, answer))
         if not source or answer is None:
             require(lane.cursor == before.cursor, "what the kind did not see keeps its place", lane.key)
             return
@@ -462,9 +483,12 @@ class Invariants:
         there = {self.lanes[lane_id].key for lane_id in self.run_lane_ids[run_id]}
         require(there.issuperset(keys), "lanes are made with the step that wants them", keys)
 
-    def _check_gates_after(self, turn: Turn, change: LaneChange, answer: Any, at: datetime) -> None:
+    def _check_gates_after(self, commit: Commit, answer: Any) -> None:
+        turn, change, at = commit.turn, commit.change, commit.at
         for gate in self.gates.values():
-            require(gate.holder != turn.token, "a probe that has committed holds no gate", gate.key, change.outcome)
+            # Whoever did not hear that it is the probe leaves the gate to the next one, a lease later.
+            holds = gate.holder == turn.token and not commit.disturbed
+            require(not holds, "a probe that has committed holds no gate", gate.key, change.outcome)
         if isinstance(answer, Throttled) and change.outcome is StepOutcome.THROTTLED:
             gate = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
             until = at + timedelta(seconds=answer.retry_after_s)
@@ -497,6 +521,9 @@ class Invariants:
     def _check_run(self, run: SimpleNamespace) -> None:
         before = self.runs.get(run.id)
         self.runs[run.id] = run
+        if run.leaving_since is not None:
+            require(run.status in ENDED, "only an ended run leaves", run.status)
+            return
         self.kind_of[run.id], self.tenants[run.id] = run.kind, run.tenant_id
         lanes = [self.lanes[lane_id] for lane_id in self.run_lane_ids[run.id]]
         is_open = any(lane.status == "active" and lane.holds_run for lane in lanes)
@@ -508,9 +535,6 @@ class Invariants:
         terminal = [(epoch, type_) for epoch, type_ in run.lines if type_ in ENDED]
         expected = list(range(1, run.epoch + ended))
         require([epoch for epoch, _ in terminal] == expected, "I4 one terminal line per ended epoch", run.lines)
-        signals = self.world.store.signals_of(run.id)  # type: ignore[attr-defined]
-        named = [(epoch, f"run.{type_}") for epoch, type_ in terminal]
-        require(signals == named, "every ending leaves its signal", signals, named)
         if ended:
             last = [line for line in run.lines if not line[1].startswith("lane_")][-1]
             require(last == (run.epoch, run.status), "the last line says how it ended", last, run.status)
@@ -557,6 +581,9 @@ class Invariants:
             require(before.paused_at is None or run.cancel_requested_at, "the deadline spares paused runs")
             require(run.deadline_at <= self.world.clock(), "nothing times out early")
             self.world.seen["run timed out"] += 1
+        signals = self.world.store.signals_of(run.id)  # type: ignore[attr-defined]
+        ours = [name for epoch, name in signals if epoch == run.epoch]
+        require(ours == [f"run.{run.status}"], "every ending leaves its signal, once", ours, run.status)
         undone = [lane.key for lane in lanes if lane.holds_run and lane.status != "done"]
         if run.cancel_requested_at is not None and undone:
             require(run.status == "canceled", "what a cancel cuts short is canceled", run.status, run.outcome)
@@ -568,6 +595,47 @@ class Invariants:
         self.world.seen["run ended before its side lane"] += any(
             lane.status == "active" and lane.key.startswith("side") for lane in lanes
         )
+
+    # Retention.
+
+    def _forget_pruned(self) -> None:
+        """What is gone was over, long enough ago, and nothing of it was still at work or outside."""
+        world = self.world
+        runs, lanes = world.store.present()  # type: ignore[attr-defined]
+        kept = timedelta(days=world.scenario.retention.get("run", 0))
+        for lane_id in [lane_id for lane_id in self.lanes if lane_id not in lanes]:
+            lane = self.lanes.pop(lane_id)
+            require(lane.status != "active", "no lane is pruned that works", lane.key)
+            self.run_lane_ids[lane.run_id].remove(lane_id)
+            self._check_may_leave(self.runs[lane.run_id], kept)
+        for run_id in [run_id for run_id in self.runs if run_id not in runs]:
+            self._check_may_leave(self.runs.pop(run_id), kept)
+            require(not self.run_lane_ids[run_id], "a run leaves after its lanes", run_id)
+            if self.kind_of[run_id] == "count":
+                left = world.store.rows_left(run_id)  # type: ignore[attr-defined]
+                require(not left, "a kind's own rows leave with its run", left)
+            world.seen["run pruned"] += 1
+
+    def _check_may_leave(self, run: SimpleNamespace, kept: timedelta) -> None:
+        require(run.status in ENDED, "only an ended run leaves", run.status)
+        require(run.finished_at <= self.world.clock() - kept, "a run stays for its retention", run.finished_at)
+        outside = [call for call in self.world.store.left_outside() if call.run_id == run.id]  # type: ignore[attr-defined]
+        require(not outside, "a run stays while an asset of it is outside", outside)
+
+    def sweep_ends(self, *, disturbed: bool) -> None:
+        """A sweep that nothing disturbed leaves nothing that is too old."""
+        self._look()
+        self._forget_pruned()
+        world, retention = self.world, self.world.scenario.retention
+        if disturbed or not retention:
+            return
+        world.seen["sweep"] += 1
+        now, day = world.clock(), timedelta(days=1)
+        for table, oldest in world.store.oldest().items():  # type: ignore[attr-defined]
+            spared = day if table == "step" else timedelta()  # the ledger leaves by whole days
+            limit = now - retention[table] * day - spared - timedelta(seconds=1)
+            require(oldest is None or oldest >= limit, "what is too old is gone", table, oldest, limit)
+        require(not world.store.rows_of_nobody(), "nothing stays of what is gone", world.store.rows_of_nobody())  # type: ignore[attr-defined]
 
     # What the world asks.
 
@@ -589,7 +657,7 @@ class Invariants:
         return lanes or any(run.status in ("queued", "running") and run.check_at <= now for run in self.runs.values())
 
     def is_paused(self, run_id: UUID) -> bool:
-        return self.runs[run_id].paused_at is not None
+        return run_id in self.runs and self.runs[run_id].paused_at is not None
 
     def tenant_of(self, run_id: UUID) -> UUID:
         return self.tenants[run_id]
@@ -623,7 +691,7 @@ class Invariants:
             for call in world.store.left_outside()  # type: ignore[attr-defined]
         }
         # Two lanes may ask for the same asset at once: both pass the same key, and the upstream knows it.
-        shared = {key for key, (run, _) in self.made_for.items() if self.runs[run].params.get("same_asset")}
+        shared = {key for key, (run, _) in self.made_for.items() if run in world.one_asset}
         twice = {key for key, times in world.made.items() if times > 1} - world.zombie_things - shared
         require(not twice, "I7 nothing is made twice", twice)
         forgotten = set(world.things) - listed - world.zombie_things

@@ -133,11 +133,11 @@ def gates_scenario(seed: int) -> Scenario:
     for run in runs:
         run.pop("gate", None)
         run |= {"gates": rng.choice((["upstream"], ["upstream", "account"])), "tenant": rng.randrange(2)}
-        run |= {"target": rng.choice((3, 5)), "delays": rng.choice(((0,), (2, 30)))}
+        run |= {"target": rng.choice((2, 3)), "delays": rng.choice(((0,), (2, 30))), "splits": []}
         if rng.random() < 0.2:
             run["limits"] = {"l0": 60}
     scenario = Scenario(seed=seed, runs=runs, actions=_draw_actions(rng, len(runs))[:1], workers=3, stall_s=80.0)
-    scenario.upstream_trouble, scenario.throttled_share = rng.choice((0.3, 0.6)), rng.choice((0.4, 0.8))
+    scenario.upstream_trouble, scenario.throttled_share = rng.choice((0.2, 0.4)), rng.choice((0.4, 0.8))
     if rng.random() < 0.5:
         scenario.fault_rate, scenario.fault_budget, scenario.fault_until = 0.03, 3, 900.0
     return scenario
@@ -193,7 +193,7 @@ def shut_scenario(seed: int) -> Scenario:
     begin = rng.uniform(0, 30)
     queue = rng.choice((QUEUE_OF["tally"], QUEUE_OF["tally"], QUEUE_OF["tally"], DELAY))
     slow_s = rng.choice((0.0, 0.0, 5.0))
-    scenario.shut = [Shut(queue, begin, begin + rng.choice((100.0, 600.0, 2000.0)), slow_s)]
+    scenario.shut = [Shut(queue, begin, begin + rng.choice((100.0, 300.0, 1000.0)), slow_s)]
     if rng.random() < 0.3:
         scenario.fault_rate, scenario.fault_budget, scenario.fault_until = 0.03, 2, 900.0
     return scenario
@@ -243,7 +243,7 @@ def strike_scenario(seed: int) -> Scenario:
     if rng.random() < 0.5:
         scenario.outage = (begin, begin + rng.choice((60.0, 180.0, 600.0)))
         return scenario
-    scenario.strike = (begin, begin + rng.choice((400.0, 2000.0, 9000.0)))
+    scenario.strike = (begin, begin + rng.choice((400.0, 400.0, 400.0, 2000.0, 9000.0)))
     if rng.random() < 0.7:
         scenario.purges = [scenario.strike[1] - 0.5]
     return scenario

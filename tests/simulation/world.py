@@ -30,7 +30,7 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.model import By, Decision, Lane, Run, Turn
+from shared.kernel.model import By, Decision, Intent, Lane, Run, Turn
 from shared.kernel.ports import Ports, Store, Tx
 from shared.kernel.queue import Outgoing, QueueError, QueueRefused, QueueUnavailable, Received
 from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
@@ -134,6 +134,7 @@ class World:
         self.things: dict[str, str] = {}
         self.made: Counter[str] = Counter()
         self.zombie_things: set[str] = set()
+        self.one_asset: set[UUID] = set()
         self.stumbled: set[tuple[UUID, int, int]] = set()
         self.raised: Counter[tuple[UUID, int, str]] = Counter()
         self.actions = sorted(scenario.actions, key=lambda action: action.at)
@@ -176,6 +177,9 @@ class World:
     def monotonic(self) -> float:
         """The processes' own stopwatches run on the same clock."""
         return self.now
+
+    def is_disturbed(self) -> bool:
+        return self.current is not None and self.current.faulted
 
     def fault_at(self, kind: str) -> float:
         """When something last happened that may have cost a lane of this kind time."""
@@ -281,6 +285,12 @@ class World:
     def _note(self, op: str, result: object) -> None:
         if self.trace is not None:
             actor = self.current.name if self.current else "world"
+            if op == "db.prune":
+                result = None  # of a whole day only the statistics know how many rows it had
+            elif op == "tx.lock_new_signals" and isinstance(result, list):
+                result = [name for _, name in result]
+            elif op == "db.leaked_assets" and isinstance(result, list):
+                result = [call for call, _ in result]
             self.trace.append((round(self.now, 6), actor, op, _brief(result)))
 
     # The outside of the tally kind.
@@ -382,6 +392,8 @@ class World:
         def start() -> None:
             run_id = runs.start_run(self.ports, self.kinds[params["kind"]], TENANTS[params["tenant"]], params)
             self.run_ids.append(run_id)
+            if params.get("same_asset"):
+                self.one_asset.add(run_id)
 
         return start
 
@@ -431,7 +443,12 @@ class World:
         self.invariants.tick_ends(due, report, disturbed=actor.faulted)
 
     def _spawn_sweep(self) -> None:
-        self._spawn("sweep", lambda: void(sweep(self.ports, self.kinds, self.scenario.retention)))
+        def clean() -> None:
+            actor = self._alive()
+            sweep(self.ports, self.kinds, self.scenario.retention)
+            self.invariants.sweep_ends(disturbed=actor.faulted)
+
+        self._spawn("sweep", clean)
 
     def _purge(self) -> None:
         self.seen["purge"] += 1
@@ -743,6 +760,15 @@ def _brief(result: object) -> object:
         case Run():
             times = (result.cancel_requested_at, result.paused_at, result.deadline_at, result.now)
             return (result.id, result.tenant_id, result.status, result.outcome, result.epoch, *times)
+        case Intent():
+            return (
+                result.fresh,
+                result.confirmed,
+                result.remote_id,
+                float(result.age_s),
+                result.looks,
+                result.looked_s,
+            )
         case Lane():
             return (result.id, result.key, result.status, result.epoch, sorted(result.cursor.items()))
         case Turn():
