@@ -29,6 +29,9 @@ class MemoryBackend(MemoryStore):
         self.dirty = False
         self._runs: set[UUID] = set()
 
+    def has_changed(self) -> bool:
+        return bool(self.touched)
+
     def changed(self) -> Changed:
         touched, self.touched = self.touched, set()
         self._runs = {each for each in touched if each in self.runs}
@@ -192,10 +195,10 @@ class PgBackend(PgStore):
         sa.event.listen(engine, "checkout", tell_the_time)
         self.forget = lambda: sa.event.remove(engine, "checkout", tell_the_time)
 
+    def has_changed(self) -> bool:
+        return self.dirty
+
     def changed(self) -> Changed:
-        if not self.dirty:
-            self._snapshot = {}
-            return
         self.dirty = False
         self._snapshot = self._look()
         for lane in self._different("lanes"):

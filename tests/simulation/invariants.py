@@ -104,6 +104,7 @@ class Invariants:
         self.given_back: set[UUID] = set()
         self.judged: dict[Any, dict[UUID, float]] = defaultdict(dict)
         self.resumed_at: dict[UUID, float] = {}
+        self.asked_by: dict[tuple[UUID, int, str], UUID] = {}
         self.step_at: dict[UUID, dict[int, datetime]] = defaultdict(dict)
         self.pruned_at: dict[str, datetime] = {}
         self._written: list[Callable[[], None]] = []
@@ -135,6 +136,8 @@ class Invariants:
                 self._committed(args[0], args[1])
             case "intend" if result is not None:
                 turn, key = args[0], args[1]
+                asked = self.asked_by.setdefault((turn.run_id, turn.run_epoch, key), turn.lane_id)
+                self.world.seen["two lanes intend the same key"] += asked != turn.lane_id
                 self.made_for[idempotency_key(turn.run_id, turn.epoch, key)] = (turn.run_id, turn.run_epoch)
             case "pass_gates":
                 self._passed(args[0], args[1], result)
@@ -351,6 +354,8 @@ class Invariants:
 
     def _look(self) -> None:
         world = self.world
+        if not world.store.has_changed():  # type: ignore[attr-defined]
+            return
         for kind, row in world.store.changed():  # type: ignore[attr-defined]
             if kind == "lane":
                 self._check_lane(row)

@@ -376,7 +376,7 @@ class MemoryStore:
         now, rows = self.now(), 0
         before = now - timedelta(days=older_than_days)
         old = [run for run in self.runs.values() if run.finished_at is not None and run.finished_at < before]
-        old = [run for run in old if self._may_leave(run)]
+        old = sorted(filter(self._may_leave, old), key=lambda run: (run.finished_at, run.id.int))[:most]
         empty = [run for run in old if run.leaving_since is not None and not self._has_rows(run)]
         for run in old:
             if run.leaving_since is None:
@@ -387,7 +387,7 @@ class MemoryStore:
         for run in gone:
             del self.runs[run.id]
         left = [(run.id, run.tenant_id, run.kind) for run in empty if run.kind in with_rows]
-        return PrunedRuns(rows, len(gone), left)
+        return PrunedRuns(rows, len(gone), sorted(left, key=lambda each: each[0].int))
 
     def _may_leave(self, run: Any) -> bool:
         waits = run.leaving_since is not None and run.check_at > self.now()

@@ -161,12 +161,14 @@ def limits_scenario(seed: int) -> Scenario:
             run["limits"] = {rng.choice(("l0", "l0", "side0")): limit}
         if rng.random() < 0.3:
             run["waits"] = {"l0": [2, rng.choice((20, 1500))]}
-        if rng.random() < 0.3:
-            run["on_cancel"] = rng.choice((["wait"] * 12, ["wait"], ["step"] * 30))
+        if rng.random() < 0.5:
+            run["on_cancel"] = rng.choice((["wait"] * 12, ["wait"] * 40, ["wait"], ["step"] * 30))
     scenario = Scenario(seed=seed, runs=runs, actions=[], workers=3, stall_s=80.0, tick_batch=rng.choice((1, 2, 50)))
     for _ in range(rng.choice((0, 1, 2))):
-        name = rng.choice(("cancel", "cancel", "pause", "retry", "wake"))
-        scenario.actions.append(Action(rng.uniform(0, 3000), name, rng.randrange(len(runs))))
+        name = rng.choice(("cancel", "cancel", "cancel", "pause", "retry", "wake"))
+        scenario.actions.append(
+            Action(rng.choice((rng.uniform(0, 200), rng.uniform(0, 3000))), name, rng.randrange(len(runs)))
+        )
     return scenario
 
 

@@ -30,7 +30,7 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.model import By, Decision, Intent, Lane, Run, Turn
+from shared.kernel.model import By, Decision, GatePass, Intent, Lane, Run, Turn
 from shared.kernel.ports import Ports, Store, Tx
 from shared.kernel.queue import Outgoing, QueueError, QueueRefused, QueueUnavailable, Received
 from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
@@ -91,6 +91,8 @@ class World:
         self.scenario = scenario
         self.rng = Random(scenario.seed ^ 0x5EED)
         self.now = 0.0
+        self._clock = (0.0, BEGINNING)
+        self._empty_until: dict[str, float] = {}
         self.call_no = 0
         self.seen: Counter[str] = Counter()
         self.trace: list[tuple[Any, ...]] | None = None
@@ -162,7 +164,9 @@ class World:
     # What the product sees.
 
     def clock(self) -> datetime:
-        return BEGINNING + timedelta(microseconds=round(self.now * 1_000_000))
+        if self._clock[0] != self.now:
+            self._clock = (self.now, BEGINNING + timedelta(microseconds=round(self.now * 1_000_000)))
+        return self._clock[1]
 
     def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         detail = (
@@ -409,7 +413,7 @@ class World:
         """Let one running function go on, or deliver one message; False if neither is possible now."""
         moves: list[Actor | str] = [actor for actor in self.actors if actor.wake_at <= self.now]
         if len(moves) < self.scenario.workers:
-            moves += QUEUES
+            moves += [queue for queue in QUEUES if self._empty_until.get(queue, 0.0) <= self.now]
         while moves:
             move = moves.pop(self.rng.randrange(len(moves)))
             if isinstance(move, Actor):
@@ -455,6 +459,7 @@ class World:
         self.last_fault_at = self.now
         for queue in QUEUES:
             self.queue.purge(queue)
+        self._empty_until.clear()
         self.invariants.tick_sent.clear()
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
@@ -488,6 +493,9 @@ class World:
             self.seen["strike"] += 1
             return False
         received = self.queue.receive(queue)
+        self._empty_until.pop(DEAD, None)  # what came too often is there now
+        if not received:  # until a time comes, or somebody touches it
+            self._empty_until[queue] = self.queue.next_change(queue) or math.inf
         for message in received:
             self._note(f"deliver {queue}", message.body)
             self.invariants.delivered(message.body, message.dedup_id)
@@ -513,6 +521,7 @@ class World:
         return handle
 
     def _delete(self, queue: str, message: Received) -> None:
+        self._empty_until.clear()
         try:
             self.queue.delete(queue, message.receipt)
         except QueueError:
@@ -605,6 +614,7 @@ class World:
 
     def sent(self, queue: str, messages: Sequence[Outgoing]) -> None:
         """What the queue really took. Now and then somebody enqueues a copy by hand, too early."""
+        self._empty_until.clear()
         assert self.current is not None
         if queue in KIND_OF and self.current.ticks:
             for message in messages:
@@ -675,6 +685,7 @@ class FaultyQueue:
 
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         world = self._world
+        world._empty_until.clear()
         world.call(
             "queue.change_visibility",
             lambda: world.queue.change_visibility(queue, receipt, seconds),
@@ -769,6 +780,8 @@ def _brief(result: object) -> object:
                 result.looks,
                 result.looked_s,
             )
+        case GatePass():
+            return (result.wait_s, sorted(result.probes), result.closed_by)
         case Lane():
             return (result.id, result.key, result.status, result.epoch, sorted(result.cursor.items()))
         case Turn():
