@@ -219,7 +219,13 @@ class MemoryStore:
             return ended and not waits and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
 
         def place(call: Any) -> tuple[Any, ...]:
-            return (call.clean_at is not None, call.clean_at or call.intended_at, call.intended_at, call.run_id.int, call.key)
+            return (
+                call.clean_at is not None,
+                call.clean_at or call.intended_at,
+                call.intended_at,
+                call.run_id.int,
+                call.key,
+            )
 
         rows = sorted(filter(leaked, self._left_outside()), key=place)
         return [self._call(row) for row in rows[:most]]
