@@ -178,7 +178,7 @@ def test_a_step_that_was_claimed_before_the_failover_commits_after_it(failed_ove
         lambda cluster, turn: cluster.store.claim(cluster.house.baton(turn.run_id), turn.token, 70) is not Refusal.TWIN,
         lambda cluster, turn: cluster.store.beat("tick") is not False,
         lambda cluster, turn: tick(cluster.ports, cluster.house.kinds).finished,
-        lambda cluster, turn: runs.pause_run(cluster.ports, ALICE, turn.run_id) is None,
+        lambda cluster, turn: not runs.pause_run(cluster.ports, ALICE, turn.run_id),  # type: ignore[func-returns-value]
         lambda cluster, turn: isinstance(
             runs.start_run(cluster.ports, cluster.house.kind, ALICE, {"lanes": 1, "target": 1}), UUID
         ),
@@ -225,6 +225,12 @@ def test_twenty_calls_after_a_failover_that_is_not_over_yet_fail_and_the_next_on
     house.close()
 
 
+def reads_and_writes(cluster: Cluster, run_id: UUID) -> None:
+    with cluster.store.begin(ALICE) as tx:
+        assert tx.has_open_lanes(run_id), "what it read there may not be true elsewhere"
+        tx.fail_open_lanes(run_id, Problem("broken", "it broke"))
+
+
 def test_a_transaction_that_has_begun_is_not_carried_to_another_server(
     servers: tuple[Postgres, Postgres, str, list[UUID]],
 ) -> None:
@@ -233,9 +239,8 @@ def test_a_transaction_that_has_begun_is_not_carried_to_another_server(
     with name_of(first.port) as name:
         cluster = Cluster(house, name, first, second, database)
         cluster.only_reads()
-        with pytest.raises(DatabaseError) as caught, cluster.store.begin(ALICE) as tx:
-            assert tx.has_open_lanes(run_id), "what it read there may not be true elsewhere"
-            tx.fail_open_lanes(run_id, Problem("broken", "it broke"))
+        with pytest.raises(DatabaseError) as caught:
+            reads_and_writes(cluster, run_id)
         assert db.only_reads(caught.value)
         assert house.take_turn(run_id, ports=cluster.ports) is StepOutcome.MOVED
         cluster.close()

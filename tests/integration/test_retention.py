@@ -344,7 +344,9 @@ def test_assets_that_cannot_be_removed_do_not_stand_before_the_others(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "BATCH", 3)
-    stuck, free = {leak(house, "3 days") for _ in range(3)}, {leak(house, "2 days") for _ in range(4)}
+    stuck = {leak(house, "3 days") for _ in range(3)}
+    for _ in range(4):
+        leak(house, "2 days")
 
     def clean(asset: RemoteCall) -> None:
         if asset.run_id in stuck:

@@ -624,6 +624,7 @@ def test_a_reopened_run_begins_its_next_epoch_fresh(house: House) -> None:
         run = tx.lock_run(run_id, ALICE)
         assert run is not None
         reopened = tx.reopen_run(run)
+        assert reopened is not None
         dues = tx.reopen_lanes(run_id)
 
     assert (reopened.status, reopened.epoch, reopened.outcome) == (RunStatus.RUNNING, 2, None)
