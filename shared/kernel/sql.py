@@ -641,7 +641,8 @@ select (select count(*) from leaves) + (select count(*) from steps) + (select co
                  where kind = any(cast(:with_rows as text[]))), '[]') as with_rows
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")
-# A run whose kind could not prune its rows makes room for those behind it.
-PUT_OFF_PRUNING = sa.text(
-    "update run set check_at = now() + interval '1 hour' where id = :run_id and tenant_id = :tenant_id"
-)
+# A run whose kind could not prune its rows makes room for those behind it: as long again as it has been leaving already.
+PUT_OFF_PRUNING = sa.text("""
+update run set check_at = now() + least(interval '1 day', greatest(interval '10 minutes', now() - leaving_since))
+where id = :run_id and tenant_id = :tenant_id
+""")

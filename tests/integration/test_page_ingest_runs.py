@@ -538,5 +538,6 @@ def test_a_run_that_is_half_pruned_stays_closed_and_the_next_sweep_ends_it(
         runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
     assert shop.run(run_id)["status"] == "failed"
 
+    shop.now += 900
     assert sweep(shop.ports, shop.kinds)["run"] == 1
     assert (raw_rows(shop), shop.rows("select id from run")) == ({}, [])

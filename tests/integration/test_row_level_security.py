@@ -188,7 +188,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     """Each looks over the walls: the API alone may call it, and it tells one person's or one token's own things.
 
     `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
-    `everywhere` counts of all tenants: they ask themselves whether a super admin asks.
+    `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
+    nobody anything, and the worker may delete steps anyway.
     """
     rows = house.sql("""
         select proname as name, has_function_privilege('public', oid, 'execute') as everybody,
@@ -197,9 +198,25 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
 
     assert {row.name for row in rows} == {
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
+        "forget_steps",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
-    assert [row.name for row in rows if row.worker] == ["room_for_a_run"], "triggers start runs too"
+    assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]
+    assert not house.value("select has_function_privilege('baton_api', 'forget_steps(timestamptz)', 'execute')")
+
+
+@pytest.mark.parametrize("role", ["baton_api", "baton_worker"])
+def test_nobody_reaches_the_leaves_of_the_ledger_past_its_policies(house: House, role: str) -> None:
+    (leaf,) = house.sql(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'step'::regclass limit 1"
+    )
+    with pytest.raises(sa.exc.DatabaseError) as caught, house.engine(role).connect() as connection:
+        connection.exec_driver_sql(f"select from {leaf.name}")
+
+    assert db.sqlstate(caught.value) == "42501"
+    assert not house.value("""
+        select bool_or(has_table_privilege(:role, inhrelid, 'select, insert, update, delete, truncate'))
+        from pg_inherits where inhparent = 'step'::regclass""", role=role)  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ["baton_api", "baton_worker"])
