@@ -414,7 +414,7 @@ order by check_at, id limit :most
 for update skip locked
 """)
 LOCK_LANE = sa.text("select id from lane where id = :lane_id and status = 'active' for update skip locked")
-SET_LANE_ASIDE = sa.text("update lane set check_at = now() + interval '1 hour' where id = :lane_id")
+SET_LANE_ASIDE = sa.text("update lane set check_at = now() + interval '2 minutes' where id = :lane_id")
 
 
 # Read after the lanes are locked: a run resumed meanwhile must not leave a lane parked for ever.
