@@ -29,6 +29,7 @@ from shared.kernel.model import (
     NewRun,
     Run,
     Settlement,
+    Starting,
     Statement,
     StepOutcome,
     Turn,
@@ -252,7 +253,7 @@ def test_a_deadline_fires_behind_more_open_runs_than_a_batch_holds(house: House)
 def test_an_open_run_is_looked_at_once_a_day_and_without_a_transaction_of_its_own(rig: Rig) -> None:
     rig.start(target=2, delays=[30 * DAY])
     rig.work_off()
-    locked: list[Point] = []
+    locked: list[str] = []
 
     watch_points(locked.append)
     try:
@@ -314,7 +315,7 @@ def test_a_kind_that_raises_at_the_end_ends_its_run_after_bounded_attempts(
     rig: Rig, broken: dict[str, Any], said: str
 ) -> None:
     rig.kind = replace(rig.kind, **broken)
-    claims: Counter[Metric] = rig.counted
+    claims: Counter[str] = rig.counted
     run_id = rig.start(target=2)
 
     assert rig.run_to_end(run_id, within_s=3 * HOUR) == "failed"
@@ -398,7 +399,8 @@ NUMBERS = [1e12, math.inf, -5.0, 1e300]
 
 
 def one_step(decide: Any) -> Kind:
-    def start(tx: Tx, tenant_id: Any, params: Any) -> NewRun:
+    def start(tx: Tx, starting: Starting) -> NewRun:
+        params = starting.params
         return NewRun(params=params, lanes=[NewLane(key="l0", **params.get("lane", {}))], **params.get("run", {}))
 
     def take_step(turn: Turn, outside: Outside) -> Decision:
@@ -570,8 +572,8 @@ def test_while_others_are_claimed_late_the_copies_stay_few(rig: Rig) -> None:
 
 
 def waiting_kind(after_s: float, time_limit_s: int, **lane: Any) -> Kind:
-    def start(tx: Tx, tenant_id: Any, params: Any) -> NewRun:
-        return NewRun(params=params, lanes=[NewLane(key="l0", time_limit_s=time_limit_s, **lane)])
+    def start(tx: Tx, starting: Starting) -> NewRun:
+        return NewRun(params=starting.params, lanes=[NewLane(key="l0", time_limit_s=time_limit_s, **lane)])
 
     return Kind(name="tally", start=start, take_step=lambda *_: Wait(after_s=after_s))
 
