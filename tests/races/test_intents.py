@@ -26,7 +26,9 @@ def test_whoever_intends_a_call_in_the_same_moment_as_another_lane_is_not_fresh(
         intending = loser.does(intends(held))
         loser.blocks()
 
-    assert intending.answer() == Intent(False, False, None)
+    answer = intending.answer()
+    assert answer is not None
+    assert (answer.fresh, answer.confirmed, answer.remote_id) == (False, False, None)
 
 
 def test_whoever_lost_his_turn_in_the_same_moment_intends_nothing(house: House, stage: Stage) -> None:
