@@ -6,14 +6,13 @@ import sqlalchemy as sa
 
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.connections import Provider
-from shared.page_ingest.live import live as live_page_ingest
-from shared.page_ingest.live import nivoda_provider
+from shared.page_ingest.build import build_ports, nivoda_provider
 from shared.page_ingest.steps import page_ingest
 
 
 def all_kinds(engine: sa.Engine) -> Catalogue:
     return Catalogue(
-        page_ingest(live_page_ingest(engine)),
+        page_ingest(build_ports(engine)),
     )
 
 

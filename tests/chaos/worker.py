@@ -39,6 +39,7 @@ from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import tick
+from shared.kernel.tokens import Tokens
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.steps import page_ingest
@@ -167,7 +168,7 @@ def _ingestion(engine: sa.Engine, at: Catalogued) -> Kind:
     def upstream(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Nivoda:
         return Nivoda(at.base_url, at.username, at.password, time_left_s=time_left_s)
 
-    return page_ingest(IngestPorts(upstream=upstream, store=PageStore(engine)))
+    return page_ingest(IngestPorts(upstream=upstream, tokens=Tokens(engine), store=PageStore(engine)))
 
 
 class Worker:

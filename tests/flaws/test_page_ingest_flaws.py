@@ -15,14 +15,15 @@ import sqlalchemy as sa
 from infra.local.standins.nivoda_faults import Fault, Operation
 from shared.kernel import db
 from shared.kernel import run as runs
+from shared.kernel.answers import storable
 from shared.kernel.baton import read_baton
 from shared.kernel.metrics import Metric
 from shared.kernel.model import Turn
 from shared.kernel.points import Point, watch_points
 from shared.kernel.queue import Outgoing, QueueUnavailable, Received
 from shared.page_ingest import store
-from shared.page_ingest.model import CrawlCursor
-from shared.page_ingest.ports import Item, Page, PriceRange, Upstream
+from shared.page_ingest.model import CrawlCursor, Item, Page, PriceRange
+from shared.page_ingest.ports import Upstream
 from tests.support.databases import as_user
 from tests.support.ingest import HIGH, LOW, IngestRig, at_once, ids
 from tests.support.rig import LEASE_S, TENANT
@@ -276,7 +277,7 @@ def test_2i_lanes_that_write_the_same_stones_in_opposite_order_do_not_deadlock(
         try:
             for n in range(40):
                 stones = [
-                    Item(external_id=f"s{i:03d}", offer_id="o", price_cents=1, payload={"n": n, "b": backwards})
+                    Item(external_id=f"s{i:03d}", offer_id="o", price_cents=1, body=storable({"n": n, "b": backwards}))
                     for i in range(400)
                 ]
                 effect, rows = store.upsert_page("nivoda", stones[::-1] if backwards else stones)

@@ -11,11 +11,14 @@ import sqlalchemy as sa
 
 from shared.kernel import db
 from shared.kernel import run as runs
+from shared.kernel.answers import storable
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Throttled, Transient
 from shared.kernel.model import Turn
-from shared.page_ingest.ports import Item, Page, PageTooBig, PriceRange, Token, TokenExpired
+from shared.kernel.tokens import Token, TokenRefused, Tokens
+from shared.page_ingest.model import Item, Page, PriceRange
+from shared.page_ingest.ports import PageTooBig
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
@@ -67,14 +70,17 @@ class IngestWorld(World):
         worker, owner = engines
         self.owner = db.autocommit(owner)
         with self.owner.connect() as connection:
-            connection.exec_driver_sql("delete from raw_item; delete from diamond; delete from upstream")
+            connection.exec_driver_sql(
+                "delete from raw_item; delete from diamond; delete from upstream; delete from account_token"
+            )
         names = [f"s{n:03d}" for n in range(self.rng.choice((0, 7, 25, 40)) or 6)]
         prices = [self.rng.randrange(HIGH) * 100 + self.rng.choice((0, 0, 1, 99)) for _ in names]
         changes = self.rng.choice((0, 0, 4, 12))
         self.shelf = Shelf(list(zip(names, prices, strict=True)), set(names), set(names), changes, 0.2)
         self.tokens = 0
         store: Any = FaultyStore(self, PageStore(worker))  # type: ignore[arg-type]
-        ingest = IngestPorts(upstream=lambda source, turn, left: Client(self, turn), store=store)
+        tokens: Any = FaultyStore(self, Tokens(worker))  # type: ignore[arg-type]
+        ingest = IngestPorts(upstream=lambda source, turn, left: Client(self, turn), tokens=tokens, store=store)
         self.kind = page_ingest(ingest, Limits(max_attempts=12))
         self.kinds = Catalogue(self.kind)
         self.ports = replace(self.ports, relay=RELAY.model_copy(update={"fifo_queue": FIFO}))
@@ -123,7 +129,7 @@ class Client:
                     external_id=name,
                     offer_id=name,
                     price_cents=price,
-                    payload={"diamond": {"id": name}, "price": price},
+                    body=storable({"diamond": {"id": name}, "price": price}),
                 )
                 for name, price in found
                 if prices.holds(price)
@@ -149,7 +155,7 @@ class Client:
             case "surprise":
                 raise KeyError("surprise")
             case "token" if what != "authenticate":
-                raise TokenExpired("not any more")
+                raise TokenRefused("not any more")
             case "too big" if what == "page":
                 raise PageTooBig("too much")
             case "permanent" if self.world.rng.random() < 0.1:
