@@ -293,7 +293,7 @@ def _unpacked(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 # --- sockets under the deadline of the call ---------------------------------------------------------------------------
 
-_LEFT_S: ContextVar[Callable[[], float]] = ContextVar("left_s")
+_LEFT_S: ContextVar[Callable[[], float]] = ContextVar("left_s", default=lambda: LONGEST_CALL_S)
 
 
 def _left_s() -> float:

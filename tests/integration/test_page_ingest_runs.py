@@ -18,7 +18,7 @@ from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.errors import Permanent, Refused
 from shared.kernel.metrics import Metric
-from shared.kernel.model import Run, Turn
+from shared.kernel.model import Run, Turn, account_name
 from shared.kernel.ports import Tx
 from shared.kernel.queue import Outgoing
 from shared.kernel.sweep import sweep
@@ -593,6 +593,51 @@ def test_a_throttled_upstream_is_left_alone_by_every_partition(shop: IngestRig) 
     assert shop.standin.calls.total() == before + 1, "one was told to wait, and all waited"
     assert shop.finish(run_id) == "succeeded complete"
     assert {lane["attempts"] for lane in shop.lanes(run_id)} == {0}
+
+
+def test_a_429_on_one_account_does_not_stop_the_tenants_other_accounts(shop: IngestRig) -> None:
+    def with_account(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
+        gate = account_name(source, turn.params.get("connection"))
+        username, password = shop.standin.username, shop.standin.password
+        return Nivoda(shop.base_url, username, password, time_left_s=time_left_s, gate=gate, pool=shop.pool)
+
+    shop.use(with_account)
+    one, other = shop.start(), shop.start()
+    for run_id, connection in ((one, "1"), (other, "2")):
+        shop.rows(
+            "update run set params = params || jsonb_build_object('connection', cast(:c as text)) where id = :id returning 1",
+            id=run_id,
+            c=connection,
+        )
+    shop.standin.misbehave("throttle", budget=1, retry_after="3000")
+
+    shop.pass_time(600)
+
+    states = {run["id"]: run["status"] for run in shop.rows("select id, status from run")}
+    assert sorted(states.values()) == ["running", "succeeded"]
+    assert [row["key"] for row in shop.rows("select key from gate where state <> 'open'")] in (
+        ["nivoda:1"],
+        ["nivoda:2"],
+    )
+
+
+@pytest.mark.parametrize("fault", ["drip", "slow"])
+def test_a_slow_upstream_is_called_slow_and_never_poison(ingest: IngestRig, fault: str) -> None:
+    standin = ingest.stock(30)
+    run_id = ingest.start()
+    while not ingest.lanes(run_id):
+        ingest.work(ingest.expect())
+    standin.misbehave(fault, on=["count"], seconds=0.5)
+    in_time, ingest.ports = ingest.ports, replace(ingest.ports, time_left_s=lambda: 3.2)
+
+    ingest.work(ingest.expect())
+
+    lane = ingest.lanes(run_id)[0]
+    assert (lane["claims"], lane["attempts"], lane["last_error"]["code"]) == (0, 1, "slow_upstream")
+    assert "Slow upstream" in lane["last_error"]["message"]
+    standin.behave()
+    ingest.ports = in_time
+    assert ingest.finish(run_id) == "succeeded complete"
 
 
 def test_the_ledger_has_one_row_for_every_step(shop: IngestRig) -> None:
