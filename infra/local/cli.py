@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.markup import escape
@@ -21,12 +23,13 @@ from rich.table import Table
 from infra.client import cli as client
 from infra.local import supervise
 from infra.local.binaries import PostgresError
-from infra.local.cloud import HOME, STONES, Address, Cloud
+from infra.local.cloud import HOME, STONES, Address, Cloud, without_password
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
-from infra.local.ministack import MiniStackError
+from infra.local.ministack import MiniStackError, credentials
 from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
+from shared.kernel.aws import DEFAULT_REGION
 
 # Not runs: the schema's version, who may enter, and by which accounts we enter elsewhere.
 KEPT = ("alembic_version", "tenant", "member", "super_admin", "machine_token", "signing_key", "connection")
@@ -151,15 +154,28 @@ def _describe(address: Address, options: argparse.Namespace) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("AWS", f"AWS_ENDPOINT_URL={address.endpoint}")
-    table.add_row("database", f"psql {address.database_url.replace('+pg8000', '')}")
+    command = "baton" if options.home == HOME else f"baton --home {options.home}"
+    table.add_row("AWS", f'{address.endpoint}    eval "$({command} env)" points aws, sam and psql at it')
+    table.add_row("database", without_password(address.database_url))
     table.add_row("upstream", address.nivoda_url)
     for name, value in sorted(address.outputs.items()):
         table.add_row(name, escape(value))
     table.add_row("functions", ", ".join(functions_of(address)))
     console.print(table)
-    home = "" if options.home == HOME else f" --home {options.home}"
-    _say(f"try: baton{home} ingest --watch    look: baton{home} console    end: baton{home} down")
+    _say(f"try: {command} ingest --watch    look: {command} console    end: {command} down")
+
+
+def env(options: argparse.Namespace) -> None:
+    """For `eval`: they hold this cloud's secrets, so they are told to nobody who did not ask."""
+    address = _up(options)
+    where = sa.make_url(address.database_url)
+    told = {
+        "AWS_ENDPOINT_URL": address.endpoint, "AWS_DEFAULT_REGION": DEFAULT_REGION, **credentials(address.access_key),
+        "PGHOST": where.host, "PGPORT": where.port, "PGDATABASE": where.database, "PGUSER": where.username,
+        "PGPASSWORD": where.password,
+    }  # fmt: skip
+    for name, value in told.items():
+        print(f"export {name}={shlex.quote(str(value))}")
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -200,7 +216,7 @@ def invoke_function(options: argparse.Namespace) -> None:
     address = _up(options)
     name = _function(address, options.function)
     event = sys.stdin.read() if options.event == "-" else _read(Path(options.event))
-    print(invoke(configuration_of(address, name), address.endpoint, event))
+    print(invoke(configuration_of(address, name), address.endpoint, address.access_key, event))
 
 
 def _read(path: Path) -> str:
@@ -282,6 +298,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_catalogue(made, STONES)
     command("down", down, "end everything; the database's files stay")
     command("status", status, "what is up, and what lies in the queues", answers_json=True)
+    command("env", env, 'shell variables for aws, sam and psql: eval "$(baton env)"')
     command("reset", reset, "forget every run and row, empty every queue")
 
     made = command("logs", logs, "what functions wrote")

@@ -44,23 +44,23 @@ class Deployed:
 
 
 def deploy(
-    endpoint: str, parameters: Mapping[str, str], *, root: Path = ROOT, say: Callable[[str], None] = lambda _: None
+    endpoint: str, access_key: str, parameters: Mapping[str, str], *, root: Path = ROOT, say: Callable[[str], None] = lambda _: None
 ) -> Deployed:
     """Make the stack at `endpoint` what `root` says it is. Nothing happens when it already is."""
     began = time.monotonic()
-    cloudformation = aws.client("cloudformation", endpoint=endpoint, read_s=60)
+    cloudformation = aws.client("cloudformation", endpoint=endpoint, access_key=access_key, read_s=60)
     code, template = package(root), _template(root)
     digest = hashlib.sha256(code + template.encode() + json.dumps(dict(parameters), sort_keys=True).encode())
     found = _stack(cloudformation)
     if found is not None and _tag(found) == digest.hexdigest() and found["StackStatus"].endswith("_COMPLETE"):
         return Deployed(_outputs(found), changed=False, seconds=time.monotonic() - began)
     if found is not None and "ROLLBACK" in found["StackStatus"]:
-        delete(endpoint)
+        delete(endpoint, access_key)
         found = None
     key = f"{hashlib.sha256(code).hexdigest()}.zip"
     # A body of over 51,200 characters is refused, so the template goes the way of the code.
     place = f"{digest.hexdigest()}.json"
-    _upload(endpoint, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
+    _upload(endpoint, access_key, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
     _change(
         cloudformation,
         f"{endpoint}/{ARTIFACTS}/{place}",
@@ -72,8 +72,8 @@ def deploy(
     return Deployed(_outputs(stack), changed=True, seconds=time.monotonic() - began)
 
 
-def delete(endpoint: str) -> None:
-    cloudformation = aws.client("cloudformation", endpoint=endpoint, read_s=60)
+def delete(endpoint: str, access_key: str) -> None:
+    cloudformation = aws.client("cloudformation", endpoint=endpoint, access_key=access_key, read_s=60)
     cloudformation.delete_stack(StackName=STACK)
     _wait(lambda: _stack(cloudformation) is None, "the stack is not gone")
 
@@ -129,8 +129,8 @@ def _with_code(template: str, uri: str) -> str:
     return json.dumps(document, default=str)
 
 
-def _upload(endpoint: str, files: Mapping[str, bytes]) -> None:
-    s3 = aws.client("s3", endpoint=endpoint)
+def _upload(endpoint: str, access_key: str, files: Mapping[str, bytes]) -> None:
+    s3 = aws.client("s3", endpoint=endpoint, access_key=access_key)
     s3.create_bucket(Bucket=ARTIFACTS)
     for key, content in files.items():
         s3.put_object(Bucket=ARTIFACTS, Key=key, Body=content)

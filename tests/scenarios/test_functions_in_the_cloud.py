@@ -24,14 +24,14 @@ def test_every_function_is_deployed_and_nothing_else(scene: Scene) -> None:
 def test_a_function_takes_its_event_without_docker(scene: Scene, name: str) -> None:
     event = (ROOT / "events" / f"{name}.json").read_text()
 
-    answer = json.loads(invoke(configuration_of(scene.address, name), scene.address.endpoint, event))
+    answer = json.loads(invoke(configuration_of(scene.address, name), scene.address.endpoint, scene.address.access_key, event))
 
     assert answer.get("batchItemFailures", []) == []
 
 
 def test_a_function_that_raises_is_an_error(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvokeError, match=f"{STACK}-forward failed"):
-        invoke(configuration_of(scene.address, "forward"), scene.address.endpoint, '{"no": "records"}')
+        invoke(configuration_of(scene.address, "forward"), scene.address.endpoint, scene.address.access_key, '{"no": "records"}')
 
     assert "KeyError" in capfd.readouterr().err
 
