@@ -16,11 +16,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from infra.sam.artifact import shipped
 from shared.kernel import aws
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "template.yaml"
-CODE = ("functions", "shared", "infra/migrations")
 STAGE = "local"
 STACK = f"baton-{STAGE}"
 ARTIFACTS = f"baton-{STAGE}-artifacts"
@@ -44,7 +44,12 @@ class Deployed:
 
 
 def deploy(
-    endpoint: str, access_key: str, parameters: Mapping[str, str], *, root: Path = ROOT, say: Callable[[str], None] = lambda _: None
+    endpoint: str,
+    access_key: str,
+    parameters: Mapping[str, str],
+    *,
+    root: Path = ROOT,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Deployed:
     """Make the stack at `endpoint` what `root` says it is. Nothing happens when it already is."""
     began = time.monotonic()
@@ -82,16 +87,11 @@ def package(root: Path = ROOT) -> bytes:
     """The code as one zip, the same bytes for the same files; dependencies come from the environment around it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(file for folder in CODE for file in (root / folder).rglob("*") if _belongs(file)):
-            name = path.relative_to(root)
-            _add(archive, str(name), path.read_bytes())
-            if path.suffix == ".py":
-                _add(archive, *_bytecode(name, path))
+        for name in shipped(root):
+            _add(archive, str(name), (root / name).read_bytes())
+            if name.suffix == ".py":
+                _add(archive, *_bytecode(name, root / name))
     return buffer.getvalue()
-
-
-def _belongs(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

@@ -16,7 +16,9 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 # Names below `localhost` are this machine's in every browser. An API has one of its own, and the console is behind it.
 API_HOST = re.compile(r"[a-f0-9]{8}\.execute-api\.localhost")
 # What an API of ours answers. The emulator looks at some paths before it looks at the host.
-API_PREFIX = re.compile(r"/_aws/execute-api/[a-f0-9]{8}/[^/]+(?=/)")  # the same, for clients that cannot choose the Host
+API_PREFIX = re.compile(
+    r"/_aws/execute-api/[a-f0-9]{8}/[^/]+(?=/)"
+)  # the same, for clients that cannot choose the Host
 API_PATHS = re.compile(r"/|/(health|openapi\.json|docs|console)|/(console|api/v1|machine)/.*")
 CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/")
 # What people do before they have any credentials, as in AWS: log in, log out.

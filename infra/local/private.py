@@ -24,7 +24,7 @@ def folder(path: Path) -> Path:
 
 def open_file(path: Path, mode: str) -> IO[Any]:
     """Born with 0600; an older one that others could read is closed to them now."""
-    opened = open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: PTH123, SIM115 - Path has no opener
+    opened = open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - Path has no opener
     os.fchmod(opened.fileno(), 0o600)
     return opened
 

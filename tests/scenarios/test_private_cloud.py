@@ -78,7 +78,9 @@ def test_the_local_aws_answers_no_client_without_its_key(scene: Scene) -> None:
     assert functions_of(scene.address)  # and nothing is forgotten
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}], ids=["host", "origin"])
+@pytest.mark.parametrize(
+    "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}], ids=["host", "origin"]
+)
 def test_a_page_of_somebody_else_is_refused_by_every_server(scene: Scene, headers: dict[str, str]) -> None:
     key = scene.address.access_key
     signed = {"Authorization": f"AWS4-HMAC-SHA256 Credential={key}/20261116/us-east-1/sqs/aws4_request"}

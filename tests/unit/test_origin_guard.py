@@ -87,7 +87,9 @@ def test_what_needs_no_credentials_in_aws_needs_none_here(method: str, path: str
 
 
 def test_the_key_is_found_where_clients_put_it() -> None:
-    signed = {"authorization": "AWS4-HMAC-SHA256 Credential=KEY/20261116/us-east-1/sqs/aws4_request, SignedHeaders=host"}
+    signed = {
+        "authorization": "AWS4-HMAC-SHA256 Credential=KEY/20261116/us-east-1/sqs/aws4_request, SignedHeaders=host"
+    }
 
     assert credential({**signed, "x-amz-security-token": "T"}, "") == ("KEY", "T")
     assert credential({}, "X-Amz-Credential=KEY%2F20261116%2Fx&X-Amz-Security-Token=T") == ("KEY", "T")
