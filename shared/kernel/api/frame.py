@@ -27,7 +27,7 @@ from shared.kernel.auth import ANYBODY, Role, Visitor
 from shared.kernel.entry import Context, Event, Handler
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.log import logger
-from shared.kernel.log_json import json_log
+from shared.kernel.log_json import logged
 from shared.kernel.paging import BadCursor
 from shared.kernel.redact import redact
 
@@ -185,7 +185,6 @@ def api_handler(
     front: Front, look: Look, newest_revision: str, routers: Sequence[Router], console: Console | None = None
 ) -> Handler:
     """Answers HTTP requests. `look` tells the revision of the schema and the seconds since the last tick."""
-    log = json_log()
     app = make_app(look, newest_revision, routers)
 
     def answer(event: Event, context: Context) -> dict[str, Any]:
@@ -209,7 +208,7 @@ def api_handler(
     def handler(event: Event, context: Context) -> dict[str, Any]:
         return copy_context().run(answer, event, context)  # whoever asked leaves nothing behind for the next
 
-    return log.inject_lambda_context(handler, clear_state=True)
+    return logged(handler)
 
 
 def _refuse_other_methods(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -> None:
