@@ -54,7 +54,8 @@ def login(options: argparse.Namespace) -> None:
     if options.url:
         if not options.client_id or not options.region:
             raise Refusal("say --client-id and --region too: the outputs UserPoolClientId and the region of the stack")
-        pool = f"https://cognito-idp.{options.region}.amazonaws.com"
+        # An emulator's user pool is where all of its AWS is, as for every other client.
+        pool = os.environ.get("AWS_ENDPOINT_URL") or f"https://cognito-idp.{options.region}.amazonaws.com"
         place, file = Place(options.url.rstrip("/"), pool, options.client_id), user_home() / KEPT
     else:
         found = Place.of_cloud(options.home)

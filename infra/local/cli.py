@@ -30,6 +30,7 @@ from infra.local.ministack import MiniStackError, credentials
 from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
 from shared.kernel.aws import DEFAULT_REGION
+from shared.kernel.redact import redact
 
 # Not runs: the schema's version, who may enter, and by which accounts we enter elsewhere.
 KEPT = ("alembic_version", "tenant", "member", "super_admin", "machine_token", "signing_key", "connection")
@@ -50,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KNOWN_ERRORS as error:
         return _complain(str(error))
     except (ClientError, BotoCoreError) as error:
-        return _complain(f"the local AWS refused: {error}. `baton status` says what is up; `baton up` mends it")
+        where = "AWS" if getattr(options, "stack", None) else "the local AWS"
+        return _complain(
+            f"{where} refused: {redact(str(error))}. `baton status` says what is up here; `baton up` fixes it"
+        )
 
 
 def _complain(text: str) -> int:
@@ -313,7 +317,7 @@ def _parser() -> argparse.ArgumentParser:
 
     client.add_commands(commands)
     below = commands.add_parser("user", help="people").add_subparsers(required=True, metavar="COMMAND")
-    made = below.add_parser("add", help="let somebody in, with the owner's rights")
+    made = below.add_parser("add", help="add a person to a tenant, with the rights of whoever deploys")
     made.set_defaults(run=user_add)
     made.add_argument("--json", action="store_true", help="answer in JSON")
     _add_user_arguments(made)
@@ -335,11 +339,8 @@ def _add_user_arguments(made: argparse.ArgumentParser) -> None:
     made.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     made.add_argument("--subject", help="`sub` at another issuer than the user pool: no user is made")
     made.add_argument(
-        "--owner-url",
-        default=os.environ.get("BATON_OWNER_URL"),
-        help="a deployed database, as its owner (BATON_OWNER_URL)",
+        "--stack", help="a deployed stack, with the AWS credentials of this shell (default: the local cloud)"
     )
-    made.add_argument("--user-pool", help="with --owner-url: the output UserPoolId of the stack")
 
 
 def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:

@@ -160,6 +160,7 @@ class Cloud(Stops):
         return {
             "DatabaseUrl": self.postgres.url(DATABASE, "baton_worker"),
             "ApiDatabaseUrl": self.postgres.url(DATABASE, "baton_api"),
+            "PeopleDatabaseUrl": self.postgres.url(DATABASE, "baton_people"),
             "OwnerDatabaseUrl": self.postgres.url(DATABASE),
             "NivodaBaseUrl": self._nivoda_url,
             "NivodaUsername": self.nivoda.username,
@@ -169,7 +170,8 @@ class Cloud(Stops):
 
 def without_password(url: str) -> str:
     """For a screen or a log."""
-    return sa.make_url(url).set(drivername="postgresql", password=None).render_as_string()
+    where = sa.make_url(url)
+    return sa.URL.create("postgresql", where.username, None, where.host, where.port, where.database).render_as_string()
 
 
 def stage_parameters(root: Path = ROOT) -> dict[str, str]:

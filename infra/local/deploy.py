@@ -124,7 +124,7 @@ def _with_code(template: str, uri: str) -> str:
     document = yaml_parse(template)
     document.get("Globals", {}).get("Function", {}).pop("CodeUri", None)
     for resource in document["Resources"].values():
-        if resource["Type"] == "AWS::Serverless::Function":
+        if isinstance(resource, dict) and resource["Type"] == "AWS::Serverless::Function":  # a loop is a list
             resource["Properties"]["CodeUri"] = uri
     return json.dumps(document, default=str)
 

@@ -14,9 +14,9 @@ _VALUE = r"\[[^\]]*\]?|\\+\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[
 
 # "user name and password: upstream answered 400" is a sentence. These words go on with one, so they are no value.
 _GOES_ON = (
-    "a|an|and|are|answered|cannot|check|could|does|expected|failed|for|had|has|have|http|in|invalid|is|it|its|may|missing|"
-    "must|no|not|of|or|please|refused|rejected|request|required|server|service|see|status|that|the|there|they|this|to|"
-    "try|unknown|upstream|was|we|were|will|with|wrong|you|your"
+    "a|an|and|are|answered|cannot|check|could|does|expected|extra|failed|field|for|had|has|have|http|in|input|invalid|is|it|its|may|missing|"
+    "must|no|not|of|or|please|refused|rejected|request|required|server|service|see|should|status|string|that|the|there|they|this|to|"
+    "try|unknown|upstream|value|was|we|were|will|with|wrong|you|your"
 )
 _NO_SENTENCE = rf"(?!\s{{1,4}}(?:{_GOES_ON})(?=[\s.,;:?!)]|$))"
 
