@@ -43,7 +43,8 @@ _Loader.add_multi_constructor("!", _short_form)
 def load(path: Path) -> Node:
     """The template with its loops written out, as CloudFormation's AWS::LanguageExtensions does it."""
     loaded: Node = yaml.load(path.read_text(), Loader=_Loader)
-    loaded["Resources"] = _unrolled(loaded["Resources"], loaded.get("Mappings", {}))
+    if "Resources" in loaded:
+        loaded["Resources"] = _unrolled(loaded["Resources"], loaded.get("Mappings", {}))
     return loaded
 
 

@@ -28,7 +28,7 @@ SAM_LOCAL = """
 import json, sys
 from samcli.lib.providers.sam_function_provider import SamFunctionProvider
 from samcli.lib.providers.sam_stack_provider import SamLocalStackProvider
-stacks, _ = SamLocalStackProvider.get_stacks("template.yaml", parameter_overrides=json.load(sys.stdin))
+stacks, _ = SamLocalStackProvider.get_stacks("template.yaml", parameter_overrides=json.load(sys.stdin), language_extensions_enabled=True)
 print(json.dumps({each.name: each.environment["Variables"] for each in SamFunctionProvider(stacks).get_all()}))
 """
 

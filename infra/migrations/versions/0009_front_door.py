@@ -94,8 +94,10 @@ SIGNALS = """
 -- One tenant's event must not swallow another's that has, or was given, the same id.
 create unique index signal_event_of_tenant on signal (tenant_id, event_id);
 drop index signal_event;
--- Tokens that ended long ago give way to new ones.
-grant delete on machine_token to baton_api
+-- Tokens that ended long ago give way to new ones, and no others.
+grant delete on machine_token to baton_api;
+create policy api_deletes_what_ended on machine_token as restrictive for delete to baton_api
+    using (least(revoked_at, expires_at) < now() - interval '90 days')
 """
 
 
