@@ -83,7 +83,9 @@ def test_messages_go_through_sqs(aws: None, url_as: Callable[[str], str]) -> Non
 
 def test_a_secret_may_name_everything(aws: None, url_as: Callable[[str], str]) -> None:
     where = sa.make_url(url_as("baton_worker"))
-    arn = _secret(host=where.host, port=where.port, dbname=where.database, username="baton_worker", password=where.password)
+    arn = _secret(
+        host=where.host, port=where.port, dbname=where.database, username="baton_worker", password=where.password
+    )
 
     assert _who({"BATON_DB_SECRET_ARN": arn}) == "baton_worker"
 

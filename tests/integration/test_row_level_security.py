@@ -570,7 +570,9 @@ def test_a_lane_is_not_moved_into_the_run_of_another_tenant(house: House, hers: 
     his = house.start(BOB, target=3)
 
     with pytest.raises(sa.exc.DatabaseError) as refused, member_of(house, BOB) as connection:
-        connection.execute(sa.text("update lane set run_id = :hers, key = 'forged' where run_id = :his"), {"hers": hers, "his": his})
+        connection.execute(
+            sa.text("update lane set run_id = :hers, key = 'forged' where run_id = :his"), {"hers": hers, "his": his}
+        )
 
     assert db.sqlstate(refused.value) == "42501"
 
