@@ -25,7 +25,7 @@ Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 class Person(BaseModel):
     """`tenant`: by name, created if there is none. `subject`: `sub` of the person's tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     tenant: Word
     subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@|:+=~-]{1,200}$")]

@@ -51,13 +51,13 @@ Short = Annotated[str, Field(min_length=1, max_length=200)]
 class Told(BaseModel):
     """What we answer."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class Asked(BaseModel):
     """What we are asked: nothing unknown is passed over."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class Because(Asked):
