@@ -224,7 +224,7 @@ insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cas
 # The same event twice is one signal: whoever delivers it, EventBridge or S3, does so at least once.
 ADD_SIGNAL_ONCE = sa.text("""
 insert into signal (tenant_id, name, payload, event_id, at)
-values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (event_id) do nothing
+values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (tenant_id, event_id) do nothing
 """)
 
 # Signals that nobody was told of yet, oldest first. What is past its retention is told nobody any more.

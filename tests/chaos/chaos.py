@@ -23,6 +23,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from infra.local.postgres import Postgres
+from infra.local.private import give_passwords
 from infra.migrations.run import migrate
 from shared.kernel.queue import Outgoing
 from tests.chaos.checks import OPEN_WORK, violations
@@ -372,6 +373,7 @@ def make_chaos(plan: Plan) -> Report:
     """On a server of its own, because it will be stopped."""
     with scratch_server() as server:
         migrate(server.url())
+        give_passwords(server.url())
         with open_stage(server.url()) as stage, Hub(Random(plan.seed), plan.duplicate_rate) as hub:
             return Chaos(plan, server, stage, hub).run()
 
