@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.client import show
-from infra.client.http import Client, NoTurn
+from infra.client.http import Client, Refusal
 from infra.client.session import KEPT, Place, connect, log_in, read, user_home
 
 HOME = Path(__file__).resolve().parents[2] / ".local" / "cloud"
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         return int(options.run(options) or 0)
     except KeyboardInterrupt:
         return 130
-    except NoTurn as error:
+    except Refusal as error:
         print(json.dumps(error.problem) if options.json else f"baton: {error}", file=sys.stderr)
         return 1
 
@@ -53,13 +53,14 @@ def run(options: argparse.Namespace) -> int:
 def login(options: argparse.Namespace) -> None:
     if options.url:
         if not options.client_id or not options.region:
-            raise NoTurn("say --client-id and --region too: the outputs UserPoolClientId and the region of the stack")
-        pool = f"https://cognito-idp.{options.region}.amazonaws.com"
+            raise Refusal("say --client-id and --region too: the outputs UserPoolClientId and the region of the stack")
+        # An emulator's user pool is where all of its AWS is, as for every other client.
+        pool = os.environ.get("AWS_ENDPOINT_URL") or f"https://cognito-idp.{options.region}.amazonaws.com"
         place, file = Place(options.url.rstrip("/"), pool, options.client_id), user_home() / KEPT
     else:
         found = Place.of_cloud(options.home)
         if found is None:
-            raise NoTurn("nothing is up: `baton up`, or say which deployment: `baton login --url URL`")
+            raise Refusal("nothing is up: `baton up`, or say which deployment: `baton login --url URL`")
         place, file = found, options.home / KEPT
     email = options.email or input("email: ")
     password = sys.stdin.readline().rstrip("\n") if options.password_stdin else getpass.getpass("password: ")
@@ -118,7 +119,7 @@ def start(options: argparse.Namespace) -> int:
     try:
         params = json.loads(options.params)
     except ValueError as error:
-        raise NoTurn(f"--params is not JSON: {error}") from None
+        raise Refusal(f"--params is not JSON: {error}") from None
     body = {"kind": options.kind, "params": params, **({"label": options.label} if options.label else {})}
     return _started(options, "/runs", body)
 
@@ -145,7 +146,7 @@ def watch(options: argparse.Namespace) -> int:
     if run_id is None:
         newest = client.get("/runs", limit=1)["runs"]
         if not newest:
-            raise NoTurn("there is no run yet: `baton ingest --watch` starts one")
+            raise Refusal("there is no run yet: `baton ingest --watch` starts one")
         run_id = newest[0]["id"]
     if options.json:
         print(json.dumps(client.get(f"/runs/{run_id}")))
@@ -244,7 +245,7 @@ def _connection(client: Client, wanted: str) -> str:
     found = [row["id"] for row in rows if wanted in (row["id"], row["name"], f"{row['provider']}/{row['name']}")]
     if len(found) != 1:
         many = "is more than one: say PROVIDER/NAME or its id" if found else "is none"
-        raise NoTurn(f"of the name {wanted} there {many}; `baton connection list`")
+        raise Refusal(f"of the name {wanted} there {many}; `baton connection list`")
     return str(found[0])
 
 
@@ -255,14 +256,14 @@ def _secret(names: Sequence[str]) -> dict[str, str]:
     try:
         given = json.load(sys.stdin)
     except ValueError as error:
-        raise NoTurn(f'standard input must hold the secret as JSON, as {{"password": "…"}}: {error}') from None
+        raise Refusal(f'standard input must hold the secret as JSON, as {{"password": "…"}}: {error}') from None
     return dict(given)
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise NoTurn(f"--set takes NAME=VALUE, not {text}")
+        raise Refusal(f"--set takes NAME=VALUE, not {text}")
     return name, value
 
 

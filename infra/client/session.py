@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.client.http import Client, NoTurn, ask
+from infra.client.http import Client, Refusal, ask
 
 STATE = "cloud.json"  # what a local cloud says of itself
 KEPT = "session.json"
@@ -66,14 +66,14 @@ class Login:
 
     def token(self) -> str:
         if not self._kept and not self._begin():
-            raise NoTurn("you are not logged in: `baton login`")
+            raise Refusal("you are not logged in: `baton login`")
         return str(self._kept["access_token"])
 
     def renew(self) -> bool:
         place = Place(self._kept["url"], self._kept["pool_url"], self._kept["client_id"])
         try:
             answer = initiate(place, "REFRESH_TOKEN_AUTH", {"REFRESH_TOKEN": self._kept["refresh_token"]})
-        except NoTurn:
+        except Refusal:
             return self._begin()
         self._kept = {**self._kept, "access_token": answer["AccessToken"]}
         keep(self._file, self._kept)
@@ -96,7 +96,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
     if url is None and place is None:
         url = read(user_home() / KEPT).get("url")
         if url is None:
-            raise NoTurn("nothing is up, and nobody is logged in: `baton up`, or `baton login --url URL`")
+            raise Refusal("nothing is up, and nobody is logged in: `baton up`, or `baton login --url URL`")
     where = (url or (place.url if place else "")).rstrip("/")
     if token:
         return Client(where, Fixed(token), tenant)
@@ -104,7 +104,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
         return Client(where, Login(home / KEPT, place, lambda: _first_login(home)), tenant)
     kept = read(user_home() / KEPT)
     if kept.get("url") != where:
-        raise NoTurn(f"you are not logged in at {where}: `baton login --url {where}`")
+        raise Refusal(f"you are not logged in at {where}: `baton login --url {where}`")
     return Client(where, Login(user_home() / KEPT, None), tenant)
 
 
@@ -129,9 +129,9 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
     status, answer = ask("POST", place.pool_url + "/", headers, body)
     said: dict[str, Any] = json.loads(answer or b"{}")
     if status != 200:
-        raise NoTurn(f"the user pool says: {said.get('message') or said.get('Message') or status}")
+        raise Refusal(f"the user pool says: {said.get('message') or said.get('Message') or status}")
     if "AuthenticationResult" not in said:
-        raise NoTurn(
+        raise Refusal(
             f"the user pool asks for {said.get('ChallengeName')}: set a new password (and MFA) there first, then log in"
         )
     return dict(said["AuthenticationResult"])
@@ -164,4 +164,4 @@ def _first_login(home: Path) -> None:
         check=False,
     )
     if told.returncode:
-        raise NoTurn(f"the local cloud gave no login: {told.stderr.strip().splitlines()[-1:]}")
+        raise Refusal(f"the local cloud gave no login: {told.stderr.strip().splitlines()[-1:]}")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.markup import escape
@@ -21,12 +23,14 @@ from rich.table import Table
 from infra.client import cli as client
 from infra.local import supervise
 from infra.local.binaries import PostgresError
-from infra.local.cloud import HOME, STONES, Address, Cloud
+from infra.local.cloud import HOME, STONES, Address, Cloud, without_password
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
-from infra.local.ministack import MiniStackError
+from infra.local.ministack import MiniStackError, credentials
 from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
+from shared.kernel.aws import DEFAULT_REGION
+from shared.kernel.redact import redact
 
 # Not runs: the schema's version, who may enter, and by which accounts we enter elsewhere.
 KEPT = ("alembic_version", "tenant", "member", "super_admin", "machine_token", "signing_key", "connection")
@@ -47,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KNOWN_ERRORS as error:
         return _complain(str(error))
     except (ClientError, BotoCoreError) as error:
-        return _complain(f"the local AWS refused: {error}. `baton status` says what is up; `baton up` mends it")
+        where = "AWS" if getattr(options, "stack", None) else "the local AWS"
+        return _complain(
+            f"{where} refused: {redact(str(error))}. `baton status` says what is up here; `baton up` fixes it"
+        )
 
 
 def _complain(text: str) -> int:
@@ -151,15 +158,28 @@ def _describe(address: Address, options: argparse.Namespace) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("AWS", f"AWS_ENDPOINT_URL={address.endpoint}")
-    table.add_row("database", f"psql {address.database_url.replace('+pg8000', '')}")
+    command = "baton" if options.home == HOME else f"baton --home {options.home}"
+    table.add_row("AWS", f'{address.endpoint}    eval "$({command} env)" points aws, sam and psql at it')
+    table.add_row("database", without_password(address.database_url))
     table.add_row("upstream", address.nivoda_url)
     for name, value in sorted(address.outputs.items()):
         table.add_row(name, escape(value))
     table.add_row("functions", ", ".join(functions_of(address)))
     console.print(table)
-    home = "" if options.home == HOME else f" --home {options.home}"
-    _say(f"try: baton{home} ingest --watch    look: baton{home} console    end: baton{home} down")
+    _say(f"try: {command} ingest --watch    look: {command} console    end: {command} down")
+
+
+def env(options: argparse.Namespace) -> None:
+    """For `eval`: they hold this cloud's secrets, so they are told to nobody who did not ask."""
+    address = _up(options)
+    where = sa.make_url(address.database_url)
+    told = {
+        "AWS_ENDPOINT_URL": address.endpoint, "AWS_DEFAULT_REGION": DEFAULT_REGION, **credentials(address.access_key),
+        "PGHOST": where.host, "PGPORT": where.port, "PGDATABASE": where.database, "PGUSER": where.username,
+        "PGPASSWORD": where.password,
+    }  # fmt: skip
+    for name, value in told.items():
+        print(f"export {name}={shlex.quote(str(value))}")
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -200,7 +220,7 @@ def invoke_function(options: argparse.Namespace) -> None:
     address = _up(options)
     name = _function(address, options.function)
     event = sys.stdin.read() if options.event == "-" else _read(Path(options.event))
-    print(invoke(configuration_of(address, name), address.endpoint, event))
+    print(invoke(configuration_of(address, name), address.endpoint, address.access_key, event))
 
 
 def _read(path: Path) -> str:
@@ -282,6 +302,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_catalogue(made, STONES)
     command("down", down, "end everything; the database's files stay")
     command("status", status, "what is up, and what lies in the queues", answers_json=True)
+    command("env", env, 'shell variables for aws, sam and psql: eval "$(baton env)"')
     command("reset", reset, "forget every run and row, empty every queue")
 
     made = command("logs", logs, "what functions wrote")
@@ -296,7 +317,7 @@ def _parser() -> argparse.ArgumentParser:
 
     client.add_commands(commands)
     below = commands.add_parser("user", help="people").add_subparsers(required=True, metavar="COMMAND")
-    made = below.add_parser("add", help="let somebody in, with the owner's rights")
+    made = below.add_parser("add", help="add a person to a tenant, with the rights of whoever deploys")
     made.set_defaults(run=user_add)
     made.add_argument("--json", action="store_true", help="answer in JSON")
     _add_user_arguments(made)
@@ -318,11 +339,8 @@ def _add_user_arguments(made: argparse.ArgumentParser) -> None:
     made.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     made.add_argument("--subject", help="`sub` at another issuer than the user pool: no user is made")
     made.add_argument(
-        "--owner-url",
-        default=os.environ.get("BATON_OWNER_URL"),
-        help="a deployed database, as its owner (BATON_OWNER_URL)",
+        "--stack", help="a deployed stack, with the AWS credentials of this shell (default: the local cloud)"
     )
-    made.add_argument("--user-pool", help="with --owner-url: the output UserPoolId of the stack")
 
 
 def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:

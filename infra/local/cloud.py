@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from infra.local import private
 from infra.local.child import Stops
 from infra.local.deploy import ROOT, STAGE, Deployed, deploy
 from infra.local.ministack import MiniStack, answers
@@ -42,21 +43,23 @@ class Address:
 
     pid: int
     endpoint: str
+    access_key: str
     database_url: str
     nivoda_url: str
     parameters: Mapping[str, str]
     outputs: Mapping[str, str]
 
     def url_as(self, role: str) -> str:
-        return sa.make_url(self.database_url).set(username=role).render_as_string(hide_password=False)
+        return private.url_as(self.database_url, role)
 
     def client(self, service: str) -> Any:
-        return aws.client(service, endpoint=self.endpoint)
+        return aws.client(service, endpoint=self.endpoint, access_key=self.access_key)
 
     def write(self, home: Path) -> None:
         """All or nothing: whoever reads it never sees half of it."""
         part = home / f"{STATE}.part"
-        part.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        with private.open_file(part, "w") as file:
+            file.write(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
         part.rename(home / STATE)
 
     @classmethod
@@ -69,13 +72,13 @@ class Address:
     def parts(self) -> dict[str, tuple[str, bool]]:
         """Each part with its address, and whether it answers now."""
         return {
-            "postgres": (self.database_url, _database_answers(self.database_url)),
+            "postgres": (without_password(self.database_url), _database_answers(self.database_url)),
             "aws": (self.endpoint, answers(f"{self.endpoint}/_ministack/health")),
             "nivoda": (self.nivoda_url, answers(f"{self.nivoda_url}/_control")),
         }
 
     def deploy(self, root: Path = ROOT) -> Deployed:
-        return deploy(self.endpoint, self.parameters, root=root)
+        return deploy(self.endpoint, self.access_key, self.parameters, root=root)
 
 
 class Cloud(Stops):
@@ -106,14 +109,15 @@ class Cloud(Stops):
         from infra.local.standins.nivoda import NivodaStandIn  # noqa: PLC0415
         from infra.migrations.run import migrate  # noqa: PLC0415
 
-        home.mkdir(parents=True, exist_ok=True)
+        private.folder(home)
         with ExitStack() as parts:
             elapsed = stopwatch()
             postgres = parts.enter_context(Postgres.start(home / "postgres"))
-            say(f"Postgres     {postgres.url(DATABASE)}  ({elapsed():.1f} s)")
+            say(f"Postgres     {without_password(postgres.url(DATABASE))}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             _create_database(postgres.url())
             migrate(postgres.url(DATABASE))
+            private.give_passwords(postgres.url(DATABASE))
             say(f"migrated     {DATABASE}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             _clear(home / "aws")
@@ -129,6 +133,7 @@ class Cloud(Stops):
         return Address(
             pid=pid,
             endpoint=self.ministack.url,
+            access_key=self.ministack.access_key,
             database_url=self.postgres.url(DATABASE),
             nivoda_url=self._nivoda_url,
             parameters=self._parameters,
@@ -136,7 +141,7 @@ class Cloud(Stops):
         )
 
     def deploy(self, say: Say = lambda _: None, *, root: Path = ROOT) -> Deployed:
-        deployed = deploy(self.ministack.url, self._parameters, root=root, say=say)
+        deployed = deploy(self.ministack.url, self.ministack.access_key, self._parameters, root=root, say=say)
         say(f"deployed     template.yaml  ({deployed.seconds:.1f} s)")
         return deployed
 
@@ -152,15 +157,21 @@ class Cloud(Stops):
         (self.home / STATE).unlink(missing_ok=True)
 
     def _places(self) -> dict[str, str]:
-        # Roles without a password: the server trusts this machine, and listens on it alone.
         return {
             "DatabaseUrl": self.postgres.url(DATABASE, "baton_worker"),
             "ApiDatabaseUrl": self.postgres.url(DATABASE, "baton_api"),
+            "PeopleDatabaseUrl": self.postgres.url(DATABASE, "baton_people"),
             "OwnerDatabaseUrl": self.postgres.url(DATABASE),
             "NivodaBaseUrl": self._nivoda_url,
             "NivodaUsername": self.nivoda.username,
             "NivodaPassword": self.nivoda.password,
         }
+
+
+def without_password(url: str) -> str:
+    """For a screen or a log."""
+    where = sa.make_url(url)
+    return sa.URL.create("postgresql", where.username, None, where.host, where.port, where.database).render_as_string()
 
 
 def stage_parameters(root: Path = ROOT) -> dict[str, str]:

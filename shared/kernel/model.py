@@ -546,3 +546,11 @@ class AuditEntry:
     before: Json | None = None
     after: Json | None = None
     reason: str = ""
+
+
+def account_name(upstream: str, connection: str | None) -> str:
+    """By whose account a step asks an upstream: the key of its token and of its gate within the tenant.
+
+    Without a connection of the tenant's own it is the deployment's account.
+    """
+    return upstream if connection is None else f"{upstream}:{connection}"

@@ -224,7 +224,7 @@ insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cas
 # The same event twice is one signal: whoever delivers it, EventBridge or S3, does so at least once.
 ADD_SIGNAL_ONCE = sa.text("""
 insert into signal (tenant_id, name, payload, event_id, at)
-values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (event_id) do nothing
+values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (tenant_id, event_id) do nothing
 """)
 
 # Signals that nobody was told of yet, oldest first. What is past its retention is told nobody any more.
@@ -414,7 +414,7 @@ order by check_at, id limit :most
 for update skip locked
 """)
 LOCK_LANE = sa.text("select id from lane where id = :lane_id and status = 'active' for update skip locked")
-SET_LANE_ASIDE = sa.text("update lane set check_at = now() + interval '1 hour' where id = :lane_id")
+SET_LANE_ASIDE = sa.text("update lane set check_at = now() + interval '2 minutes' where id = :lane_id")
 
 
 # Read after the lanes are locked: a run resumed meanwhile must not leave a lane parked for ever.
@@ -641,7 +641,8 @@ select (select count(*) from leaves) + (select count(*) from steps) + (select co
                  where kind = any(cast(:with_rows as text[]))), '[]') as with_rows
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")
-# A run whose kind could not prune its rows makes room for those behind it.
-PUT_OFF_PRUNING = sa.text(
-    "update run set check_at = now() + interval '1 hour' where id = :run_id and tenant_id = :tenant_id"
-)
+# A run whose kind could not prune its rows makes room for those behind it: as long again as it has been leaving already.
+PUT_OFF_PRUNING = sa.text("""
+update run set check_at = now() + least(interval '1 day', greatest(interval '10 minutes', now() - leaving_since))
+where id = :run_id and tenant_id = :tenant_id
+""")

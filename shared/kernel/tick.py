@@ -56,7 +56,7 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     """
     report, elapsed = TickReport(), stopwatch()
     time_limit_s = max(LEAST_S, min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S))
-    parts: list[_Part] = [_Runs(ports, kinds, report), _Lanes(ports, report), _Signals(ports, kinds, report)]
+    parts: list[_Part] = [_Lanes(ports, report), _Runs(ports, kinds, report), _Signals(ports, kinds, report)]
     failures: list[Exception] = []
     while parts and elapsed() < time_limit_s:
         for part in tuple(parts):
@@ -113,7 +113,7 @@ class _Lanes:
             if db.is_disconnect(error) or not places:
                 raise
             logger.exception("a batch of lanes could not be judged; they are judged one by one")
-            judgements = [judgement for place in places if in_time() for judgement in self._judge_one(place.id)]
+            judgements = self._judge_each(places, in_time)
         if not places:
             return False
         point(Point.TICK_COMMITTED)
@@ -122,17 +122,21 @@ class _Lanes:
         point(Point.TICK_SENT)
         return len(places) == self.ports.relay.tick_batch
 
-    def _judge_one(self, lane_id: UUID) -> list[Judgement]:
+    def _judge_each(self, places: Sequence[Place], in_time: Callable[[], bool]) -> list[Judgement]:
         """A lane that cannot be judged is left for later: it must not stand in the way of the others."""
-        try:
-            return self._judge(lambda tx: [lane_id] if tx.lock_lane(lane_id) else [])
-        except Exception as error:
-            logger.exception("a lane could not be judged", extra={"lane": str(lane_id)})
-            if db.is_busy(error) or db.is_disconnect(error):
-                return []  # not the lane's doing: the next tick finds it where it is
-            self.report.lanes[SET_ASIDE] += 1
-            _quietly(lambda: self.ports.store.set_lane_aside(lane_id), "a lane could not be set aside")
-            return []
+        judgements: list[Judgement] = []
+        for lane_id in (place.id for place in places):
+            try:
+                judgements += self._judge(lambda tx: [lane_id] if tx.lock_lane(lane_id) else [])  # noqa: B023 - used up
+            except Exception as error:
+                logger.exception("a lane could not be judged", extra={"lane": str(lane_id)})
+                if db.is_disconnect(error):
+                    break
+                self.report.lanes[SET_ASIDE] += 1
+                _quietly(lambda: self.ports.store.set_lane_aside(lane_id), "a lane could not be set aside")  # noqa: B023
+            if not in_time():
+                break
+        return judgements
 
     def _judge(self, lock: Callable[[Tx], list[UUID]]) -> list[Judgement]:
         """Lock, then judge in a second statement, because a run must be read after its lane is locked.

@@ -18,7 +18,8 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.entry import step_handler
 from shared.kernel.log import logger
 from shared.kernel.log_json import json_log
-from shared.page_ingest.live import live
+from shared.kernel.tokens import Tokens
+from shared.page_ingest.build import build_ports
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.ports import Upstream
 from shared.page_ingest.steps import page_ingest
@@ -75,7 +76,7 @@ def surprise(*_: object) -> Upstream:
 
 
 def test_no_canary_is_found_anywhere(door: Door, acme: TenantHouse, echo: type[Echo]) -> None:
-    kind = page_ingest(live(door._worker))
+    kind = page_ingest(build_ports(door._worker))
     answers, log = [], io.StringIO()
     json_log()
     for handler in logger.handlers:
@@ -101,7 +102,11 @@ def test_no_canary_is_found_anywhere(door: Door, acme: TenantHouse, echo: type[E
     # Through a surprise, whose traceback is logged.
     params = {"source": "nivoda", "low": 1, "high": 9, "connection": connection}
     run_id = UUID(ask("POST", "/runs", {"kind": "page_ingest", "params": params})["id"])
-    take_step(door, page_ingest(IngestPorts(upstream=surprise, store=PageStore(door._worker))), run_id)
+    take_step(
+        door,
+        page_ingest(IngestPorts(upstream=surprise, tokens=Tokens(door._worker), store=PageStore(door._worker))),
+        run_id,
+    )
 
     # Through what an upstream says of them, in a check and in steps; a 429 closes its gate, so it comes last.
     for status in (200, 400, 401, 403, 500, 429):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from infra.local.standins.nivoda_catalogue import Catalogue
-from shared.page_ingest.ports import Item
+from shared.page_ingest.model import Item
 
 OVERLAP = 3  # a page begins with the last rows of the one before, as a crawl asks for them
 

@@ -118,15 +118,15 @@ def moto_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 
 def ministack_backend(_monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    yield from backend_at(ministack().url)
+    yield from backend_at(ministack().url, ministack().access_key)
 
 
 def endpoint_backend(_monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     yield from backend_at(ENDPOINT)
 
 
-def backend_at(endpoint: str) -> Iterator[Backend]:
-    backend = sqs_backend(sqs_client(endpoint), time.sleep)
+def backend_at(endpoint: str, access_key: str = "test") -> Iterator[Backend]:
+    backend = sqs_backend(sqs_client(endpoint, access_key), time.sleep)
     yield backend
     for name in SETTINGS:
         backend.raw.delete_queue(QueueUrl=backend.url(name))
@@ -143,8 +143,8 @@ def ministack() -> MiniStack:
 
 
 @functools.cache
-def sqs_client(endpoint: str | None) -> Any:
-    session = boto3.session.Session("test", "test", region_name="us-east-1")
+def sqs_client(endpoint: str | None, access_key: str = "test") -> Any:
+    session = boto3.session.Session(access_key, access_key, region_name="us-east-1")
     return session.client("sqs", endpoint_url=endpoint, config=Config(ignore_configured_endpoint_urls=True))
 
 

@@ -570,9 +570,9 @@ def test_p11_the_tick_judges_after_the_lock(rig: Rig) -> None:
 
     rig.tick()
 
-    run, lanes = store.transactions
-    assert _in_order(run, ["lock_run", "fail_open_lanes", "end_run"])
+    lanes, run = store.transactions
     assert _in_order(lanes, ["lock_due_lanes", "facts", "apply_judgements"])
+    assert _in_order(run, ["lock_run", "fail_open_lanes", "end_run"])
 
 
 def test_p11_what_is_locked_is_out_of_reach_for_everyone_else(rig: Rig) -> None:

@@ -117,7 +117,8 @@ select json_build_object(
     'steps', (select coalesce(json_agg(json_build_array(lane_id, epoch, seq, outcome)), '[]') from step),
     'tally', (select coalesce(json_agg(json_build_array(tenant_id, run_id, lane, n)), '[]') from tally),
     'calls', (select coalesce(json_agg(json_build_array(run_id, epoch, key)), '[]') from remote_call
-              where leaves_asset and cleaned_at is null))::text as rows
+              where leaves_asset and cleaned_at is null),
+    'unheard', (select count(*) from signal where dispatched_at is null) + (select count(*) from hearing))::text as rows
 """)
 LANE = [
     "id",
@@ -183,10 +184,11 @@ class PgBackend(PgStore):
         self.dirty = False
         self._snapshot: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
+        self.unheard = 0
         with self._owner.connect() as connection:
             connection.exec_driver_sql(
                 "; ".join(f"delete from {table}" for table in (
-                    "tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal"))
+                    "tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "hearing"))
             )  # fmt: skip
 
         def tell_the_time(dbapi_connection: Any, *_: object) -> None:
@@ -201,6 +203,7 @@ class PgBackend(PgStore):
     def changed(self) -> Changed:
         self.dirty = False
         self._snapshot = self._look()
+        self.unheard = self._snapshot["unheard"]
         for lane in self._different("lanes"):
             yield "lane", _row(LANE, lane)
         for gate in self._different("gates"):

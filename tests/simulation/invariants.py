@@ -138,7 +138,7 @@ class Invariants:
                 turn, key = args[0], args[1]
                 asked = self.asked_by.setdefault((turn.run_id, turn.run_epoch, key), turn.lane_id)
                 self.world.seen["two lanes intend the same key"] += asked != turn.lane_id
-                self.made_for[idempotency_key(turn.run_id, turn.epoch, key)] = (turn.run_id, turn.run_epoch)
+                self.made_for[idempotency_key(turn.run_id, turn.run_epoch, key)] = (turn.run_id, turn.run_epoch)
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
@@ -431,7 +431,8 @@ class Invariants:
             case "waited" | "throttled":
                 require(spent == (before.attempts, before.steps), "a wait spends nothing", lane.key, spent)
             case "moved" | "done":
-                require(spent == (0, before.steps + 1), "progress clears the attempts", lane.key, spent)
+                # A kind may renew the budget of a lane that is meant to live.
+                require(spent in ((0, before.steps + 1), (0, 0)), "progress clears the attempts", lane.key, spent)
             case "retried":
                 require(spent == (before.attempts + 1, before.steps), "a retry spends an attempt", lane.key, spent)
                 require(lane.cursor == before.cursor, "a retry keeps its place", lane.key)
@@ -455,6 +456,8 @@ class Invariants:
         if turn.cancel_at is not None:
             self.world.seen[f"on_cancel {change.outcome}"] += bool(source)
         self._written.append(lambda: self._check_gates_after(commit, answer))
+        if turn.kind not in self.world.watched:
+            return
         if not source or answer is None:
             require(lane.cursor == before.cursor, "what the kind did not see keeps its place", lane.key)
             return
@@ -541,7 +544,8 @@ class Invariants:
         expected = list(range(1, run.epoch + ended))
         require([epoch for epoch, _ in terminal] == expected, "I4 one terminal line per ended epoch", run.lines)
         if ended:
-            last = [line for line in run.lines if not line[1].startswith("lane_")][-1]
+            # A lane that does not hold the run may be helped after the end.
+            last = next(line for line in reversed(run.lines) if line[1] not in ("lane_woken", "lane_restarted"))
             require(last == (run.epoch, run.status), "the last line says how it ended", last, run.status)
             require(run.paused_at is None, "every ending clears the pause")
         if run.cancel_requested_at is not None and not ended:
@@ -594,7 +598,8 @@ class Invariants:
             require(run.status == "canceled", "what a cancel cuts short is canceled", run.status, run.outcome)
             if run.deadline_at is not None and run.deadline_at <= self.world.clock():
                 self.world.seen["canceled run past its deadline"] += 1
-        if run.params.get("assets") and not run.params.get("leaks") and not self._raised(run)[1]:
+        ours_to_clean = run.kind in self.world.watched and run.params.get("assets")
+        if ours_to_clean and not run.params.get("leaks") and not self._raised(run)[1]:
             cleans = any(lane.key == f"cleanup/{run.epoch}" for lane in lanes)
             require(cleans, "every ending leaves its clean-up", run.status)
         self.world.seen["run ended before its side lane"] += any(

@@ -305,7 +305,7 @@ class MemoryStore:
             self.write(run, check_at=self.now() + seconds(120))
 
     def set_lane_aside(self, lane_id: UUID) -> None:
-        self.write(self.lanes[lane_id], check_at=self.now() + timedelta(hours=1))
+        self.write(self.lanes[lane_id], check_at=self.now() + seconds(120))
 
     def note_repairs(self, repairs: Sequence[Judgement]) -> None:
         self.repairs += [(repair.lane.lane_id, repair.verdict, self.now()) for repair in repairs]

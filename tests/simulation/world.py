@@ -121,6 +121,7 @@ class World:
         )
         self.store = make_store(self)
         self.invariants = Invariants(self)
+        self.watched: set[str] = set()
         limits = Limits(max_attempts=6)
         self.kind = self._watched(tally_kind(self, limits))
         self.kinds = Catalogue(self.kind, self._watched(tally_kind(self, limits, name="count", forgets=True)))
@@ -157,6 +158,7 @@ class World:
 
             return noted
 
+        self.watched.add(kind.name)
         return replace(
             kind, take_step=noting("take_step", kind.take_step), on_cancel=noting("on_cancel", kind.on_cancel)
         )
@@ -583,6 +585,8 @@ class World:
 
     def _next_tick_at(self) -> float:
         """The next tick that finds anything; those before it are let off."""
+        if self.invariants.something_to_look_at():
+            return self.next_tick_at
         look_at = self.invariants.next_look_at()
         if look_at > 2 * LONGEST_S:
             return 0.0  # never

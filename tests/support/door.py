@@ -28,7 +28,7 @@ from shared.kernel.queue_memory import QueueSettings
 from shared.kernel.settings import Relay
 from shared.kernel.step import take_turn
 from shared.kernel.store import PgStore
-from shared.page_ingest.live import live as live_page_ingest
+from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
 from tests.support.databases import as_user
 from tests.support.house import new_queue
@@ -96,7 +96,7 @@ class Door:
         self.engine = db.connect_engine(as_user(superuser_url, "baton_api"), application_name="api")
         self._worker = db.connect_engine(as_user(superuser_url, "baton_worker"), application_name="worker")
         self.tally = tally_kind(QuietWorld())
-        self.kinds = Catalogue(self.tally, page_ingest(live_page_ingest(self._worker, {})))
+        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})))
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
         self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay)

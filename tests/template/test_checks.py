@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -29,21 +28,9 @@ SAM_LOCAL = """
 import json, sys
 from samcli.lib.providers.sam_function_provider import SamFunctionProvider
 from samcli.lib.providers.sam_stack_provider import SamLocalStackProvider
-stacks, _ = SamLocalStackProvider.get_stacks("template.yaml", parameter_overrides=json.load(sys.stdin))
+stacks, _ = SamLocalStackProvider.get_stacks("template.yaml", parameter_overrides=json.load(sys.stdin), language_extensions_enabled=True)
 print(json.dumps({each.name: each.environment["Variables"] for each in SamFunctionProvider(stacks).get_all()}))
 """
-
-
-@pytest.fixture(scope="session")
-def sam() -> Path:
-    """The folder of sam's own environment, made by the same target that `make build` uses."""
-    home = ROOT / ".local" / "sam-venv"
-    (ROOT / ".local").mkdir(exist_ok=True)
-    with (ROOT / ".local" / "sam-venv.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one of the test processes makes it, the others wait
-        made = subprocess.run(["make", "-s", ".local/sam-venv/.ready"], cwd=ROOT, capture_output=True, check=False)
-    assert made.returncode == 0, made.stderr.decode()
-    return home / "bin"
 
 
 def ask(python: Path, script: str, given: object) -> Any:

@@ -28,6 +28,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from infra.local.child import Stops
+from infra.local.origin_guard import refusal
 from infra.local.standins.nivoda_catalogue import Catalogue, Stone
 from infra.local.standins.nivoda_faults import Fault, Faults, Misbehaviour, Operation, with_twins
 from infra.local.standins.nivoda_query import Field, QueryError, parse, pick
@@ -525,6 +526,10 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _serve(self, routes: Mapping[str, Callable[[bytes], _Reply]]) -> None:
+        if (why := refusal({name.lower(): value for name, value in self.headers.items()})) is not None:
+            self.close_connection = True
+            self._send(_Reply(status=403, body=json.dumps({"error": why}).encode()))
+            return
         size = int(self.headers.get("Content-Length", "0"))
         body = self.rfile.read(min(size, LARGEST_REQUEST))
         if size > LARGEST_REQUEST or self.path not in routes:

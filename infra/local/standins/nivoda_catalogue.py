@@ -153,6 +153,15 @@ class Catalogue:
             self.history.append(Change(now, Happening.REPRICED, after.id, before.price_cents, after.price_cents))
             return after.id
 
+    def swap(self, one: int, other: int) -> None:
+        """Two stones change places in the list; whatever was first made is not first listed any more."""
+        with self._lock:
+            stones = self._stones
+            first, second = stones[one], stones[other]
+            stones[one] = replace(second, created=first.created)
+            stones[other] = replace(first, created=second.created)
+            self._matches.clear()
+
     def shift(self, *, deletes: int = 0, inserts: int = 0, reprices: int = 0) -> None:
         """So many changes of each sort, to stones that chance picks."""
         with self._lock:

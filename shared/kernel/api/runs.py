@@ -291,7 +291,9 @@ def get_run(run_id: RunId) -> RunDetail:
 def list_lanes(
     run_id: RunId,
     status: Annotated[Literal["active", "done", "failed", "canceled"] | None, Query()] = None,
-    ribbon: Annotated[int, Query(ge=0, le=100, description="How many of its last steps to show with each")] = 0,
+    ribbon: Annotated[
+        int, Query(ge=0, le=100, description="How many of its last steps to show with each; fewer on a long page")
+    ] = 0,
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Lanes:
@@ -305,7 +307,7 @@ def list_lanes(
     if place is not None:
         params["after_key"] = place[0]
     if ribbon:
-        params["ribbon"] = ribbon
+        params["ribbon"] = min(ribbon, sql.MOST_STEPS_SHOWN // limit)
     asked = sql.list_lanes(with_status=status is not None, after=place is not None, with_ribbon=ribbon > 0)
     rows = here.all(asked, **params)
     page = [Lane(**_with_why(row)) for row in rows[:limit]]
