@@ -591,7 +591,7 @@ class Invariants:
             require(run.deadline_at <= self.world.clock(), "nothing times out early")
             self.world.seen["run timed out"] += 1
         signals = self.world.store.signals_of(run.id)  # type: ignore[attr-defined]
-        ours = [name for epoch, name in signals if epoch == run.epoch]
+        ours = [name for epoch, name in signals if epoch == run.epoch and name.startswith("run.")]
         require(ours == [f"run.{run.status}"], "every ending leaves its signal, once", ours, run.status)
         undone = [lane.key for lane in lanes if lane.holds_run and lane.status != "done"]
         if run.cancel_requested_at is not None and undone:

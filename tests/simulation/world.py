@@ -689,12 +689,12 @@ class FaultyQueue:
 
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         world = self._world
-        world._empty_until.clear()
-        world.call(
-            "queue.change_visibility",
-            lambda: world.queue.change_visibility(queue, receipt, seconds),
-            error=lambda: QueueUnavailable("change_visibility"),
-        )
+
+        def effect() -> None:
+            world._empty_until.clear()
+            world.queue.change_visibility(queue, receipt, seconds)
+
+        world.call("queue.change_visibility", effect, error=lambda: QueueUnavailable("change_visibility"))
 
 
 class FaultyStore:
