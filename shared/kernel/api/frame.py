@@ -114,9 +114,11 @@ def operation(
     return register
 
 
-def creates(model: type) -> dict[int, Any]:
-    """What an operation answers that makes something."""
-    return {201: {"description": "Made", "content": {"application/json": {"model": model}}}}
+def creates(model: type, *, or_finds: bool = False) -> dict[int, Any]:
+    """What an operation answers that makes something, or finds that it was there already."""
+    content = {"content": {"application/json": {"model": model}}}
+    found = {200: {"description": "It was there already", **content}} if or_finds else {}
+    return {201: {"description": "Created", **content}, **found}
 
 
 REFUSALS = {

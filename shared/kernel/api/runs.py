@@ -244,9 +244,9 @@ def list_runs(
     )
 
 
-@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started), refuses=[429])
+@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started, or_finds=True), refuses=[429])
 def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Start a run of any kind."""
+    """Start a run of any kind. What is there already is answered with 200 and its id."""
     return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
 
 
