@@ -27,6 +27,7 @@ from infra.local.cloud import HOME, STONES, Address, Cloud, without_password
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
 from infra.local.ministack import MiniStackError, credentials
+from infra.local.private import ROLES
 from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
 from shared.kernel.aws import DEFAULT_REGION
@@ -176,7 +177,8 @@ def env(options: argparse.Namespace) -> None:
     told = {
         "AWS_ENDPOINT_URL": address.endpoint, "AWS_DEFAULT_REGION": DEFAULT_REGION, **credentials(address.access_key),
         "PGHOST": where.host, "PGPORT": where.port, "PGDATABASE": where.database, "PGUSER": where.username,
-        "PGPASSWORD": where.password,
+        "PGPASSWORD": where.password, "BATON_OWNER_URL": address.database_url,
+        **{f"{name.upper()}_URL": address.url_as(name) for name in ROLES},
     }  # fmt: skip
     for name, value in told.items():
         print(f"export {name}={shlex.quote(str(value))}")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants.run import ROOT, Mutant, mutants
 
-PROOFS = {"memory", "postgres", "races"}
+PROOFS = {"memory", "postgres", "races", "tests"}
 
 
 @pytest.mark.parametrize("mutant", mutants([]), ids=lambda mutant: mutant.name)
