@@ -4,7 +4,7 @@ import { duration, moment, number, plural, sentence, timeOfDay, words } from "..
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { kindOf, laneName } from "../kinds.js";
 import { follow } from "../live.js";
-import { Action, Actor, Ago, Cell, Elapsed, Empty, Heading, Json, LANES, Link, Loading, NONE, Pages, Progress, Ribbon, STARTS, Section, Status, Table, Tabs, Trouble, Until, Why, laneState, runName, useMay } from "../parts.js";
+import { Action, Actor, Ago, Cell, Elapsed, Empty, Heading, Json, Link, Loading, NONE, Pages, Progress, Ribbon, STARTS, Section, Status, Table, Tabs, Trouble, Until, Why, laneState, runName, useMay } from "../parts.js";
 import NotFound from "./not_found.js";
 
 const PAGE_LANES = 25;
