@@ -43,7 +43,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.run.__module__ == client.__name__:
+    if options.run.__module__.startswith("infra.client."):
         return client.run(options)
     try:
         return int(options.run(options) or 0)
