@@ -481,6 +481,8 @@ class Invariants:
             return
         if not source or answer is None:
             require(lane.cursor == before.cursor, "what the kind did not see keeps its place", lane.key)
+            blamed = change.outcome in (StepOutcome.RETRIED, StepOutcome.THROTTLED) and not commit.disturbed
+            require(not blamed, "no attempt is spent where nothing was attempted", lane.key, change.outcome)
             return
         undone = change.outcome in (StepOutcome.RETRIED, StepOutcome.FAILED)
         if isinstance(answer, Exception) or (undone and not isinstance(answer, Fail)):
