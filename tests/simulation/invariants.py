@@ -140,7 +140,9 @@ class Invariants:
                 turn, key = args[0], args[1]
                 asked = self.asked_by.setdefault((turn.run_id, turn.run_epoch, key), turn.lane_id)
                 self.world.seen["two lanes intend the same key"] += asked != turn.lane_id
-                self.made_for[idempotency_key(turn.run_id, turn.run_epoch, key)] = (turn.run_id, turn.run_epoch)
+                made_for = (turn.run_id, turn.run_epoch)
+                known = self.made_for.setdefault(idempotency_key(turn.run_id, turn.run_epoch, key), made_for)
+                require(known == made_for, "the key of a call is its epoch's own", key, known, made_for)
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
@@ -525,10 +527,10 @@ class Invariants:
             due = [g.key for g in self.gates.values() if g.key in turn.probes and self._is_ours(g, turn, at, until)]
             require(not due, "a failed probe closes its gate for a while", due, change.delay_s)
         if isinstance(answer, Throttled) and change.outcome is StepOutcome.THROTTLED:
-            gate = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
+            shut = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
             until = at + timedelta(seconds=answer.retry_after_s)
-            closed = gate is not None and gate.state == "closed" and gate.until >= until
-            require(closed, "a 429 closes its gate", answer.gate, gate and (gate.state, gate.until))
+            closed = shut is not None and shut.state == "closed" and shut.until >= until
+            require(closed, "a 429 closes its gate", answer.gate, shut)
             self.world.seen["shared gate closed"] += answer.shared
 
     def _is_ours(self, gate: SimpleNamespace, turn: Turn, at: datetime, until: datetime) -> bool:
