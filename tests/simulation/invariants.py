@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -241,7 +242,9 @@ class Invariants:
             case "retried":
                 require(spent == (before.attempts + 1, before.steps), "a retry spends an attempt", lane.key, spent)
                 require(lane.cursor == before.cursor, "a retry keeps its place", lane.key)
-        if lane.status == "active" and before.cancel_at is not None:
+        # Whoever claimed before the cancel did not know of it; whoever claimed after it may take his time to stop.
+        claimed_at = before.lease_until and before.lease_until - timedelta(seconds=self.world.ports.relay.lease_s)
+        if lane.status == "active" and claimed_at and before.cancel_at and claimed_at < before.cancel_at:
             require(lane.next_due_at <= self.world.clock(), "a canceled lane comes back at once", lane.key)
 
     def _check_gate(self, gate: SimpleNamespace) -> None:
