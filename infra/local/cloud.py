@@ -109,7 +109,7 @@ class Cloud(Stops):
         from infra.local.standins.nivoda import NivodaStandIn  # noqa: PLC0415
         from infra.migrations.run import migrate  # noqa: PLC0415
 
-        private.folder(home)
+        private.home(home)
         with ExitStack() as parts:
             elapsed = stopwatch()
             postgres = parts.enter_context(Postgres.start(home / "postgres"))
