@@ -153,11 +153,13 @@ def test_filters_live_in_the_address(enter: Enter, people: People, seeded: Seede
 def test_a_run_tells_why_it_waits_and_why_it_failed(enter: Enter, people: People, seeded: Seeded) -> None:
     page = enter(people.admin, f"runs/{seeded.gated}")
     expect(page.get_by_role("main")).to_contain_text(f"Rate-limited by {seed.GATE}: 429 Too Many Requests")
-    expect(page.get_by_role("img", name=re.compile(r"Lane \$[\d,]+ . \$[\d,]+: the last \d+ steps")).first).to_be_visible()
+    expect(
+        page.get_by_role("img", name=re.compile(r"Lane \$[\d,]+ . \$[\d,]+: the last \d+ steps")).first
+    ).to_be_visible()
 
     goto(page, f"runs/{seeded.failed}")
     expect_state(page, "Failed")
-    expect(page.get_by_text(seed.PARTITIONS.message, exact=True)).to_be_visible()
+    expect(page.get_by_text("1 of 19 partitions failed: $1,000 \N{EN DASH} $1,250", exact=True)).to_be_visible()
     expect(page.get_by_text(fingerprint(seed.PARTITIONS.code, seed.PARTITIONS.message), exact=True)).to_be_visible()
     expect(page.get_by_text(seed.REFUSED.message)).to_be_visible()
 

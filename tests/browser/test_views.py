@@ -134,7 +134,13 @@ def test_a_long_list_scrolls_at_a_flat_cost(
 
 def test_every_view_is_reached_and_left_by_the_keyboard(enter: Enter, people: People, seeded: Seeded) -> None:
     page = enter(people.admin, "overview")
-    for key, title in (("r", "Runs"), ("1", "Page ingestion"), ("l", "Rate limits"), ("s", "System"), ("o", "Overview")):
+    for key, title in (
+        ("r", "Runs"),
+        ("1", "Page ingestion"),
+        ("l", "Rate limits"),
+        ("s", "System"),
+        ("o", "Overview"),
+    ):
         page.keyboard.press("g")
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1, name=title)).to_be_focused()

@@ -50,3 +50,6 @@ export function laneName(kind, key) {
     return key;
   }
 }
+
+// An error may name lanes by their keys.
+export const withLaneNames = (kind, text) => text.replace(/[\w-]+:[\w.#-]*\w/g, (key) => laneName(kind, key));

@@ -106,7 +106,7 @@ function Partitions({ id, isOver, planned }) {
     const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
     return { rows: partitions.map((each) => ({ ...each, most })), next };
   };
-  return html`<${Section} title="Partitions" note="by price; one cell per page, darker = slower">
+  return html`<${Section} title="Partitions" note=${html`by price; one cell per page, <span class="in-light">darker</span><span class="in-dark">brighter</span> = slower`}>
     <${Legend} />
     <${Table} caption="Partitions by price, with their pages" columns=${COLUMNS} className="heat">
       <${Pages} load=${load} row=${partition} columns=${COLUMNS.length} every_s=${isOver ? 0 : 4} turn=${isOver ? 1 : 0}
