@@ -25,10 +25,10 @@ const facts = ({ params }) => [
 ].filter(Boolean);
 
 // Where it was before runs had tabs.
-function moved([first, second]) {
+function moved([first, second], kind) {
   if (first !== "ingestions") return null;
-  if (second === undefined) return "work/page_ingest";
-  return second === "start" ? "work/page_ingest/new" : `runs/${encodeURIComponent(second)}/partitions`;
+  if (second === undefined) return `work/${kind}`;
+  return second === "start" ? `work/${kind}/new` : `runs/${encodeURIComponent(second)}/partitions`;
 }
 
 // --- the form
