@@ -16,7 +16,7 @@ CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench fuzz screenshots build deploy certificates lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench fuzz screenshots build deploy certificates shipped lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -97,8 +97,10 @@ $(BENCH)/.ready: requirements-bench.lock $(READY)
 
 build: $(SAM)/.ready ## the artifact for AWS, without Docker; ARCHITECTURE=arm64|x86_64|here
 	$(SAM)/bin/sam build
+	@$(RUN) -m infra.sam.architecture stamp
 
 deploy: build ## to AWS; CONFIG=prod is the stage of samconfig.toml (docs/deploy.md)
+	@$(RUN) -m infra.sam.architecture check --config $(CONFIG) --arguments='$(ARGS)'
 	$(SAM)/bin/sam deploy --config-env $(CONFIG) $(ARGS)
 
 certificates: ## the certificates of RDS, shipped with the next build: TLS to RDS is verified, and no system trusts them
@@ -110,10 +112,12 @@ certificates: ## the certificates of RDS, shipped with the next build: TLS to RD
 # `sam build` calls build-<LogicalId> once per function. All get the same files, so one upload serves them all.
 ARTIFACT := .local/artifact/$(ARCHITECTURE)
 # Folders too: one that lost a file is newer than the artifact.
-SHIPPED := $(shell find functions shared infra/migrations infra/sam/artifact.py .local/certificates \( -name '*.py' -o -name '*.pem' -o -type d \) ! -name __pycache__ 2>/dev/null)
+SHIPPED := $(shell find functions shared infra/migrations infra/sam/artifact.py .local/certificates ! -path '*/__pycache__*' ! -name '*.pyc' 2>/dev/null)
 $(ARTIFACT)/functions: requirements.lock $(SHIPPED) | $(READY)
 	@$(RUN) -m infra.sam.artifact --architecture $(ARCHITECTURE) $(ARTIFACT)
 	@touch $@
+
+shipped: ; @printf '%s\n' $(SHIPPED)
 
 build-%: $(ARTIFACT)/functions
 	@cp -al $(ARTIFACT)/. "$(ARTIFACTS_DIR)/" 2>/dev/null || cp -R $(ARTIFACT)/. "$(ARTIFACTS_DIR)/"

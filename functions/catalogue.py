@@ -1,6 +1,6 @@
 """Every kind of work by name. A kind joins by one line here; it is imported when it is first needed.
 
-By convention `shared/<kind>/live.py` has `kind(engine)`, which builds it with its real ports, and `providers()`, the
+By convention `shared/<kind>/build.py` has `kind(engine)`, which builds it with its real ports, and `providers()`, the
 upstreams that a tenant may have an account of its own at.
 """
 
@@ -34,4 +34,4 @@ def all_providers() -> list[Provider]:
 
 
 def _joins(name: str) -> Any:
-    return import_module(f"shared.{name}.live")
+    return import_module(f"shared.{name}.build")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functions.catalogue import all_providers
-from shared.kernel.api import bulk, connections, events, gates, now, people, runs
+from shared.kernel.api import bulk, connections, gates, now, people, runs, stream
 from shared.kernel.vault import live_vault
 from shared.page_ingest import api as page_ingest
 
@@ -11,7 +11,7 @@ ROUTERS = (
     people.router,
     now.router,
     runs.router,
-    events.router,
+    stream.router,
     bulk.router,
     gates.router,
     connections.routes(all_providers(), live_vault()),

@@ -28,7 +28,7 @@ from infra.client.command import (
     with_key,
     with_limit,
 )  # fmt: skip
-from infra.client.http import Client, NoTurn
+from infra.client.http import Client, Refusal
 from infra.client.session import KEPT, Place, log_in, read, user_home
 
 HOME = Path(__file__).resolve().parents[2] / ".local" / "cloud"
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         return int(options.run(options) or 0)
     except KeyboardInterrupt:
         return 130
-    except NoTurn as error:
+    except Refusal as error:
         print(json.dumps(error.problem) if options.json else f"baton: {error}", file=sys.stderr)
         return 1
 
@@ -67,13 +67,14 @@ def run(options: argparse.Namespace) -> int:
 def login(options: argparse.Namespace) -> None:
     if options.url:
         if not options.client_id or not options.region:
-            raise NoTurn("--url also needs --client-id (the stack's output UserPoolClientId) and --region")
-        pool = f"https://cognito-idp.{options.region}.amazonaws.com"
+            raise Refusal("--url also needs --client-id (the stack's output UserPoolClientId) and --region")
+        # An emulator's user pool is where all of its AWS is, as for every other client.
+        pool = os.environ.get("AWS_ENDPOINT_URL") or f"https://cognito-idp.{options.region}.amazonaws.com"
         place, file = Place(options.url.rstrip("/"), pool, options.client_id), user_home() / KEPT
     else:
         found = Place.of_cloud(options.home)
         if found is None:
-            raise NoTurn(
+            raise Refusal(
                 "no local cloud is running. Start one with `baton up`, or name a deployment with `baton login --url URL`"
             )
         place, file = found, options.home / KEPT
@@ -134,9 +135,9 @@ def start(options: argparse.Namespace) -> int:
     try:
         params = json.loads(options.params)
     except ValueError as error:
-        raise NoTurn(f"--params is not valid JSON: {error}") from None
+        raise Refusal(f"--params is not valid JSON: {error}") from None
     if not isinstance(params, dict):
-        raise NoTurn("--params must be a JSON object, for example '{\"low\": 200}'")
+        raise Refusal("--params must be a JSON object, for example '{\"low\": 200}'")
     params |= {name: _value(text) for name, text in map(pair, options.param)}
     return started(options, "/runs", {"kind": options.kind, "params": params})
 
@@ -155,7 +156,7 @@ def watch(options: argparse.Namespace) -> int:
     if run_id is None:
         newest = client.get("/runs", limit=1)["runs"]
         if not newest:
-            raise NoTurn("there are no runs yet. Start one with `baton run start KIND`")
+            raise Refusal("there are no runs yet. Start one with `baton run start KIND`")
         run_id = newest[0]["id"]
     if options.json:
         print(json.dumps(client.get(f"/runs/{run_id}")))
@@ -248,10 +249,10 @@ def _connection(client: Client, wanted: str) -> str:
     found = [row["id"] for row in rows if wanted in (row["id"], row["name"], f"{row['provider']}/{row['name']}")]
     if len(found) != 1:
         if found:
-            raise NoTurn(
+            raise Refusal(
                 f"several connections are named {wanted!r}. Use PROVIDER/NAME or the ID: `baton connection list`"
             )
-        raise NoTurn(f"connection {wanted!r} not found. List them with `baton connection list`")
+        raise Refusal(f"connection {wanted!r} not found. List them with `baton connection list`")
     return str(found[0])
 
 
@@ -262,7 +263,7 @@ def _secret(names: Sequence[str]) -> dict[str, str]:
     try:
         given = json.load(sys.stdin)
     except ValueError as error:
-        raise NoTurn(f'pass the secret as JSON on standard input, for example {{"password": "…"}}: {error}') from None
+        raise Refusal(f'pass the secret as JSON on standard input, for example {{"password": "…"}}: {error}') from None
     return dict(given)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from infra.client import show
-from infra.client.http import Client, NoTurn
+from infra.client.http import Client, Refusal
 from infra.client.session import connect
 
 Commands = Any  # argparse does not name the type of its subparsers
@@ -96,5 +96,5 @@ def watched(client: Client, run_id: str) -> int:
 def pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise NoTurn(f"{text!r} is not NAME=VALUE")
+        raise Refusal(f"{text!r} is not NAME=VALUE")
     return name, value

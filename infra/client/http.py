@@ -17,7 +17,7 @@ SECONDS = urllib3.Timeout(connect=5, read=35)  # the gateway gives up after 30
 POOL = urllib3.PoolManager(retries=False)
 
 
-class NoTurn(RuntimeError):
+class Refusal(RuntimeError):
     """What was asked is not done; the message says why, and what to do."""
 
     def __init__(self, message: str, problem: Mapping[str, Any] | None = None) -> None:
@@ -84,7 +84,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> 
         sent["host"] = parts.netloc
         url = url.replace(f"//{parts.netloc}", f"//127.0.0.1:{parts.port or 80}", 1)
     elif parts.scheme != "https" and host not in {"localhost", "127.0.0.1", "::1"}:
-        raise NoTurn(f"{parts.scheme}://{parts.netloc} is not encrypted. A token is only sent over https://")
+        raise Refusal(f"{parts.scheme}://{parts.netloc} is not encrypted. A token is only sent over https://")
     try:
         answer = POOL.request(
             method,
@@ -95,7 +95,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> 
             redirect=False,
         )
     except urllib3.exceptions.HTTPError as error:
-        raise NoTurn(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__})") from None
+        raise Refusal(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__})") from None
     return answer.status, answer.data
 
 
@@ -108,6 +108,6 @@ def _read(status: int, answer: bytes) -> Any:
         return said
     problem = said if isinstance(said, dict) else {}
     if status == 401:
-        raise NoTurn("you are not logged in, or your login expired. Run `baton login`", problem)
+        raise Refusal("you are not logged in, or your login expired. Run `baton login`", problem)
     detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"
-    raise NoTurn(str(detail), {"status": status, **problem})
+    raise Refusal(str(detail), {"status": status, **problem})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.client.http import Client, NoTurn, ask
+from infra.client.http import Client, Refusal, ask
 
 STATE = "cloud.json"  # what a local cloud says of itself
 KEPT = "session.json"
@@ -66,14 +66,14 @@ class Login:
 
     def token(self) -> str:
         if not self._kept and not self._begin():
-            raise NoTurn("you are not logged in. Run `baton login`")
+            raise Refusal("you are not logged in. Run `baton login`")
         return str(self._kept["access_token"])
 
     def renew(self) -> bool:
         place = Place(self._kept["url"], self._kept["pool_url"], self._kept["client_id"])
         try:
             answer = initiate(place, "REFRESH_TOKEN_AUTH", {"REFRESH_TOKEN": self._kept["refresh_token"]})
-        except NoTurn:
+        except Refusal:
             return self._begin()
         self._kept = {**self._kept, "access_token": answer["AccessToken"]}
         keep(self._file, self._kept)
@@ -96,7 +96,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
     if url is None and place is None:
         url = read(user_home() / KEPT).get("url")
         if url is None:
-            raise NoTurn(
+            raise Refusal(
                 "no local cloud is running and you are not logged in. Run `baton up`, or `baton login --url URL`"
             )
     where = (url or (place.url if place else "")).rstrip("/")
@@ -106,7 +106,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
         return Client(where, Login(home / KEPT, place, lambda: _first_login(home)), tenant)
     kept = read(user_home() / KEPT)
     if kept.get("url") != where:
-        raise NoTurn(f"you are not logged in to {where}. Run `baton login --url {where}`")
+        raise Refusal(f"you are not logged in to {where}. Run `baton login --url {where}`")
     return Client(where, Login(user_home() / KEPT, None), tenant)
 
 
@@ -131,9 +131,9 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
     status, answer = ask("POST", place.pool_url + "/", headers, body)
     said: dict[str, Any] = json.loads(answer or b"{}")
     if status != 200:
-        raise NoTurn(f"login failed: {said.get('message') or said.get('Message') or status}")
+        raise Refusal(f"login failed: {said.get('message') or said.get('Message') or status}")
     if "AuthenticationResult" not in said:
-        raise NoTurn(
+        raise Refusal(
             f"the user pool asks for {said.get('ChallengeName')}. Set a new password (and MFA) there, then log in again"
         )
     return dict(said["AuthenticationResult"])
@@ -166,4 +166,4 @@ def _first_login(home: Path) -> None:
         check=False,
     )
     if told.returncode:
-        raise NoTurn(f"the local cloud couldn't create a login: {told.stderr.strip().splitlines()[-1:]}")
+        raise Refusal(f"the local cloud couldn't create a login: {told.stderr.strip().splitlines()[-1:]}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from infra.local import guard
+from infra.local import guard, private
 
 HOST = "127.0.0.1"
 END_SECONDS = 30
@@ -42,7 +42,7 @@ class Child:
     def launch(
         self, command: Sequence[str], *, uid: int = guard.OWN_ACCOUNT, env: Mapping[str, str] | None = None
     ) -> None:
-        with self.log.open("ab") as log:
+        with private.open_file(self.log, "ab") as log:
             self._log_start = log.tell()
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(uid), *command],
@@ -51,6 +51,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                umask=private.UMASK,
                 start_new_session=True,  # Ctrl-C is for the starter, which then ends the server in its own time
             )
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from infra.sam.artifact import shipped
 from shared.kernel import aws
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "template.yaml"
-CODE = ("functions", "shared", "infra/migrations")
 STAGE = "local"
 STACK = f"baton-{STAGE}"
 ARTIFACTS = f"baton-{STAGE}-artifacts"
@@ -44,23 +44,28 @@ class Deployed:
 
 
 def deploy(
-    endpoint: str, parameters: Mapping[str, str], *, root: Path = ROOT, say: Callable[[str], None] = lambda _: None
+    endpoint: str,
+    access_key: str,
+    parameters: Mapping[str, str],
+    *,
+    root: Path = ROOT,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Deployed:
     """Make the stack at `endpoint` what `root` says it is. Nothing happens when it already is."""
     began = time.monotonic()
-    cloudformation = aws.client("cloudformation", endpoint=endpoint, read_s=60)
+    cloudformation = aws.client("cloudformation", endpoint=endpoint, access_key=access_key, read_s=60)
     code, template = package(root), _template(root)
     digest = hashlib.sha256(code + template.encode() + json.dumps(dict(parameters), sort_keys=True).encode())
     found = _stack(cloudformation)
     if found is not None and _tag(found) == digest.hexdigest() and found["StackStatus"].endswith("_COMPLETE"):
         return Deployed(_outputs(found), changed=False, seconds=time.monotonic() - began)
     if found is not None and "ROLLBACK" in found["StackStatus"]:
-        delete(endpoint)
+        delete(endpoint, access_key)
         found = None
     key = f"{hashlib.sha256(code).hexdigest()}.zip"
     # A body of over 51,200 characters is refused, so the template goes the way of the code.
     place = f"{digest.hexdigest()}.json"
-    _upload(endpoint, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
+    _upload(endpoint, access_key, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
     _change(
         cloudformation,
         f"{endpoint}/{ARTIFACTS}/{place}",
@@ -72,8 +77,8 @@ def deploy(
     return Deployed(_outputs(stack), changed=True, seconds=time.monotonic() - began)
 
 
-def delete(endpoint: str) -> None:
-    cloudformation = aws.client("cloudformation", endpoint=endpoint, read_s=60)
+def delete(endpoint: str, access_key: str) -> None:
+    cloudformation = aws.client("cloudformation", endpoint=endpoint, access_key=access_key, read_s=60)
     cloudformation.delete_stack(StackName=STACK)
     _wait(lambda: _stack(cloudformation) is None, "the stack is not gone")
 
@@ -82,16 +87,11 @@ def package(root: Path = ROOT) -> bytes:
     """The code as one zip, the same bytes for the same files; dependencies come from the environment around it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(file for folder in CODE for file in (root / folder).rglob("*") if _belongs(file)):
-            name = path.relative_to(root)
-            _add(archive, str(name), path.read_bytes())
-            if path.suffix == ".py":
-                _add(archive, *_bytecode(name, path))
+        for name in shipped(root):
+            _add(archive, str(name), (root / name).read_bytes())
+            if name.suffix == ".py":
+                _add(archive, *_bytecode(name, root / name))
     return buffer.getvalue()
-
-
-def _belongs(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
@@ -124,13 +124,13 @@ def _with_code(template: str, uri: str) -> str:
     document = yaml_parse(template)
     document.get("Globals", {}).get("Function", {}).pop("CodeUri", None)
     for resource in document["Resources"].values():
-        if resource["Type"] == "AWS::Serverless::Function":
+        if isinstance(resource, dict) and resource["Type"] == "AWS::Serverless::Function":  # a loop is a list
             resource["Properties"]["CodeUri"] = uri
     return json.dumps(document, default=str)
 
 
-def _upload(endpoint: str, files: Mapping[str, bytes]) -> None:
-    s3 = aws.client("s3", endpoint=endpoint)
+def _upload(endpoint: str, access_key: str, files: Mapping[str, bytes]) -> None:
+    s3 = aws.client("s3", endpoint=endpoint, access_key=access_key)
     s3.create_bucket(Bucket=ARTIFACTS)
     for key, content in files.items():
         s3.put_object(Bucket=ARTIFACTS, Key=key, Body=content)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.local.deploy import ROOT
-from infra.local.ministack import INHERITED
+from infra.local.ministack import INHERITED, credentials
 from shared.kernel.aws import DEFAULT_REGION
 from shared.kernel.clock import new_id
 
@@ -22,7 +22,7 @@ class InvokeError(RuntimeError):
     """The function failed or ran out of time; the message says which."""
 
 
-def invoke(configuration: Mapping[str, Any], endpoint: str, event: str) -> str:
+def invoke(configuration: Mapping[str, Any], endpoint: str, access_key: str, event: str) -> str:
     """The function's answer to an event (both JSON), by the code of this folder; its log goes to standard error."""
     name, timeout_s = configuration["FunctionName"], int(configuration["Timeout"])
     here = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -31,8 +31,7 @@ def invoke(configuration: Mapping[str, Any], endpoint: str, event: str) -> str:
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": DEFAULT_REGION,
         "AWS_DEFAULT_REGION": DEFAULT_REGION,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
+        **credentials(access_key),
         "AWS_LAMBDA_FUNCTION_NAME": name,
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(configuration.get("MemorySize", 128)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import time
@@ -11,12 +12,13 @@ from typing import Self
 
 import urllib3
 
-from infra.local import guard
+from infra.local import guard, private
 from infra.local.child import HOST, KILL, Child, Stops, free_port
 from shared.kernel.aws import DEFAULT_REGION
 
 START_SECONDS = 60
 PORT_ATTEMPTS = 10
+ROOT = Path(__file__).resolve().parents[2]
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 
 
@@ -29,6 +31,7 @@ class MiniStack(Stops):
 
     def __init__(self, directory: Path, *, enforce_iam: bool = False) -> None:
         self.directory = directory
+        self.access_key = f"BATON{secrets.token_hex(16).upper()}"  # no account number, so it is the default account's
         self.port = 0
         self._enforce_iam = enforce_iam
         self._child = Child(directory / "ministack.log")
@@ -37,8 +40,8 @@ class MiniStack(Stops):
     def start(cls, directory: Path, *, port: int | None = None, enforce_iam: bool = False) -> Self:
         """`enforce_iam`: every call needs the permission that it would need in AWS."""
         cloud = cls(directory, enforce_iam=enforce_iam)
-        for folder in ("tmp", "s3", "state"):
-            (directory / folder).mkdir(parents=True, exist_ok=True)
+        for folder in ("", "tmp", "s3", "state"):
+            private.folder(directory / folder)
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             cloud.port = port or free_port()
             try:
@@ -79,7 +82,7 @@ class MiniStack(Stops):
 
     def launch(self) -> None:
         """Start (again), empty, on the same port."""
-        self._child.launch([sys.executable, "-m", "ministack"], env=self._environment())
+        self._child.launch([sys.executable, "-m", "infra.local.guarded_ministack"], env=self._environment())
         try:
             self._wait_until_ready()
         except BaseException:
@@ -102,6 +105,11 @@ class MiniStack(Stops):
             "TMPDIR": str(self.directory / "tmp"),
             "S3_DATA_DIR": str(self.directory / "s3"),
             "STATE_DIR": str(self.directory / "state"),
+            "PYTHONPATH": str(ROOT),  # the guard's own module; `python -m` would only look where it is started
+            **credentials(self.access_key),
+            # Functions get the account's number as their key, and this beside it. Where IAM is enforced each gets a
+            # session of its role, which the emulator itself checks.
+            **({} if self._enforce_iam else {"AWS_SESSION_TOKEN": self.access_key}),
         }
 
     def _wait_until_ready(self) -> None:
@@ -120,6 +128,11 @@ class MiniStack(Stops):
             f"{what} on {self.url}. `make setup` installs it; choose another port if this one is taken. "
             f"Its last words:\n{self.log_tail()}"
         )
+
+
+def credentials(access_key: str) -> dict[str, str]:
+    """What a client of this cloud has in its environment: the one secret, twice."""
+    return {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": access_key}
 
 
 def answers(url: str) -> bool:

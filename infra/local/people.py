@@ -8,53 +8,82 @@ import getpass
 import json
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from infra.client.session import KEPT, Place, keep, log_in, read
 from infra.local.cloud import Address
 from infra.local.runs import TENANT
 from infra.local.supervise import CloudError
 from shared.kernel import aws, db
-from shared.kernel.api.sql import PUT_MEMBER
 from shared.kernel.auth import Role
-from shared.kernel.clock import new_id
+from shared.kernel.people import Person, add_person
+from shared.kernel.redact import redact
 
 LOCAL_USER, LOCAL_TENANT = "you@baton.local", "local"
 
-TENANT_NAMED = sa.text("select id from tenant where name = :name order by created_at limit 1")
-ADD_TENANT = sa.text("insert into tenant (id, name) values (:id, :name) on conflict (id) do nothing")
-ADD_SUPER_ADMIN = sa.text("insert into super_admin (subject) values (:subject) on conflict do nothing")
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A deployment, local or in AWS: its outputs, and clients to speak to it."""
+
+    client: Callable[[str], Any]
+    outputs: Mapping[str, str]
+
+    @classmethod
+    def named(cls, name: str) -> Stack:
+        """By the credentials of the shell, as `aws` and `sam` would."""
+        try:
+            (found,) = aws.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+        except (ClientError, BotoCoreError) as error:
+            raise CloudError(f"the stack {name} cannot be read: {redact(str(error))}") from None
+        return cls(aws.client, {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])})
 
 
 def add_user(options: argparse.Namespace, address: Callable[[], Address], say: Callable[[str], None] = print) -> None:
     """A user of the pool, the tenant if there is none of this name, and the role in it."""
-    password = None
-    if options.owner_url:
-        pool, owner_url = aws.client("cognito-idp"), options.owner_url
-        pool_id = options.user_pool
+    if options.stack:
+        stack = Stack.named(options.stack)
     else:
         here = address()
-        pool, pool_id, owner_url = here.client("cognito-idp"), here.outputs["UserPoolId"], here.database_url
-    subject = options.subject
+        stack = Stack(here.client, here.outputs)
+    password, subject, client_id = None, options.subject, stack.outputs.get("UserPoolClientId")
     if subject is None:
-        if not pool_id:
-            raise CloudError("say who it is: --user-pool (the output UserPoolId), or --subject for another issuer")
+        if client_id is None:
+            raise CloudError(
+                "this stack has no user pool: say --subject, the `sub` of the person's tokens at your issuer"
+            )
         password = _password(options)
-        subject = pool_user(pool, pool_id, options.email, password)
-    tenant_id = let_in(owner_url, subject, options.role, options.tenant, options.email, is_super=options.super_admin)
+        subject = pool_user(stack.client("cognito-idp"), stack.outputs["UserPoolId"], options.email, password)
+    person = {"tenant": options.tenant, "subject": subject, "role": options.role, "name": options.email}
+    added = _invoke(stack, {**person, "super_admin": options.super_admin})
+    made = {"password": password} if password and options.makes_password else {}
     if options.json:
-        told = {"subject": subject, "tenant_id": str(tenant_id), "role": options.role}
-        say(json.dumps({**told, **({"password": password} if password and options.makes_password else {})}))
-    else:
-        say(f"{options.email} ({subject}) is {options.role} of {options.tenant} ({tenant_id})")
-        if password is not None and options.makes_password:
-            say(f"password: {password}   (shown this once)")
+        say(json.dumps({"subject": subject, "tenant_id": added["tenant_id"], "role": options.role, **made}))
+        return
+    say(f"{options.email} ({subject}) is {options.role} of {options.tenant} ({added['tenant_id']})")
+    if made:
+        say(f"password: {password}   (shown this once)")
+    if options.stack and client_id is not None:
+        region = stack.client("cognito-idp").meta.region_name
+        say(f"console:  {stack.outputs['ConsoleUrl']}")
+        say(
+            f"next:     baton login {options.email} --url {stack.outputs['ApiUrl']} --client-id {client_id} --region {region}"
+        )
+
+
+def _invoke(stack: Stack, person: Mapping[str, Any]) -> Any:
+    function = stack.outputs["PeopleFunctionName"]
+    answer = stack.client("lambda").invoke(FunctionName=function, Payload=json.dumps(person).encode())
+    told = json.load(answer["Payload"])
+    if "FunctionError" in answer:
+        raise CloudError(f"{function} added nobody: {redact(str(told.get('errorMessage', told)))}")
+    return told
 
 
 def pool_user(pool: Any, pool_id: str, email: str, password: str) -> str:
@@ -82,16 +111,10 @@ def let_in(
 ) -> UUID:
     engine = db.connect_engine(owner_url, pool="none", application_name="baton-people")
     try:
-        with engine.begin() as connection:
-            tenant_id: UUID = connection.scalar(TENANT_NAMED, {"name": tenant}) or new_tenant_id or new_id()
-            connection.execute(ADD_TENANT, {"id": tenant_id, "name": tenant})
-            member = {"tenant_id": tenant_id, "subject": subject, "role": role, "name": name, "added_by": "owner"}
-            connection.execute(PUT_MEMBER, member)
-            if is_super:
-                connection.execute(ADD_SUPER_ADMIN, {"subject": subject})
+        person = Person(tenant=tenant, subject=subject, role=Role(role), name=name, super_admin=is_super)
+        return add_person(engine, person, new_tenant_id)
     finally:
         engine.dispose()
-    return tenant_id
 
 
 def first_login(home: Path) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pg8000.dbapi
 
-from infra.local import guard
+from infra.local import guard, private
 from infra.local.binaries import PostgresError, bin_directory, reachable_directory, server_account
 from infra.local.child import FAST, HOST, IMMEDIATE, KILL, Child, Stops, free_port
 
@@ -35,8 +35,13 @@ SETTINGS = MappingProxyType(
         "timezone": "UTC",
         "log_timezone": "UTC",
         "log_checkpoints": "off",
+        # What a statement was given is somebody's data: neither parameters nor the DETAIL and CONTEXT that quote them.
+        "log_parameter_max_length": "0",
+        "log_parameter_max_length_on_error": "0",
+        "log_error_verbosity": "terse",
     }
 )
+HBA = f"# Written by infra/local/postgres.py.\nhost all all {HOST}/32 scram-sha-256\n"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -49,6 +54,8 @@ class Postgres(Stops):
         self._binaries = binaries
         self._uid = uid
         self._settings = {**SETTINGS, **settings}
+        self._has_password = directory.joinpath("password").exists()
+        self._password = private.secret(directory / "password")
         self._child = Child(directory / "server.log")
 
     @classmethod
@@ -69,7 +76,9 @@ class Postgres(Stops):
         return server
 
     def url(self, database: str = "postgres", user: str = "postgres") -> str:
-        return f"postgresql+pg8000://{quote(user)}@{HOST}:{self.port}/{quote(database)}"
+        """With the password in it: for connections, not for a command line or a screen."""
+        url = f"postgresql+pg8000://postgres:{self._password}@{HOST}:{self.port}/{quote(database)}"
+        return url if user == "postgres" else private.url_as(url, user)
 
     @property
     def running(self) -> bool:
@@ -102,8 +111,27 @@ class Postgres(Stops):
         return self.directory / "pgdata"
 
     def _initialise(self) -> None:
-        if self._data.exists():
-            return
+        if not self._data.exists():
+            self._make_cluster()
+        hba = self._data / "pg_hba.conf"
+        # Just made, or by a version that let every local user in; or somebody lost the password.
+        if hba.read_text() != HBA or not self._has_password:
+            self._set_password()
+            hba.write_text(HBA)
+
+    def _set_password(self) -> None:
+        """Before anybody can connect: a server for one user, which reads statements and listens nowhere."""
+        from infra.migrations.at_deploy import scram_verifier  # noqa: PLC0415 - only once in the life of a server
+
+        command = [str(self._binaries / "postgres"), "--single", "-D", str(self._data), "postgres"]
+        statement = f"alter role postgres password '{scram_verifier(self._password)}'\n"
+        done = subprocess.run(
+            command, cwd="/", input=statement, capture_output=True, text=True, check=False, **guard.account(self._uid)
+        )
+        if done.returncode != 0 or "ERROR" in done.stderr:
+            raise PostgresError(f"No password could be set in {self.directory}. The server's words:\n{done.stderr}")
+
+    def _make_cluster(self) -> None:
         unfinished = self.directory / "pgdata.unfinished"  # renamed at the end: a killed initdb leaves no half server
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -151,7 +179,9 @@ class Postgres(Stops):
 
     def _answers(self) -> bool:
         try:
-            connection = pg8000.dbapi.connect(user="postgres", host=HOST, port=self.port, timeout=START_SECONDS)
+            connection = pg8000.dbapi.connect(
+                user="postgres", password=self._password, host=HOST, port=self.port, timeout=START_SECONDS
+            )
         except (pg8000.dbapi.Error, OSError):
             return False
         try:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from infra.local import private
 from infra.local.cloud import STATE, Address, Cloud, Say
 from infra.local.deploy import ROOT
 from shared.kernel.clock import stopwatch
@@ -30,7 +31,7 @@ class CloudError(RuntimeError):
 
 def supervise(home: Path, say: Say, start: Callable[[], Cloud], *, ephemeral: bool = False) -> None:
     """Bring the cloud up and keep it until a signal comes. Nothing is left running, whatever ends this."""
-    home.mkdir(parents=True, exist_ok=True)
+    private.folder(home)
     _lock(home)
     with signals_end_it():
         cloud = start()
@@ -59,8 +60,8 @@ def _watch(cloud: Cloud, say: Say) -> None:
 
 def spawn(home: Path, arguments: Sequence[str], show: Say) -> Address:
     """Start a keeper of its own session, show what it says until all is up, and leave it running."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / LOG).open("wb") as log:
+    private.folder(home)
+    with private.open_file(home / LOG, "wb") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "infra.local.cli", "--home", str(home), "up", "--foreground", *arguments],
             cwd=ROOT,
@@ -134,7 +135,7 @@ def _of(pid: int, home: Path) -> Address | None:
 
 def _lock(home: Path) -> None:
     """Held until the process has ended, not a moment less: who sees it free may say that nothing is running."""
-    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

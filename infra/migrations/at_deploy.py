@@ -1,7 +1,7 @@
 """Brings a deployment's database up to date: the schema, then how the functions' roles may enter.
 
 The function that calls this has the owner's way in (DATABASE_URL or BATON_DB_*, as everywhere). The roles enter by IAM
-if BATON_ROLES_IAM is true, and by the passwords in the secrets BATON_WORKER_SECRET_ARN and BATON_API_SECRET_ARN, if named.
+if BATON_ROLES_IAM is true, and by the passwords in the secrets that `SECRETS` lists, where they are named.
 Neither is named for a database whose roles are somebody else's to manage.
 """
 
@@ -21,7 +21,11 @@ from shared.kernel.live import live_url
 from shared.kernel.log import logger
 from shared.kernel.settings import BadSettings
 
-SECRETS = {"baton_worker": "BATON_WORKER_SECRET_ARN", "baton_api": "BATON_API_SECRET_ARN"}
+SECRETS = {
+    "baton_worker": "BATON_WORKER_SECRET_ARN",
+    "baton_api": "BATON_API_SECRET_ARN",
+    "baton_people": "BATON_PEOPLE_SECRET_ARN",
+}
 
 FOUND = sa.text("select version_num from public.alembic_version")
 HAS_IAM = sa.text("select exists (select from pg_roles where rolname = 'rds_iam')")
@@ -45,7 +49,7 @@ def _let_in(connection: sa.Connection, env: Mapping[str, str]) -> None:
     if env.get("BATON_ROLES_IAM") == "true":
         if not connection.execute(HAS_IAM).scalar_one():
             raise BadSettings("DatabaseIamAuth is true, but this database has no role rds_iam: is it RDS or Aurora?")
-        connection.exec_driver_sql("grant rds_iam to baton_worker, baton_api")
+        connection.exec_driver_sql("grant rds_iam to baton_worker, baton_api, baton_people")
         return
     for role, name in SECRETS.items():
         if arn := env.get(name):

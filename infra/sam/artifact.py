@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ LAMBDA = "3.13"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PLATFORMS = {"arm64": "aarch64-manylinux_2_28", "x86_64": "x86_64-manylinux_2_28"}
 SOURCES = ("functions", "shared", "infra/migrations")
+MARK = "ARCHITECTURE"  # which one the artifact is for: `make deploy` reads it before it uploads anything
 CERTIFICATES = ROOT / ".local" / "certificates"
 SAME_DAY = 315_532_800  # 1980-01-01, the oldest time that a zip file can say
 
@@ -31,8 +33,10 @@ def build(target: Path, architecture: str) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     _install(fresh, architecture)
-    for source in SOURCES:
-        _copy(ROOT / source, fresh / source)
+    for path in shipped():
+        (fresh / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, fresh / path)
+    (fresh / MARK).write_text(f"{machine(architecture)}\n")
     if CERTIFICATES.is_dir():
         shutil.copytree(CERTIFICATES, fresh / "certificates")
     version = HERE if architecture == "here" else LAMBDA
@@ -47,6 +51,24 @@ def build(target: Path, architecture: str) -> None:
     print(f"artifact for {architecture}: {sum(files) / 1e6:.1f} MB in {len(files)} files, {bytecode}, {roots}")
 
 
+def shipped(root: Path = ROOT) -> list[Path]:
+    """Every file of ours that a function runs from, below `root`: the one list, for AWS and for the local cloud."""
+    found = (path for source in SOURCES for path in (root / source).rglob("*") if path.is_file())
+    return sorted(path.relative_to(root) for path in found if not _is_leftover(path.relative_to(root)))
+
+
+def _is_leftover(path: Path) -> bool:
+    """What interpreters, editors and systems leave in a folder."""
+    return "__pycache__" in path.parts or path.suffix == ".pyc" or any(part.startswith(".") for part in path.parts)
+
+
+def machine(architecture: str) -> str:
+    """What Lambda calls an architecture; `here` is this machine's."""
+    if architecture != "here":
+        return architecture
+    return {"aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), "x86_64")
+
+
 def _install(target: Path, architecture: str) -> None:
     uv = Path(sys.executable).with_name("uv")
     command = [str(uv), "pip", "install", "--quiet", "--target", str(target), "--link-mode", "copy"]
@@ -59,13 +81,6 @@ def _install(target: Path, architecture: str) -> None:
     # What uv leaves beside the packages: scripts that name this machine's interpreter, and its own lock.
     shutil.rmtree(target / "bin", ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
-
-
-def _copy(source: Path, target: Path) -> None:
-    for path in sorted(source.rglob("*.py")):
-        here = target / path.relative_to(source)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, here)
 
 
 def _compile(target: Path, version: str) -> bool:

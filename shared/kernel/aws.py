@@ -18,17 +18,18 @@ def client(
     service: str,
     *,
     endpoint: str | None = None,
+    access_key: str = "test",
     connect_s: int = CONNECT_TIMEOUT_S,
     read_s: int = READ_TIMEOUT_S,
     attempts: int = ATTEMPTS,
 ) -> Any:
     """Build the client of a service once per process; AWS_ENDPOINT_URL points it at a local cloud.
 
-    `endpoint` names a local cloud whatever the environment says; nobody's credentials are sent there.
+    `endpoint` names a local cloud whatever the environment says; no credentials but its own `access_key` are sent there.
     """
     config = _config(connect_s, read_s, attempts)
     if endpoint is not None:
-        return _client_at(endpoint, service, config)
+        return _client_at(endpoint, access_key, service, config)
     if os.environ.get("AWS_ENDPOINT_URL", "").strip():
         return _local_client(service, config)
     import boto3  # noqa: PLC0415 - 100 ms that a function without AWS calls need not pay
@@ -66,15 +67,15 @@ def _local_client(service: str, config: Any) -> Any:
     return session.client(service, config=config, aws_session_token=os.environ.get("AWS_SESSION_TOKEN"))
 
 
-def _client_at(endpoint: str, service: str, config: Any) -> Any:
+def _client_at(endpoint: str, access_key: str, service: str, config: Any) -> Any:
     import boto3  # noqa: PLC0415 - as above
 
     return boto3.client(
         service,
         endpoint_url=endpoint,
         region_name=DEFAULT_REGION,
-        aws_access_key_id="test",
-        aws_secret_access_key="test",  # noqa: S106 - the word that local clouds expect
+        aws_access_key_id=access_key,
+        aws_secret_access_key=access_key,
         config=config,
     )
 

@@ -75,7 +75,7 @@ def _no_gates(turn: Turn) -> Sequence[str]:  # noqa: ARG001 - the shape of gates
     return ()
 
 
-def _nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
+def nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
     return ()
 
 
@@ -88,7 +88,7 @@ class Kind:
     # Runs inside the transaction that creates the run: it may read, write rows under the run's id, or answer `Already`.
     start: Callable[[Tx, Starting], NewRun | Already] = _start_nothing
     settle: Callable[[Run, Sequence[Lane]], Settlement] = all_or_nothing
-    on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = _nothing_left
+    on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
     # Removes what a run left outside; gets the run's parameters and the seconds that are left.

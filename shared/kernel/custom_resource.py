@@ -10,7 +10,7 @@ import urllib3
 
 from shared.kernel.entry import Answer, Context, Event, Handler
 from shared.kernel.log import logger
-from shared.kernel.log_json import json_log
+from shared.kernel.log_json import logged
 from shared.kernel.redact import redact
 
 LONGEST_REASON = 1_000  # CloudFormation takes 4 KB for the whole answer
@@ -23,7 +23,6 @@ def custom_resource_handler(work: Callable[[], Mapping[str, str]]) -> Handler:
     A deletion and a step back (the property Head goes down, as in a rollback) do nothing and succeed: a stack must
     always be able to leave. Without a ResponseURL somebody called by hand: then the result is the answer, or it raises.
     """
-    log = json_log()
 
     def handler(event: Event, context: Context) -> Answer:  # noqa: ARG001 - Lambda passes it
         by_hand = "ResponseURL" not in event
@@ -37,7 +36,7 @@ def custom_resource_handler(work: Callable[[], Mapping[str, str]]) -> Handler:
             return _answer(event, {"Status": "FAILED", "Reason": f"{reason} (see the function's log)"})
         return {"Data": data} if by_hand else _answer(event, {"Status": "SUCCESS", "Data": data})
 
-    return log.inject_lambda_context(handler, clear_state=True)
+    return logged(handler)
 
 
 def _goes_back(event: Event) -> bool:

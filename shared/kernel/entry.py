@@ -11,7 +11,7 @@ from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
-from shared.kernel.log_json import json_log
+from shared.kernel.log_json import logged
 from shared.kernel.metrics import Metric
 from shared.kernel.model import REPAIRS
 from shared.kernel.ports import Ports
@@ -71,7 +71,12 @@ def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
         report = tick(now, kinds)
         now.meter.count(Metric.REPAIRS, sum(report.lanes[verdict] for verdict in REPAIRS))
         lanes = {str(verdict): count for verdict, count in report.lanes.items()}
-        return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
+        return {
+            "lanes": lanes,
+            "runs_moved": report.runs_moved,
+            "signals_heard": report.signals_heard,
+            "finished": report.finished,
+        }
 
     return _schedule_handler("tick", ports, mend, then=roll_up)
 
@@ -82,14 +87,12 @@ def sweep_handler(ports: Ports, kinds: Catalogue) -> Handler:
 
 
 def _queue_handler(ports: Ports, handle: Callable[[Ports, Received], bool]) -> Handler:
-    log = json_log()
-
     def handler(event: Event, context: Context) -> Answer:
         with invocation(ports, context) as now:
             failed = _failures(event["Records"], lambda record: _is_done(record, now, handle))
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
-    return log.inject_lambda_context(handler, clear_state=True)
+    return logged(handler)
 
 
 def _schedule_handler(
@@ -102,7 +105,6 @@ def _schedule_handler(
 
     `then` is for what may fail without the work being late; it is told the seconds since the last time.
     """
-    log = json_log()
 
     def handler(event: Event, context: Context) -> Answer:  # noqa: ARG001 - the event decides nothing
         with invocation(ports, context) as now:
@@ -111,7 +113,7 @@ def _schedule_handler(
         logger.info(name, extra={"report": report})
         return report
 
-    return log.inject_lambda_context(handler, clear_state=True)
+    return logged(handler)
 
 
 @contextmanager

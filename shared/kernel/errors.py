@@ -7,6 +7,7 @@ StepError
 └── Permanent      nobody: the lane fails
 Any other exception is a surprise: the same lane, slower, and it spends an attempt too.
 
+Unsettled          the kind failed where its run was to be settled; the tick tries again, and ends it in the end
 Overtaken          another turn moved the lane first; whatever this one wrote is rolled back
 Refused            a request that makes no sense as it is
 ├── Conflict       an action that the state does not allow now
@@ -17,6 +18,7 @@ NotFound           there is no such run or lane, or it is another tenant's
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 class StepError(Exception):
@@ -70,6 +72,13 @@ class Permanent(StepError):
     message: str
     code: str = "permanent"
     data: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Unsettled(Exception):
+    """A kind raised while its run was settled or ended; the exception is the cause of this one."""
+
+    what: Literal["settle", "on_end"]
 
 
 class Overtaken(Exception):

@@ -52,6 +52,8 @@ UNNAMED = NULL_BYTE
 # A plan made while a table was small must not outlive its youth by much.
 PLAN_USES = 500
 MOST_PLANS = 100
+# DETAIL, CONTEXT and the query of a function: what of somebody's data the server could not take.
+QUOTES = ("D", "W", "q")
 # A pooler in between lost or shares our names, or a migration changed what a kept statement answers.
 PLAN_LOST = frozenset({"26000", "42P05", "0A000"})
 
@@ -120,6 +122,13 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         if self._usock.family in (socket.AF_INET, socket.AF_INET6):
             # Else the tail of a parameter of some kB waits 40 ms for the acknowledgement of its head.
             self._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def handle_ERROR_RESPONSE(self, data: bytes, context: Context) -> None:  # noqa: N802 - pg8000's name
+        """Without the fields that quote rows and parameters: an error's text is logged."""
+        super().handle_ERROR_RESPONSE(data, context)
+        told = context.error.args[0]
+        for field in QUOTES:
+            told.pop(field, None)
 
     @property
     def closed(self) -> bool:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.entry import Answer, Context, Event, Handler, invocation
 from shared.kernel.log import logger
-from shared.kernel.log_json import json_log
+from shared.kernel.log_json import logged
 from shared.kernel.metrics import Metric
 from shared.kernel.model import Json
 from shared.kernel.ports import Ports
@@ -91,14 +91,13 @@ class _Signal(_FromAws):
 
 def intake_handler(ports: Ports, bucket: str | None, kinds: Catalogue) -> Handler:
     """Turns an event from outside into one signal. What it cannot read it refuses: to try again would not help."""
-    log = json_log()
     ports = announced(ports, kinds)
 
     def handler(event: Event, context: Context) -> Answer:
         with invocation(ports, context) as now:
             return take_in(now, event, bucket, reserved(kinds))
 
-    return log.inject_lambda_context(handler, clear_state=True)
+    return logged(handler)
 
 
 def take_in(ports: Ports, event: Mapping[str, Any], bucket: str | None, ours: tuple[str, ...] = OURS) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Metric(StrEnum):
     CLEANED = "Cleaned"  # outside assets removed by the sweep
     CLEAN_FAILED = "CleanFailed"
     SIGNAL = "Signal"  # a signal for one listener, by what became of it: heard, failed (comes again), given_up
+    PRUNE_FAILED = "PruneFailed"  # by table
     EVENT = "Event"  # an event from outside, by what became of it: taken, again (seen before), refused
 
 

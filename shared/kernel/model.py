@@ -410,6 +410,7 @@ class LaneFacts:
     sent_at: datetime | None
     lease_until: datetime | None
     cancel_at: datetime | None
+    deadline_at: datetime | None
     run_paused: bool
     now: datetime
 
@@ -423,6 +424,7 @@ class Verdict(StrEnum):
     LATER = "later"
     UNCLAIMED = "unclaimed"
     WAITING = "waiting"
+    EXPIRED = "expired"  # its own deadline passed while it waited: its turn is due now, and fails it
 
 
 REPAIRS = frozenset({Verdict.LEASE_RAN_OUT, Verdict.UNSENT, Verdict.UNCLAIMED})
@@ -436,12 +438,35 @@ class Judgement:
     resends: int
     send: bool
     check_at: datetime | None  # None: never, until somebody wakes it
+    due_now: bool = False
 
     @property
     def due(self) -> Due:
         lane = self.lane
         baton = Baton(kind=lane.kind, lane_id=lane.lane_id, epoch=lane.epoch, seq=lane.seq, resend_no=self.resend_no)
-        return Due(baton, lane.tenant_id, max(0.0, (lane.next_due_at - lane.now).total_seconds()))
+        delay_s = 0.0 if self.due_now else max(0.0, (lane.next_due_at - lane.now).total_seconds())
+        return Due(baton, lane.tenant_id, delay_s)
+
+
+BEFORE_ALL = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a tick has come through what was due when it began: it goes on after this one."""
+
+    at: datetime | str = "-infinity"  # a time that Python cannot hold comes as its text
+    id: UUID = BEFORE_ALL
+    began: datetime | str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRun:
+    id: UUID
+    tenant_id: UUID
+    kind: str
+    at_work: bool  # and within its time: it was put off, nothing is to be done
+    place: Place
 
 
 # The record of a call to the outside that must not happen twice.
@@ -460,6 +485,15 @@ class RemoteCall:
     @property
     def idempotency_key(self) -> str:
         return idempotency_key(self.run_id, self.epoch, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRuns:
+    """One batch of what old runs leave: rows of theirs, whole runs, and runs with nothing left but their kind's own rows."""
+
+    rows: int
+    runs: int
+    with_rows: Sequence[tuple[UUID, UUID, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,3 +546,11 @@ class AuditEntry:
     before: Json | None = None
     after: Json | None = None
     reason: str = ""
+
+
+def account_name(upstream: str, connection: str | None) -> str:
+    """By whose account a step asks an upstream: the key of its token and of its gate within the tenant.
+
+    Without a connection of the tenant's own it is the deployment's account.
+    """
+    return upstream if connection is None else f"{upstream}:{connection}"

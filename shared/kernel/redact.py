@@ -12,13 +12,27 @@ _LOOKED_AT = 4 * LONGEST
 _NAMES = r"[\w-]{0,60}?(?:passw|pwd|passphrase|secret|token|api[_-]?key|authorization|signature|credential|cookie|\bsig\b)[\w-]{0,60}"
 _VALUE = r"\[[^\]]*\]?|\\+\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|[^\s,;&}<\"']+"
 
+# "user name and password: upstream answered 400" is a sentence. These words go on with one, so they are no value.
+_GOES_ON = (
+    "a|an|and|are|answered|cannot|check|could|does|expected|extra|failed|field|for|had|has|have|http|in|input|invalid|is|it|its|may|missing|"
+    "must|no|not|of|or|please|refused|rejected|request|required|server|service|see|should|status|string|that|the|there|they|this|to|"
+    "try|unknown|upstream|value|was|we|were|will|with|wrong|you|your"
+)
+_NO_SENTENCE = rf"(?!\s{{1,4}}(?:{_GOES_ON})(?=[\s.,;:?!)]|$))"
+
 _SECRETS = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w\-.~+/]{8,}=*"), r"\1 ***"),
+    (
+        re.compile(r"(?i)\b(bearer|basic)\s+(?!(?:authentication|authorization|credentials)\b)[\w\-.~+/]{8,}=*"),
+        r"\1 ***",
+    ),
     (re.compile(r"\beyJ[\w-]{5,2000}\.[\w-]{5,2000}\.[\w-]*"), "***"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), "***"),
     (re.compile(r"(://[^/\s:@]{0,100}):\S{1,200}@"), r"\1:***@"),
     (re.compile(rf"(?i)(<{_NAMES}(?:\s[^<>]{{0,200}})?>)[^<]+"), r"\1***"),
-    (re.compile(rf"(?i)(?<![\w-])([\"']?{_NAMES}[\"'\\]{{0,4}}\s{{0,4}}[=:]\s{{0,4}})(?:{_VALUE})"), r"\1***"),
+    (
+        re.compile(rf"(?i)(?<![\w-])([\"']?{_NAMES}[\"'\\]{{0,4}}\s{{0,4}}(?:=|:{_NO_SENTENCE})\s{{0,4}})(?:{_VALUE})"),
+        r"\1***",
+    ),
 )
 
 
@@ -30,7 +44,7 @@ def redact_json(value: Any) -> Any:
     match value:
         case dict():
             return {
-                name: "***" if held is not None and _NAMED.fullmatch(name) else redact_json(held)
+                name: "***" if held is not None and _NAMED.fullmatch(str(name)) else redact_json(held)
                 for name, held in value.items()
             }
         case list():

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Literal, TypeVar, assert_never
 from uuid import UUID
 
-from shared.kernel.catalogue import Kind
-from shared.kernel.decide import settlement
+from shared.kernel import db
+from shared.kernel.catalogue import Kind, nothing_left
+from shared.kernel.decide import bounded_s, settlement
 from shared.kernel.deliver import deliver, deliver_unsent
-from shared.kernel.errors import Conflict, NoRoom, NotFound
+from shared.kernel.errors import Conflict, NoRoom, NotFound, Unsettled
 from shared.kernel.metrics import Metric
 from shared.kernel.model import (
     Already,
@@ -22,6 +23,7 @@ from shared.kernel.model import (
     Json,
     NewLane,
     NextPhase,
+    Problem,
     Run,
     RunStatus,
     Say,
@@ -32,6 +34,11 @@ from shared.kernel.ports import Ports, Tx
 from shared.kernel.redact import redact
 
 NOBODY = By()
+TOO_OLD = "the run is past its retention and being removed; start a new one"
+T = TypeVar("T")
+# About an hour, in which a broken deployment can be taken back: 2, 4, 8, 16 and 32 minutes after each other.
+SETTLE_ATTEMPTS = 6
+FIRST_SETTLE_WAIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ def create_run(
         label=label or new.label,
         source=by.source or new.source,
         source_ref=by.source_ref or new.source_ref,
+        time_limit_s=_limit(new.time_limit_s),
     )
     if not any(lane.holds_run for lane in new.lanes):
         raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
@@ -94,7 +102,12 @@ def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: 
         return []
     if run.status.ended and any(lane.holds_run for lane in lanes):
         raise ValueError(f"run {run.id} has ended: only lanes that do not hold it may follow")
-    return tx.insert_lanes(run, [(ports.chance.new_id(), lane) for lane in lanes], kind.limits.max_steps)
+    bounded = [replace(each, delay_s=bounded_s(each.delay_s), time_limit_s=_limit(each.time_limit_s)) for each in lanes]
+    return tx.insert_lanes(run, [(ports.chance.new_id(), lane) for lane in bounded], kind.limits.max_steps)
+
+
+def _limit(time_limit_s: float | None) -> int | None:
+    return None if time_limit_s is None else int(bounded_s(time_limit_s))
 
 
 def mark_running(tx: Tx, run: Run) -> Run:
@@ -105,23 +118,64 @@ def mark_running(tx: Tx, run: Run) -> Run:
     return replace(run, status=RunStatus.RUNNING)
 
 
-def settle(tx: Tx, run: Run, kind: Kind, ports: Ports) -> list[Due]:
+def settle(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettled | None = None) -> list[Due]:
     """The last lane out moves the run on. Asked in a statement of its own, after the run's lock was taken:
     in one statement two lanes that finish together would each see the other still open."""
     if run.status.ended or tx.has_open_lanes(run.id):
         return []
+    if failed is not None:
+        return leave_unsettled(tx, run, kind, ports, failed)
     lanes = tx.lanes(run.id)
-    verdict = settlement(run, lanes, kind.settle(run, lanes))
-    match verdict:
-        case NextPhase(lanes=next_lanes):
-            if not any(lane.holds_run for lane in next_lanes):
+    with _word_of_the_kind("settle"):
+        verdict = settlement(run, lanes, kind.settle(run, lanes))
+        if isinstance(verdict, NextPhase):
+            if not any(lane.holds_run for lane in verdict.lanes):
                 raise ValueError(f"a next phase of {kind.name} needs at least one lane that holds the run")
-            tx.add_history(run, "phase", {"lanes": len(next_lanes)})
-            return create_lanes(tx, run, next_lanes, kind, ports)
-        case Ending():
-            return end(tx, run, verdict, kind, ports)
-        case _:
+            tx.add_history(run, "phase", {"lanes": len(verdict.lanes)})
+            return create_lanes(tx, run, verdict.lanes, kind, ports)
+        if not isinstance(verdict, Ending):
             assert_never(verdict)
+    return end(tx, run, verdict, kind, ports)
+
+
+def settling(act: Callable[[Unsettled | None], T]) -> T:
+    """Do in a transaction of its own what may settle a run. If the kind raises there, everything is rolled back and done
+    once more with that noted in place of the kind's word: what else there is to commit must not wait for it."""
+    failed: Unsettled | None = None
+    for _ in range(2):
+        try:
+            return act(failed)
+        except Unsettled as error:
+            failed = error
+    return act(failed)
+
+
+def leave_unsettled(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettled) -> list[Due]:
+    """The tick tries again, later each time; at last the run ends in spite of its kind, and says why."""
+    cause = failed.__cause__
+    problem = Problem("settle_failed", f"{failed.what} of {kind.name} raised {type(cause).__name__}: {cause}")
+    attempt = tx.count_history(run, "settle_failed") + 1
+    if attempt < SETTLE_ATTEMPTS:
+        tx.add_history(run, "settle_failed", {"attempt": attempt, "error": problem.to_json()})
+        tx.look_at_run_in(run, FIRST_SETTLE_WAIT_S * 2 ** (attempt - 1))
+        return []
+    tx.fail_open_lanes(run.id, problem)
+    ending = Ending(
+        RunStatus.FAILED if run.cancel_requested_at is None else RunStatus.CANCELED, "settle_failed", problem
+    )
+    quiet = kind if failed.what == "settle" else replace(kind, on_end=nothing_left)
+    return end(tx, run, ending, quiet, ports)
+
+
+@contextmanager
+def _word_of_the_kind(what: Literal["settle", "on_end"]) -> Iterator[None]:
+    """What goes wrong here is the kind's doing, unless the database broke the transaction off."""
+    try:
+        yield
+    except Exception as error:
+        if db.is_disconnect(error) or db.is_conflict(error):
+            raise
+        raise Unsettled(what) from error
 
 
 def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]:
@@ -138,8 +192,11 @@ def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]
         f"run.{ending.status}",
         {"run_id": str(run.id), "kind": run.kind, "epoch": run.epoch, "outcome": ending.outcome},
     )
+    _wake_paused(tx, run)  # side lanes live on; the tick sends what it finds awake
+    with _word_of_the_kind("on_end"):
+        dues = create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
     ports.meter.count(Metric.RUN_ENDED, kind=run.kind, status=ending.status)
-    return create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
+    return dues
 
 
 def say(tx: Tx, kind: Kind, tenant_id: UUID, said: Sequence[Say]) -> None:
@@ -152,6 +209,10 @@ def say(tx: Tx, kind: Kind, tenant_id: UUID, said: Sequence[Say]) -> None:
 
 def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Ask every lane that holds the run to stop at its next turn, and make that turn due now."""
+    settling(lambda failed: _cancel_run(ports, kind, tenant_id, run_id, by, failed))
+
+
+def _cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.status.ended:
             raise Conflict("already_ended", f"the run has already {run.status}")
@@ -160,9 +221,10 @@ def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By =
         tx.request_cancel(run)
         tx.add_history(run, "cancel_requested", _said(by))
         _audit(tx, run, "cancel", by)
-        dues.extend(tx.cancel_lanes(run.id))
-        if not dues:
-            dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports))
+        canceled = tx.cancel_lanes(run.id)
+        dues.extend([*canceled, *_wake_paused(tx, run)])
+        if not canceled:
+            dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports, failed))
 
 
 def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
@@ -189,20 +251,31 @@ def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> 
         dues.extend(tx.resume_lanes(run.id, paused_s))
 
 
+def _wake_paused(tx: Tx, run: Run) -> list[Due]:
+    """However a pause ends, every lane that slept through it is looked at again, with the time it slept."""
+    return [] if run.paused_at is None else tx.resume_lanes(run.id, (run.now - run.paused_at).total_seconds())
+
+
 def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    settling(lambda failed: _retry_run(ports, kind, tenant_id, run_id, by, failed))
+
+
+def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if not run.status.ended:
             raise Conflict("not_ended", "only a run that has ended can be retried")
         _check_room(tx, kind, tenant_id)
         reopened = tx.reopen_run(run)
+        if reopened is None:
+            raise Conflict("too_old", TOO_OLD)
         tx.add_history(reopened, "retried", _said(by))
         _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             if not tx.lanes(run.id):
-                raise Conflict("too_old", "the run is past its retention and being removed; start a new one")
-            dues.extend(settle(tx, reopened, kind, ports))
+                raise Conflict("too_old", TOO_OLD)
+            dues.extend(settle(tx, reopened, kind, ports, failed))
 
 
 def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> None:

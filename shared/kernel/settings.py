@@ -15,7 +15,7 @@ class BadSettings(ValueError):
 class Settings(BaseModel):
     """A group of settings, read once from environment variables with the group's prefix."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], prefix: str = "BATON_") -> Self:

@@ -7,7 +7,7 @@ and may run twice at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -41,20 +41,23 @@ def announced(ports: Ports, kinds: Catalogue) -> Ports:
     """Ports whose user tells listeners at once what it wrote. A failure there is the tick's to repeat."""
 
     def tell(now: Ports) -> None:
+        elapsed, most_s = stopwatch(), min(AT_ONCE_S, now.time_left_s() / 2)
         try:
-            dispatch(now, kinds, min(AT_ONCE_S, now.time_left_s() / 2), AT_ONCE)
+            dispatch(now, kinds, lambda: elapsed() < most_s, AT_ONCE)
         except Exception:
             logger.exception("signals could not be dispatched at once")
 
     return replace(ports, announce=tell)
 
 
-def dispatch(ports: Ports, kinds: Catalogue, within_s: float, most: int | None = None) -> int:
+def dispatch(
+    ports: Ports, kinds: Catalogue, in_time: Callable[[], bool] = lambda: True, most: int | None = None
+) -> int:
     """Let every listener hear what it has not heard yet; answers how many hearings were done."""
-    elapsed, heard = stopwatch(), 0
-    while elapsed() < within_s and _fan_out(ports, kinds) == BATCH:
+    heard = 0
+    while in_time() and _fan_out(ports, kinds) == BATCH:
         pass
-    while elapsed() < within_s and (most is None or heard < most):
+    while in_time() and (most is None or heard < most):
         tenant_id = ports.store.hearing_tenant()
         if tenant_id is None:
             break

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Later, Permanent, Refused, Transient
-from shared.kernel.model import Continue, Decision, Effect, Finish, NewLane, NewRun, Run, Starting, Turn
+from shared.kernel.errors import Permanent, Refused, Transient
+from shared.kernel.model import Continue, Decision, Effect, Finish, NewLane, NewRun, Run, Starting, Turn, account_name
 from shared.kernel.ports import Tx
+from shared.kernel.tokens import TokenRefused
 from shared.page_ingest import decide, store
 from shared.page_ingest.model import (
     KIND,
@@ -19,12 +22,13 @@ from shared.page_ingest.model import (
     ConsolidateCursor,
     CrawlCursor,
     IngestParams,
+    Page,
     PlanCursor,
+    crawl_lane,
 )
-from shared.page_ingest.ports import Page, PageTooBig, TokenExpired, Upstream
+from shared.page_ingest.ports import Memory, PageTooBig, Upstream
 from shared.page_ingest.ports import Ports as IngestPorts
 
-TOKEN_BEING_FETCHED_S = 2.0
 CONSOLIDATE_BATCH = 1_000
 
 
@@ -56,32 +60,21 @@ class PageIngest:
         if turn.key.startswith("consolidate:"):
             return self._consolidate(turn, params)
         upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
-        known = self.ports.store.look_up(turn, params.account)
-        if known.token is None and not known.ours:
-            raise Later(TOKEN_BEING_FETCHED_S, "a token that another step is fetching")
-        token = known.token or self._new_token(turn, params.account, upstream)
+        token = self.ports.tokens.of(turn, params.account, upstream.authenticate)
+        asked = Asked(turn, params, upstream, token.value, self.ports.store)
         try:
-            return self._look(turn, params, Asked(upstream, token), known.page_size)
-        except TokenExpired:
-            self.ports.store.forget_token(turn, params.account, token)
-            raise
+            return self._look(asked)
+        finally:
+            if asked.token_refused:
+                self.ports.tokens.forget(turn, params.account, token)
 
-    def _new_token(self, turn: Turn, account: str, upstream: Upstream) -> str:
-        """The token that all steps of the tenant with this account share: one of them fetches it, the others wait."""
-        try:
-            token = upstream.authenticate()
-        except Exception:
-            self.ports.store.give_up_token(turn, account)
-            raise
-        self.ports.store.save_token(turn, account, token)
-        return token.value
-
-    def _look(self, turn: Turn, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
+    def _look(self, asked: Asked) -> Decision:
+        turn = asked.turn
         match turn.key.partition(":")[0]:
             case "plan":
-                return _plan(PlanCursor.read(turn.cursor), params, asked)
+                return _plan(PlanCursor.read(turn.cursor), asked)
             case "part":
-                return _crawl(CrawlCursor.read(turn.cursor), params, asked, page_size)
+                return _crawl(CrawlCursor.read(turn.cursor), asked)
             case "audit":
                 return _audit(AuditCursor.read(turn.cursor), asked)
             case _:
@@ -92,8 +85,8 @@ class PageIngest:
         cursor = ConsolidateCursor(**turn.cursor)
         upto = self.ports.store.batch_ends_at(turn, cursor.after, CONSOLIDATE_BATCH)
         if upto is not None:
-            effect = Effect(store.CONSOLIDATE, {"after": cursor.after, "upto": upto})
-            return Continue(cursor=cursor.but(after=upto).to_json(), effects=[effect])
+            effects = store.consolidate(cursor.after, upto, drops=cursor.drops)
+            return Continue(cursor=cursor.but(after=upto).to_json(), effects=effects)
         if not cursor.complete:
             return Finish()
         cents = (params.low * 100, params.high * 100)
@@ -104,22 +97,37 @@ class PageIngest:
         return Continue(cursor=cursor.but(gone_after=upto).to_json(), effects=[effect])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
-    """An upstream with the token for this step."""
+    """What one step may ask: the upstream, with a token, and the store about the lane's own rows."""
 
+    turn: Turn
+    params: IngestParams
     upstream: Upstream
     token: str
+    store: Memory
+    token_refused: bool = False
 
     def count(self, low: int, high: int) -> int:
-        return self.upstream.count(self.token, decide.prices(low, high))
+        with self._token_watched():
+            return self.upstream.count(self.token, decide.prices(low, high))
 
     def page(self, cursor: CrawlCursor, offset: int, limit: int) -> Page:
-        return self.upstream.page(self.token, cursor.prices, offset, limit)
+        with self._token_watched():
+            return self.upstream.page(self.token, cursor.prices, offset, limit)
+
+    @contextmanager
+    def _token_watched(self) -> Iterator[None]:
+        try:
+            yield
+        except TokenRefused:
+            self.token_refused = True
+            raise
 
 
-def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
+def _plan(cursor: PlanCursor, asked: Asked) -> Decision:
     """A few probes; those before a failure count."""
+    params = asked.params
     if cursor.planned:  # a lane that was done and is restarted in its place
         return Finish()
     for probes in range(decide.PROBES_PER_STEP):
@@ -129,8 +137,8 @@ def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
         low, high = cursor.todo[0]
         try:
             count = asked.count(low, high)
-        except Transient as error:
-            if not probes or isinstance(error, TokenExpired):
+        except Transient:
+            if not probes:
                 raise
             break
         cursor = decide.probed(cursor, low, high, count, params.partition_records)
@@ -140,39 +148,74 @@ def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
     return Continue(cursor=cursor.to_json())
 
 
-def _crawl(cursor: CrawlCursor, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
+def _crawl(cursor: CrawlCursor, asked: Asked) -> Decision:
     """One page of one partition."""
     if cursor.split:  # as a plan that is restarted: others do its work
         return Finish()
-    if cursor.counted is None:
-        cursor = cursor.but(counted=asked.count(cursor.low, cursor.high))
-    asked_at, limit = decide.page_request(cursor, page_size)
+    begins = cursor.counted is None
+    if begins:
+        counted = asked.count(cursor.low, cursor.high)
+        cursor = cursor.but(counted=counted, began=cursor.began if cursor.offset else asked.turn.seq)
+    asked_at, limit = decide.page_request(cursor, asked.store.page_size(asked.turn, asked.params.account))
     try:
         page = asked.page(cursor, asked_at, limit)
     except PageTooBig:
-        return _ask_for_less(cursor, params, limit)
-    wants_count = decide.wants_count(cursor, page, limit, params)
-    count = asked.count(cursor.low, cursor.high) if wants_count else None
-    effect, rows = store.upsert_page(params.source, page.items)
-    cursor = decide.after_page(cursor, page, asked_at, limit, count)
+        return _ask_for_less(cursor, asked, limit)
+    except Transient:
+        if not begins:
+            raise
+        return Continue(cursor=cursor.to_json())  # the count was good: it is not asked for again
+    return _after_page(cursor, asked, page, asked_at, limit)
+
+
+def _after_page(before: CrawlCursor, asked: Asked, page: Page, asked_at: int, limit: int) -> Decision:
+    params = asked.params
+    count = _count_if_wanted(before, asked, page, limit)
+    if decide.must_split(before, params, count):
+        return _cut(before, asked)
+    effect, rows = store.upsert_page(params.source, page.items, before.began)
+    cursor = decide.after_page(before, page, asked_at, limit, count)
     if decide.crawl_ended(cursor, count):
-        ended = cursor.but(clean=decide.is_clean(cursor, count))
+        stones = asked.store.stones_walked(asked.turn, cursor, list(page.kept))
+        ended = cursor.but(clean=decide.is_clean(cursor, count, stones))
         return Finish(effects=[effect], rows=rows, cursor=ended.to_json())
-    if decide.must_split(cursor, params, count):
-        lanes = decide.halves(cursor)
-        return Finish(effects=[effect], rows=rows, lanes=lanes, cursor=cursor.but(split=True).to_json())
     if decide.is_endless(cursor, count):
         raise Permanent(f"pages do not end: {cursor.offset} rows where {count} are counted", "endless")
+    if decide.is_spent(cursor):
+        return Finish(effects=[effect], rows=rows, cursor=cursor.to_json())
     after_s = decide.CONFIRM_AFTER_S if cursor.empties else 0.0
     return Continue(cursor=cursor.to_json(), effects=[effect], rows=rows, after_s=after_s)
 
 
-def _ask_for_less(cursor: CrawlCursor, params: IngestParams, limit: int) -> Decision:
+def _count_if_wanted(cursor: CrawlCursor, asked: Asked, page: Page, limit: int) -> int | None:
+    """A page is kept although its count failed; the next one asks again, or ends the crawl without it, as not clean."""
+    if not decide.wants_count(cursor, page, limit, asked.params):
+        return None
+    try:
+        return asked.count(cursor.low, cursor.high)
+    except TokenRefused:
+        return None
+
+
+def _cut(cursor: CrawlCursor, asked: Asked) -> Decision:
+    """Two partitions take over, each from where this one stands in its part of the list."""
+    middle = decide.split_point(cursor.low, cursor.high)
+    lower, upper = decide.halves(cursor, asked.store.walked(asked.turn, cursor, middle * 100))
+    return Finish(
+        effects=[store.hand_on(cursor, lower, upper)],
+        lanes=[crawl_lane(lower), crawl_lane(upper)],
+        cursor=cursor.but(split=True).to_json(),
+    )
+
+
+def _ask_for_less(cursor: CrawlCursor, asked: Asked, limit: int) -> Decision:
     smaller = limit // 2
     if smaller < SMALLEST_PAGE:
         raise Transient(f"the upstream cannot answer even {limit} records", "page_too_big")
-    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": params.account, "page_size": smaller})
-    return Continue(cursor=cursor.but(limit=smaller).to_json(), effects=[remember])
+    account = asked.params.account
+    asked.store.forget_page_size(asked.turn, account)
+    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": account, "page_size": smaller})
+    return Continue(cursor=cursor.to_json(), effects=[remember])
 
 
 def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
@@ -183,8 +226,8 @@ def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
         low, high, *_ = cursor.todo[0]
         try:
             count = asked.count(low, high)
-        except Transient as error:
-            if not counts or isinstance(error, TokenExpired):
+        except Transient:
+            if not counts:
                 raise
             break
         cursor = decide.recounted(cursor, count)
@@ -192,7 +235,12 @@ def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
 
 
 def gates(turn: Turn) -> list[str]:
-    return [] if turn.key.startswith("consolidate:") else [str(turn.params["source"])]
+    """The account's own: a 429 on one of a tenant's accounts does not stop the others."""
+    return (
+        []
+        if turn.key.startswith("consolidate:")
+        else [account_name(turn.params["source"], turn.params.get("connection"))]
+    )
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from infra.local.private import give_passwords
 from infra.migrations.run import migrate
 from shared.kernel import db
 from shared.kernel.api.desk import PgRegister
@@ -151,6 +152,7 @@ def test_a_database_that_is_down_is_a_503_until_it_is_up(door: Door, monkeypatch
     tenant, who = new_id(), Who("ann")
     with scratch_server() as server:
         migrate(server.url())
+        give_passwords(server.url())
         owner = db.connect_engine(server.url(), pool="none")
         with owner.begin() as connection:
             connection.execute(sa.text("insert into tenant (id, name) values (:t, 'Acme')"), {"t": tenant})

@@ -16,7 +16,7 @@ import pytest
 
 from infra.client import discover, kinds, session, show
 from infra.client.cli import main, words
-from infra.client.http import NoTurn, ask
+from infra.client.http import Refusal, ask
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 from shared.kernel.dead_letter import note_dead_letter
@@ -105,7 +105,7 @@ def test_a_deployment_is_named_by_its_url_and_its_login_is_kept_at_home(
 
 
 def _refused_plain() -> str:
-    with pytest.raises(NoTurn) as caught:
+    with pytest.raises(Refusal) as caught:
         ask("GET", "http://elsewhere.example/", {})
     return str(caught.value)
 

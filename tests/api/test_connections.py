@@ -19,7 +19,7 @@ from shared.kernel.clock import new_id
 from shared.kernel.connections import NoVault
 from shared.kernel.step import take_turn
 from shared.kernel.vault import SecretsManager, live_vault
-from shared.page_ingest.live import live
+from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
 from tests.support.door import Answer, Door, TenantHouse, Who
 from tests.support.vaults import STAGE_PREFIX, mocked_vault
@@ -287,7 +287,7 @@ def start(door: Door, tenant: TenantHouse, **params: Any) -> Answer:
 
 def ingest_of(door: Door) -> Kind:
     """The kind as it is deployed without an account of the deployment's own."""
-    return page_ingest(live(door._worker, os.environ))
+    return page_ingest(build_ports(door._worker, os.environ))
 
 
 def error_of(door: Door, run_id: UUID) -> Any:

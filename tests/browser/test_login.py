@@ -130,3 +130,36 @@ def test_a_super_admin_looks_into_one_tenant_at_a_time(enter: Enter, people: Peo
     expect(page.get_by_role("link", name="Theirs alone")).to_be_visible()
     goto(page, f"runs?tenant={people.admin.tenant_id}")
     expect(page.get_by_role("link", name="Theirs alone")).to_have_count(0)
+
+
+REACHES = """async () => {
+    const told = [];
+    try {
+        sessionStorage.getItem("baton.session");
+        told.push("storage");
+    } catch { /* an origin of its own has none */ }
+    try {
+        const tabs = new BroadcastChannel("baton.session");
+        tabs.onmessage = ({ data }) => told.push(`channel: ${data.type}`);
+        tabs.postMessage({ type: "wanted" });
+        tabs.postMessage({ type: "ended" });
+        await new Promise((done) => setTimeout(done, 500));
+    } catch { /* nor channels */ }
+    try {
+        await fetch("/api/v1/me");
+        told.push("request");
+    } catch { /* nor anybody to ask */ }
+    return told;
+}"""
+
+
+def test_the_documentation_cannot_reach_the_session_of_the_console(enter: Enter, people: People) -> None:
+    console = enter(people.admin)
+    docs = console.context.new_page()
+    docs.goto(console.url.split("/console/")[0] + "/docs")
+    expect(docs.get_by_text("/api/v1/runs").first).to_be_visible()  # and is still there to be read
+
+    assert docs.evaluate(REACHES) == []
+    docs.close()
+    console.reload()
+    expect(console.get_by_text(f"{people.admin.email}, admin")).to_be_visible()  # nor was anybody logged out

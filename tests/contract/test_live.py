@@ -61,7 +61,9 @@ def test_a_url_is_enough(aws: None, url_as: Callable[[str], str]) -> None:
 
 
 def test_somebody_else_may_enter_by_the_same_url(aws: None, url_as: Callable[[str], str]) -> None:
-    assert _who({"DATABASE_URL": url_as("baton_worker"), "BATON_DB_USER": "baton_api"}) == "baton_api"
+    shared = sa.make_url(url_as("baton_api")).set(username="baton_worker").render_as_string(hide_password=False)
+
+    assert _who({"DATABASE_URL": shared, "BATON_DB_USER": "baton_api"}) == "baton_api"
     assert _who({"DATABASE_URL": url_as("baton_worker"), "BATON_DB_USER": ""}) == "baton_worker"
 
 
@@ -81,14 +83,16 @@ def test_messages_go_through_sqs(aws: None, url_as: Callable[[str], str]) -> Non
 
 def test_a_secret_may_name_everything(aws: None, url_as: Callable[[str], str]) -> None:
     where = sa.make_url(url_as("baton_worker"))
-    arn = _secret(host=where.host, port=where.port, dbname=where.database, username="baton_worker", password="x")
+    arn = _secret(
+        host=where.host, port=where.port, dbname=where.database, username="baton_worker", password=where.password
+    )
 
     assert _who({"BATON_DB_SECRET_ARN": arn}) == "baton_worker"
 
 
 def test_the_environment_wins_over_the_secret(aws: None, url_as: Callable[[str], str]) -> None:
-    where = sa.make_url(url_as("baton_worker"))
-    arn = _secret(username="somebody", password="x")  # as RDS writes it: neither host nor database
+    where = sa.make_url(url_as("baton_api"))
+    arn = _secret(username="somebody", password=where.password)  # as RDS writes it: neither host nor database
     place = {"BATON_DB_HOST": where.host, "BATON_DB_PORT": str(where.port), "BATON_DB_NAME": where.database}
 
     assert _who({"BATON_DB_SECRET_ARN": arn, **place, "BATON_DB_USER": "baton_api"}) == "baton_api"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,14 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from moto import mock_aws
 
-from infra.migrations.at_deploy import bring_up_to_date, scram_verifier
+from infra.local.private import give_passwords
+from infra.migrations.at_deploy import bring_up_to_date
 from infra.migrations.head import newest_revision
 from infra.migrations.run import HERE
+from shared.kernel import db
 from shared.kernel.custom_resource import custom_resource_handler
+from shared.kernel.live import live_engine
+from shared.kernel.log_json import FunctionFailed
 from shared.kernel.settings import BadSettings
 from tests.support.databases import ServerAdmin
 from tests.support.lambda_calls import FakeContext
@@ -127,7 +131,7 @@ def test_an_answer_that_is_not_taken_is_sent_again(cloudformation: CloudFormatio
 
 def test_by_hand_the_result_is_the_answer_and_a_failure_raises() -> None:
     assert custom_resource_handler(lambda: {"Revision": "0003"})(EVENT, FakeContext()) == {"Data": {"Revision": "0003"}}
-    with pytest.raises(RuntimeError):
+    with pytest.raises(FunctionFailed):
         custom_resource_handler(fail)(EVENT, FakeContext())
 
 
@@ -147,23 +151,71 @@ def test_a_database_that_is_not_rds_cannot_be_entered_by_iam(database_url: str) 
         bring_up_to_date({"DATABASE_URL": database_url, "BATON_ROLES_IAM": "true"})
 
 
-def test_roles_get_the_passwords_of_their_secrets(
-    database_url: str, url_as: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def secrets_manager(monkeypatch: pytest.MonkeyPatch, database_url: str) -> Iterator[Any]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with mock_aws():
-        secret = boto3.client("secretsmanager").create_secret(Name="w", SecretString='{"password": "it\'s ünique"}')
-        bring_up_to_date({"DATABASE_URL": database_url, "BATON_WORKER_SECRET_ARN": secret["ARN"]})
+        yield boto3.client("secretsmanager")
+    give_passwords(database_url)  # the server is shared by the session's tests
 
-    with engine.begin() as connection:
-        kept = connection.exec_driver_sql(
-            "select rolpassword from pg_authid where rolname = 'baton_worker'"
-        ).scalar_one()
-        connection.exec_driver_sql(
-            "alter role baton_worker password null"
-        )  # the server is shared by the session's tests
-    salt = kept.split("$")[1].split(":")[1]
-    assert kept == scram_verifier("it's ünique", salt=salt)
+
+def may_enter(database_url: str, role: str, password: str) -> bool:
+    url = sa.make_url(database_url).set(username=role, password=password).render_as_string(hide_password=False)
+    engine = db.connect_engine(url, pool="none")
+    try:
+        with engine.connect():
+            return True
+    except sa.exc.DatabaseError as error:
+        if db.sqlstate(error) != "28P01":
+            raise
+        return False
+
+
+def test_roles_get_the_passwords_of_their_secrets(database_url: str, secrets_manager: Any) -> None:
+    secret = secrets_manager.create_secret(Name="w", SecretString='{"password": "it\'s ünique"}')
+
+    bring_up_to_date({"DATABASE_URL": database_url, "BATON_WORKER_SECRET_ARN": secret["ARN"]})
+
+    assert may_enter(database_url, "baton_worker", "it's ünique")
+    assert not may_enter(database_url, "baton_api", "it's ünique")
+
+
+def test_a_rotated_secret_takes_effect_without_a_migration(database_url: str, secrets_manager: Any) -> None:
+    """The same schema, the same stack: the function is called again, and connections made from now on use the new one."""
+    secret = secrets_manager.create_secret(Name="w", SecretString='{"username": "baton_worker", "password": "first-1"}')
+    deployed = {"DATABASE_URL": database_url, "BATON_WORKER_SECRET_ARN": secret["ARN"]}
+    bring_up_to_date(deployed)
+    where = sa.make_url(database_url)
+    worker = live_engine({"BATON_DB_SECRET_ARN": secret["ARN"], "BATON_DB_HOST": str(where.host), "BATON_DB_POOL": "none",
+                          "BATON_DB_PORT": str(where.port), "BATON_DB_NAME": str(where.database)})  # fmt: skip
+    with worker.connect():
+        pass
+
+    secrets_manager.put_secret_value(
+        SecretId=secret["ARN"], SecretString='{"username": "baton_worker", "password": "second-2"}'
+    )
+    bring_up_to_date(deployed)
+
+    with worker.connect() as connection:
+        assert connection.scalar(sa.text("select current_user")) == "baton_worker"
+    assert not may_enter(database_url, "baton_worker", "first-1")
+
+
+def test_a_swapped_secret_is_work_to_do_though_the_schema_is_the_same(cloudformation: CloudFormation) -> None:
+    done: list[str] = []
+    properties = {"Head": newest_revision(), "WorkerSecret": "arn:aws:secretsmanager:x:y:secret:old"}
+    event = {
+        **EVENT, "RequestType": "Update", "ResponseURL": cloudformation.url, "StackId": "s", "RequestId": "r",
+        "LogicalResourceId": "Schema", "OldResourceProperties": properties,
+        "ResourceProperties": {**properties, "WorkerSecret": "arn:aws:secretsmanager:x:y:secret:new"},
+    }  # fmt: skip
+
+    def work() -> dict[str, str]:
+        done.append("work")
+        return {"Revision": newest_revision()}
+
+    custom_resource_handler(work)(event, FakeContext())
+
+    assert done == ["work"]

@@ -118,15 +118,15 @@ def moto_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 
 def ministack_backend(_monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    yield from backend_at(ministack().url)
+    yield from backend_at(ministack().url, ministack().access_key)
 
 
 def endpoint_backend(_monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     yield from backend_at(ENDPOINT)
 
 
-def backend_at(endpoint: str) -> Iterator[Backend]:
-    backend = sqs_backend(sqs_client(endpoint), time.sleep)
+def backend_at(endpoint: str, access_key: str = "test") -> Iterator[Backend]:
+    backend = sqs_backend(sqs_client(endpoint, access_key), time.sleep)
     yield backend
     for name in SETTINGS:
         backend.raw.delete_queue(QueueUrl=backend.url(name))
@@ -143,8 +143,8 @@ def ministack() -> MiniStack:
 
 
 @functools.cache
-def sqs_client(endpoint: str | None) -> Any:
-    session = boto3.session.Session("test", "test", region_name="us-east-1")
+def sqs_client(endpoint: str | None, access_key: str = "test") -> Any:
+    session = boto3.session.Session(access_key, access_key, region_name="us-east-1")
     return session.client("sqs", endpoint_url=endpoint, config=Config(ignore_configured_endpoint_urls=True))
 
 
@@ -418,11 +418,27 @@ def test_a_purge_leaves_nothing_behind(backend: Backend, queue: str) -> None:
     assert backend.queue.receive(queue, 10) == []
 
 
+@pytest.mark.parametrize("queue", [STEPS, LATER])
+def test_a_queue_knows_whether_it_is_empty(backend: Backend, queue: str) -> None:
+    assert backend.queue.is_empty(queue)
+    backend.queue.send(queue, [step("a")] if queue == STEPS else [note("a", 1)])
+    assert not backend.queue.is_empty(queue), "what is delayed is there"
+
+    backend.wait(1)
+    (received,) = backend.queue.receive(queue)
+    assert not backend.queue.is_empty(queue), "what is in somebody's hands is there"
+
+    backend.queue.delete(queue, received.receipt)
+    assert backend.queue.is_empty(queue)
+
+
 def test_a_queue_that_does_not_exist_is_refused(backend: Backend) -> None:
     with pytest.raises(QueueRefused):
         backend.queue.receive("nowhere.fifo")
     with pytest.raises(QueueRefused):
         backend.queue.send("nowhere.fifo", [step("a")])
+    with pytest.raises(QueueRefused):
+        backend.queue.is_empty("nowhere.fifo")
 
 
 # --- order and groups (FIFO) ------------------------------------------------------------------------------------------

@@ -65,7 +65,8 @@ def fast(database_url: str) -> Iterator[driver.Connection]:
 
 def _address(url: str, **changes: Any) -> dict[str, Any]:
     where = sa.make_url(url)
-    address = {"user": where.username, "host": where.host, "port": where.port, "database": where.database}
+    address = {"user": where.username, "password": where.password, "host": where.host, "port": where.port}
+    address |= {"database": where.database}
     return address | {"ssl_context": False} | changes
 
 
@@ -566,7 +567,7 @@ def test_each_connection_asks_for_the_password_anew(database_url: str) -> None:
 
     def token() -> str:
         asked.append(1)
-        return "secret"
+        return str(sa.make_url(database_url).password or "secret")
 
     engine = connect_engine(database_url, pool="none", password=token)
     for _ in range(2):

@@ -161,11 +161,6 @@ def test_old_minutes_leave_with_the_sweep(house: House) -> None:
 # What it costs.
 
 
-def test_pages_of_the_ledger_are_summarized_as_they_fill(house: House) -> None:
-    """A range that nobody summarized is read by every look; a vacuum comes only after a fifth of the table is new."""
-    assert house.value("select reloptions from pg_class where relname = 'step_age'") == ["autosummarize=on"]
-
-
 FEW, MANY, LATELY = 20_000, 80_000, 2_000
 OLD = """
 insert into step (lane_id, epoch, seq, tenant_id, outcome, at)

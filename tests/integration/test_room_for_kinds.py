@@ -352,8 +352,8 @@ def test_each_listener_hears_each_signal_once_in_order(house: House) -> None:
     say(house, 3)
     say(house, 1, "other.thing")
 
-    assert dispatch(house.ports, kinds, 30) == 6
-    assert dispatch(house.ports, kinds, 30) == 0
+    assert dispatch(house.ports, kinds) == 6
+    assert dispatch(house.ports, kinds) == 0
 
     ids = [row.id for row in house.sql("select id from signal where name = 'order.placed' order by id")]
     for name in ("a", "b"):
@@ -388,7 +388,7 @@ def test_ten_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_un
     workers = [house.ports_of(PgStore(house.engine())) for _ in range(2)]
 
     def both() -> None:
-        threads = [threading.Thread(target=dispatch, args=(ports, kinds, 120)) for ports in workers]
+        threads = [threading.Thread(target=dispatch, args=(ports, kinds)) for ports in workers]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -412,7 +412,7 @@ def test_a_listener_that_always_fails_is_given_up_and_blocks_nobody(house: House
     say(house, 3)
 
     for _ in range(MOST_ATTEMPTS + 2):
-        dispatch(house.ports, kinds, 30)
+        dispatch(house.ports, kinds)
         house.sql("update hearing set due_at = now()")
 
     assert Counter(name for name, _ in heard) == {"a": 2, "b": 3}
@@ -428,7 +428,7 @@ def test_a_signal_past_its_retention_is_heard_by_nobody(house: House) -> None:
     say(house, 1)
     house.sql("update signal set at = now() - interval '15 days'")
 
-    assert dispatch(house.ports, Catalogue(listening("a", heard)), 30) == 0
+    assert dispatch(house.ports, Catalogue(listening("a", heard))) == 0
 
     assert house.value("select dispatched_at is not null from signal"), "and nobody looks at it again"
 
@@ -441,7 +441,7 @@ def test_a_listener_starts_runs_in_its_tenant_with_their_cause(house: House) -> 
     )  # fmt: skip
     say(house, 2, tenant=BOB)
 
-    dispatch(house.ports, Catalogue(worker, starter), 30)
+    dispatch(house.ports, Catalogue(worker, starter))
 
     rows = house.sql("select tenant_id, source, source_ref, params from run order by source_ref")
     ids = [row.id for row in house.sql("select id from signal order by id")]

@@ -38,8 +38,8 @@ KERNEL_TABLES = ["gate", "hearing", "history", "lane", "pulse", "remote_call", "
 # The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
 PRUNED_TABLES = ["answered"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
-OWN_RUN_TABLES = {"run", "lane", "step", "history", "remote_call", "pulse"}
-ROLES = ("baton_owner", "baton_worker", "baton_api")
+OWN_RUN_TABLES = {"run", "lane", "step", "history", "remote_call", "pulse", "raw_item", "diamond"}
+ROLES = ("baton_owner", "baton_worker", "baton_api", "baton_people")
 
 TENANT_TABLES = """
 select c.relname as name, c.relrowsecurity as enabled, c.relforcerowsecurity as forced
@@ -103,6 +103,8 @@ def test_the_worker_only_prunes_what_was_answered(house: House) -> None:
 
 def test_every_policy_of_the_api_names_the_tenant(house: House) -> None:
     for policy in policies(house, "baton_api"):
+        if policy.permissive == "RESTRICTIVE":  # it only takes away
+            continue
         for condition in filter(None, (policy.qual, policy.with_check)):
             # A tenant is its own row.
             assert ("id = " if policy.table == "tenant" else "tenant_id = ") in condition, policy
@@ -119,7 +121,7 @@ def test_an_owner_narrows_what_the_tenant_sees_and_never_widens_it(house: House)
                 tenant, _, rest = condition.partition(" AND ")
                 assert "app.tenant" in tenant, policy
                 assert " OR " not in tenant, policy
-                assert "app.owner" in rest, policy
+                assert "app.owner" in rest or "run_is_here" in rest, policy  # which asks for the owner itself
 
 
 def test_no_role_of_the_product_may_look_over_the_walls(house: House) -> None:
@@ -136,7 +138,7 @@ def test_only_the_owner_owns_anything(house: House) -> None:
         select proname, pg_get_userbyid(proowner) from pg_proc where pronamespace = 'public'::regnamespace
     """)
 
-    assert [row.name for row in owned if row.owner in {"baton_worker", "baton_api"}] == []
+    assert [row.name for row in owned if row.owner in {"baton_worker", "baton_api", "baton_people"}] == []
     assert {row.owner for row in owned if row.name in KERNEL_TABLES} == {"baton_owner"}
 
 
@@ -156,8 +158,9 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
     assert {(grant.table, grant.what) for grant in grants} == {
         ("run", "INSERT"), ("run", "UPDATE"), ("lane", "INSERT"), ("lane", "UPDATE"),
         ("history", "INSERT"), ("signal", "INSERT"),
-        # An admin moves people, makes tokens (and revokes them: a right on that one column), keeps connections.
-        ("member", "INSERT"), ("member", "UPDATE"), ("member", "DELETE"), ("machine_token", "INSERT"),
+        # An admin moves people, makes tokens (and revokes them: a right on that one column), keeps connections. Tokens
+        # that ended long ago give way to new ones; a restrictive policy says which.
+        ("member", "INSERT"), ("member", "UPDATE"), ("member", "DELETE"), ("machine_token", "INSERT"), ("machine_token", "DELETE"),
         ("connection", "INSERT"), ("connection", "UPDATE"), ("connection", "DELETE"),
         # What was done is added and never changed; what was answered is kept for whoever asks again.
         ("audit", "INSERT"), ("answered", "INSERT"), ("answered", "UPDATE"),
@@ -188,21 +191,42 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     """Each looks over the walls: the API alone may call it, and it tells one person's or one token's own things.
 
     `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
-    `everywhere` counts of all tenants: they ask themselves whether a super admin asks.
+    `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
+    nobody anything, and the worker may delete steps anyway. `add_person` is not the API's at all: a function of its own adds
+    the first person of a tenant.
     """
     rows = house.sql("""
         select proname as name, has_function_privilege('public', oid, 'execute') as everybody,
-               has_function_privilege('baton_worker', oid, 'execute') as worker
+               has_function_privilege('baton_worker', oid, 'execute') as worker,
+               has_function_privilege('baton_api', oid, 'execute') as api,
+               has_function_privilege('baton_people', oid, 'execute') as people
         from pg_proc where prosecdef and pronamespace = 'public'::regnamespace""")  # fmt: skip
 
     assert {row.name for row in rows} == {
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
+        "forget_steps", "add_person",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
-    assert [row.name for row in rows if row.worker] == ["room_for_a_run"], "triggers start runs too"
+    assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]
+    assert [row.name for row in rows if row.people] == ["add_person"]
+    assert sorted(row.name for row in rows if not row.api) == ["add_person", "forget_steps"]
 
 
 @pytest.mark.parametrize("role", ["baton_api", "baton_worker"])
+def test_nobody_reaches_the_leaves_of_the_ledger_past_its_policies(house: House, role: str) -> None:
+    (leaf,) = house.sql(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'step'::regclass limit 1"
+    )
+    with pytest.raises(sa.exc.DatabaseError) as caught, house.engine(role).connect() as connection:
+        connection.exec_driver_sql(f"select from {leaf.name}")
+
+    assert db.sqlstate(caught.value) == "42501"
+    assert not house.value("""
+        select bool_or(has_table_privilege(:role, inhrelid, 'select, insert, update, delete, truncate'))
+        from pg_inherits where inhparent = 'step'::regclass""", role=role)  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["baton_api", "baton_worker", "baton_people"])
 def test_a_role_gives_up_instead_of_waiting_for_ever(house: House, role: str) -> None:
     settings = house.value("select rolconfig from pg_roles where rolname = :role", role=role)
 
@@ -532,3 +556,84 @@ def test_the_database_refuses_rows_that_contradict_themselves(house: House, brok
     with pytest.raises(sa.exc.DatabaseError) as refused:
         house.sql(broken)
     assert db.sqlstate(refused.value) == "23514"
+
+
+# What the API may write, and into whose runs.
+
+
+@contextmanager
+def member_of(house: House, tenant: UUID, owner: str | None = None) -> Iterator[sa.Connection]:
+    with house.engine("baton_api").begin() as connection:
+        connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(tenant)})
+        if owner is not None:
+            connection.execute(sa.text("select set_config('app.owner', :o, true)"), {"o": owner})
+        yield connection
+
+
+LANE_INTO = sa.text("""
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, check_at, max_steps)
+values (:id, :run_id, :tenant, 'tally', 'forged', true, '{}', now(), now(), 10)""")
+LINE_INTO = sa.text("""
+insert into history (run_id, n, tenant_id, epoch, type, data) values (:run_id, 999, :tenant, 1, 'note', '{}')""")
+
+
+@pytest.mark.parametrize("statement", [LANE_INTO, LINE_INTO], ids=["lane", "history line"])
+def test_nothing_is_inserted_into_the_run_of_another_tenant(house: House, hers: UUID, statement: sa.TextClause) -> None:
+    """The row says Bob's own tenant, as the wall asks; the run that it names is Alice's."""
+    with pytest.raises(sa.exc.DatabaseError) as refused, member_of(house, BOB) as connection:
+        connection.execute(statement, {"id": new_id(), "run_id": hers, "tenant": BOB})
+
+    assert db.sqlstate(refused.value) == "42501"
+
+
+def test_a_lane_is_not_moved_into_the_run_of_another_tenant(house: House, hers: UUID) -> None:
+    his = house.start(BOB, target=3)
+
+    with pytest.raises(sa.exc.DatabaseError) as refused, member_of(house, BOB) as connection:
+        connection.execute(
+            sa.text("update lane set run_id = :hers, key = 'forged' where run_id = :his"), {"hers": hers, "his": his}
+        )
+
+    assert db.sqlstate(refused.value) == "42501"
+
+
+ROW_OF = {
+    "raw_item": """insert into raw_item (run_id, external_id, tenant_id, source, offer_id, price_cents, partition, page, hash, payload, seen_at)
+                   values (:run_id, 'stone', :tenant, 'nivoda', 'o', 1, 'p', 1, 'h', '{}', now())""",
+    "diamond": """insert into diamond (tenant_id, source, external_id, offer_id, price_cents, rest, source_run, said_by, said_at)
+                  values (:tenant, 'nivoda', 'stone', 'o', 1, '{}', :run_id, :run_id, now())""",
+}
+
+
+@pytest.mark.parametrize("table", ROW_OF)
+def test_what_a_run_fetched_is_not_shown_to_a_member_whose_run_it_is_not(house: House, table: str) -> None:
+    run_id = house.start(ALICE, target=3)
+    house.sql("update run set created_by = 'user:ann' where id = :id", id=run_id)
+    house.sql(ROW_OF[table], run_id=run_id, tenant=ALICE)
+    counted = sa.text(f"select count(*) from {table} where source = 'nivoda' and external_id = 'stone'")
+
+    seen = {}
+    for owner in (None, "user:ann", "user:max"):
+        with member_of(house, ALICE, owner) as connection:
+            seen[owner] = connection.scalar(counted)
+
+    assert seen == {None: 1, "user:ann": 1, "user:max": 0}
+
+
+def test_an_event_of_one_tenant_does_not_swallow_that_of_another(house: House) -> None:
+    event_id = new_id()
+
+    fresh = [house.ports.store.add_signal_once(event_id, tenant, "hello.world", {}) for tenant in (ALICE, BOB, ALICE)]
+
+    assert fresh == [True, True, False]
+
+
+def test_only_tokens_that_ended_long_ago_can_be_deleted(house: House) -> None:
+    for name, ended in (("old", "now() - interval '91 days'"), ("young", "now() - interval '1 day'"), ("used", "null")):
+        house.sql(f"""insert into machine_token (id, tenant_id, name, role, hash, created_by, revoked_at)
+                      values (gen_random_uuid(), :t, '{name}', 'viewer', decode(md5('{name}'), 'hex'), 'test', {ended})""", t=ALICE)  # fmt: skip
+
+    with member_of(house, ALICE) as connection:
+        connection.execute(sa.text("delete from machine_token"))
+
+    assert {row.name for row in house.sql("select name from machine_token")} == {"young", "used"}

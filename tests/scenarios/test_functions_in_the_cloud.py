@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.deploy import CODE, ROOT, STACK, TEMPLATE
+from infra.local.deploy import ROOT, STACK, TEMPLATE
 from infra.local.invoke import InvokeError, invoke
 from infra.local.runs import configuration_of, functions_of
+from infra.sam.artifact import SOURCES
 from tests.support.scene import Scene
 
 FUNCTIONS = sorted(path.parent.name for path in (ROOT / "functions").glob("*/app.py"))
@@ -24,14 +25,21 @@ def test_every_function_is_deployed_and_nothing_else(scene: Scene) -> None:
 def test_a_function_takes_its_event_without_docker(scene: Scene, name: str) -> None:
     event = (ROOT / "events" / f"{name}.json").read_text()
 
-    answer = json.loads(invoke(configuration_of(scene.address, name), scene.address.endpoint, event))
+    answer = json.loads(
+        invoke(configuration_of(scene.address, name), scene.address.endpoint, scene.address.access_key, event)
+    )
 
     assert answer.get("batchItemFailures", []) == []
 
 
 def test_a_function_that_raises_is_an_error(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvokeError, match=f"{STACK}-forward failed"):
-        invoke(configuration_of(scene.address, "forward"), scene.address.endpoint, '{"no": "records"}')
+        invoke(
+            configuration_of(scene.address, "forward"),
+            scene.address.endpoint,
+            scene.address.access_key,
+            '{"no": "records"}',
+        )
 
     assert "KeyError" in capfd.readouterr().err
 
@@ -59,12 +67,12 @@ def test_the_schedule_fires_the_tick(scene: Scene) -> None:
 
 
 def test_new_code_is_deployed_and_the_same_code_is_not(scene: Scene, tmp_path: Path) -> None:
-    for folder in CODE:
+    for folder in SOURCES:
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / TEMPLATE.name, tmp_path)
     app = tmp_path / "functions" / "tick" / "app.py"
     app.write_text(app.read_text() + "\nhandler = lambda event, context: {'new': 'code'}\n")
-    assert scene.tick().keys() == {"lanes", "runs_moved", "finished"}
+    assert scene.tick().keys() == {"lanes", "runs_moved", "signals_heard", "finished"}
     assert not scene.cloud.deploy().changed
 
     changed = scene.cloud.deploy(root=tmp_path)
@@ -72,4 +80,4 @@ def test_new_code_is_deployed_and_the_same_code_is_not(scene: Scene, tmp_path: P
     assert changed.changed
     assert scene.tick() == {"new": "code"}
     assert scene.cloud.deploy().changed
-    assert scene.tick().keys() == {"lanes", "runs_moved", "finished"}
+    assert scene.tick().keys() == {"lanes", "runs_moved", "signals_heard", "finished"}

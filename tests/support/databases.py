@@ -13,6 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from infra.local import private
 from infra.local.postgres import NO_SETTINGS, Postgres
 from infra.migrations.head import VERSIONS
 from infra.migrations.run import migrate
@@ -46,6 +47,7 @@ class ServerAdmin:
             try:
                 connection.exec_driver_sql(f"create database {name}")
                 migrate(self.url(name), versions)
+                private.give_passwords(self.url(name))
                 connection.exec_driver_sql(f"alter database {name} allow_connections false")
             finally:
                 connection.execute(MIGRATION_DONE)
@@ -105,11 +107,7 @@ def server_admin() -> Iterator[ServerAdmin]:
         yield admin
 
 
-def as_user(url: str, user: str) -> str:
-    """The same database, entered as another role without a password: the server must trust it."""
-    parts = sa.make_url(url)
-    other = sa.URL.create(parts.drivername, user, None, parts.host, parts.port, parts.database, parts.query)
-    return other.render_as_string()
+as_user = private.url_as
 
 
 def _let_sessions_end(connection: sa.Connection, name: str) -> None:

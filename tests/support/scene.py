@@ -154,4 +154,5 @@ def local_cloud(parameters: Mapping[str, str] = QUICK, **how: Any) -> Iterator[S
             scene.runs.close()
             for service in ("sqs", "lambda", "logs", "s3", "scheduler"):
                 scene.address.client(service).close()
-            aws.client("cloudformation", endpoint=scene.address.endpoint, read_s=60).close()
+            where = {"endpoint": scene.address.endpoint, "access_key": scene.address.access_key}
+            aws.client("cloudformation", **where, read_s=60).close()

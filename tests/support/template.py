@@ -41,8 +41,56 @@ _Loader.add_multi_constructor("!", _short_form)
 
 
 def load(path: Path) -> Node:
+    """The template with its loops written out, as CloudFormation's AWS::LanguageExtensions does it."""
     loaded: Node = yaml.load(path.read_text(), Loader=_Loader)
+    if "Resources" in loaded:
+        loaded["Resources"] = _unrolled(loaded["Resources"], loaded.get("Mappings", {}))
     return loaded
+
+
+def _unrolled(resources: Node, mappings: Node) -> Node:
+    written: Node = {}
+    for name, resource in resources.items():
+        if not name.startswith("Fn::ForEach::"):
+            written[name] = resource
+            continue
+        variable, values, body = resource
+        for value in values:
+            written |= {
+                _named(key, variable, value): _with(each, variable, value, mappings) for key, each in body.items()
+            }
+    return written
+
+
+def _named(text: str, variable: str, value: str) -> str:
+    return text.replace(f"${{{variable}}}", value)
+
+
+def _with(node: Any, variable: str, value: str, mappings: Node) -> Any:
+    """A part of a loop's body for one of its values; what is then known is worked out."""
+    match node:
+        case {"Ref": name} if name == variable:
+            return value
+        case {"Fn::FindInMap": list(arguments)}:
+            name, first, second, *rest = (_with(each, variable, value, mappings) for each in arguments)
+            if isinstance(first, str) and isinstance(second, str):
+                found = mappings[name][first]
+                return found[second] if not rest or second in found else rest[0]["DefaultValue"]
+            return {"Fn::FindInMap": [name, first, second, *rest]}
+        case {"Fn::Sub": str(text)}:
+            text = _named(text, variable, value)
+            return {"Fn::Sub": text} if "${" in text else text
+        case {"Fn::Sub": [str(text), dict(given)]}:
+            text = _named(text, variable, value)
+            for name, each in given.items():
+                text = _named(text, name, str(_with(each, variable, value, mappings)))
+            return {"Fn::Sub": text}
+        case dict():
+            return {key: _with(each, variable, value, mappings) for key, each in node.items()}
+        case list():
+            return [_with(each, variable, value, mappings) for each in node]
+        case _:
+            return node
 
 
 def of_type(template: Node, kind: str) -> dict[str, Node]:
@@ -95,6 +143,10 @@ class Values:
                 return re.sub(r"\$\{([\w:.]+)\}", lambda found: str(self.of({"Ref": found[1]})), text)
             case {"Fn::If": [condition, yes, no]}:
                 return self.of(yes if self.holds({"Condition": condition}) else no)
+            case {"Fn::FindInMap": [name, first, second]}:
+                return self._template["Mappings"][self.of(name)][str(self.of(first))][self.of(second)]
+            case {"Fn::Split": [separator, text]}:
+                return str(self.of(text)).split(separator)
             case {"Fn::Join": [separator, parts]}:
                 found = self.of(parts)
                 return separator.join(found if isinstance(found, list) else [str(found)])
@@ -113,10 +165,22 @@ class Values:
                 return not self.holds(one)
             case {"Fn::Or": list(many)}:
                 return any(self.holds(each) for each in many)
+            case {"Fn::And": list(many)}:
+                return all(self.holds(each) for each in many)
             case {"Fn::Equals": [left, right]}:
                 return str(self.of(left)) == str(self.of(right))
             case _:
                 raise NotImplementedError(str(condition))
+
+    def broken_rules(self) -> list[str]:
+        """What the template's own Rules say to these parameters."""
+        return [
+            assertion["AssertDescription"]
+            for rule in self._template["Rules"].values()
+            if "RuleCondition" not in rule or self.holds(rule["RuleCondition"])
+            for assertion in rule["Assertions"]
+            if not self.holds(assertion["Assert"])
+        ]
 
     def number(self, node: Any) -> int:
         return int(self.of(node))

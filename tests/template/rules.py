@@ -11,6 +11,7 @@ from infra.migrations.head import newest_revision
 from shared.kernel.api.console import CONSOLE
 from shared.kernel.api.frame import DOCS, MACHINES
 from tests.support.template import ROOT, Node, Values, functions, mappings, of_type, stages
+from tests.support.variables import read_variables
 
 Rule = Callable[[Node], list[str]]
 
@@ -24,25 +25,20 @@ STARS: Mapping[tuple[str, str], str] = {
     ): "EC2 knows no narrower resource; the code itself is denied the same actions",
     ("VpcPolicy", "ec2:DescribeSubnets"): "as above",
     ("VpcPolicy", "ec2:*PrivateIpAddresses"): "as above",
-    ("*DatabasePolicy", "rds-db:connect"): "DatabaseResourceId may be left open; the role's name is always fixed",
     (
-        "*Role",
+        "SendBatonsPolicy",
         "sqs:SendMessage*",
     ): "one action in AWS; MiniStack has a second name for it. Its queues are named one by one",
     ("*Role", "logs:*"): "the streams of the function's own log group",
     ("ApiRole", "secretsmanager:*Secret*"): "the secrets of connections, which tenants make; under their prefix only",
-    ("*Role", "secretsmanager:GetSecretValue"): "as above, to read",
+    ("ReadConnectionsPolicy", "secretsmanager:GetSecretValue"): "as above, to read",
 }
 
-# What a function may read from its environment, and where it is read.
-KNOWN_VARIABLES = (
-    r"BATON_(STAGE|BUCKET|SECRETS_PREFIX|ROLES_IAM|WORKER_SECRET_ARN|API_SECRET_ARN)"
-    r"|BATON_(STEP_TIMEOUT_S|LEASE_S|TICK_BATCH|TICK_SECONDS|DELAY_QUEUE|FIFO_QUEUE|ASSET_GRACE_S)"
-    r"|BATON_DB_(SECRET_ARN|IAM|HOST|PORT|USER|NAME|CA_FILE|POOL)"
-    r"|BATON_LOGIN_(ISSUER|CLIENT_ID|AUDIENCE|SCOPES|ORIGINS)"
-    r"|BATON_NIVODA_(BASE_URL|SECRET_ARN|USERNAME|PASSWORD)"
-    r"|DATABASE_URL|AWS_ENDPOINT_URL|LOG_LEVEL|POWERTOOLS_METRICS_NAMESPACE"
-)
+# What is read by somebody else's code.
+READ_BY_OTHERS = {"LOG_LEVEL": "Powertools"}
+
+# What every Postgres keeps for its superuser.
+FOR_THE_SUPERUSER = 3
 
 
 def every_stage(template: Node) -> Iterator[tuple[str, Values]]:
@@ -66,6 +62,25 @@ def _plain(name: str, policy: Node) -> Iterator[tuple[str, Node]]:
         yield from ((name, part) for part in each.get("Fn::If", [each]) if isinstance(part, dict) and "Effect" in part)
 
 
+def held_by(template: Node, role: str) -> list[Node]:
+    """Every statement that a role has: its own, and those of the policies that are attached to it."""
+    attached = set(_references(template["Resources"][role]["Properties"].get("ManagedPolicyArns", [])))
+    return [statement for holder, statement in statements(template) if holder == role or holder in attached]
+
+
+def _references(node: Any) -> Iterator[str]:
+    match node:
+        case {"Ref": str(name)}:
+            yield name
+        case dict() | list():
+            for each in node.values() if isinstance(node, dict) else node:
+                yield from _references(each)
+
+
+def role_of(function: Node) -> str:
+    return str(function["Role"]["Fn::GetAtt"][0])
+
+
 def actions(statement: Node) -> list[str]:
     found = statement["Action"]
     return [found] if isinstance(found, str) else list(found)
@@ -74,7 +89,9 @@ def actions(statement: Node) -> list[str]:
 def a_function_that_takes_and_sends_may_go_round(template: Node) -> list[str]:
     """Lambda stops a chain of messages after 16 hops, unless the function says that it means it."""
     senders = {
-        name for name, each in statements(template) if any(a.startswith("sqs:SendMessage") for a in actions(each))
+        name
+        for name in of_type(template, "AWS::IAM::Role")
+        if any(a.startswith("sqs:SendMessage") for each in held_by(template, name) for a in actions(each))
     }
     takers = {name for name, *_ in mappings(template)}
     return [
@@ -105,7 +122,7 @@ def slow_is_four_fifths_of_the_time_out(template: Node) -> list[str]:
     found = []
     for name, alarm in of_type(template, "AWS::CloudWatch::Alarm").items():
         if alarm["MetricName"] == "Duration":
-            function = functions(template)[alarm["Dimensions"][0]["Value"]["Ref"]]
+            function = _function_named(template, alarm["Dimensions"][0]["Value"])
             found += [
                 f"{stage}: {name} is not at four fifths of the time-out"
                 for stage, values in every_stage(template)
@@ -114,21 +131,69 @@ def slow_is_four_fifths_of_the_time_out(template: Node) -> list[str]:
     return found
 
 
-def concurrency_fits_the_database(template: Node) -> list[str]:
-    found = []
-    for stage, values in every_stage(template):
-        most = 0
-        for name, event, *_ in mappings(template):
-            scaling = values.of(event.get("ScalingConfig", {}))
-            if not isinstance(scaling, dict) or "MaximumConcurrency" not in scaling:
-                found += [] if stage == "local" else [f"{stage}: a mapping of {name} has no limit"]
-                continue
-            limit = int(scaling["MaximumConcurrency"])
-            most += limit
-            found += [] if 2 <= limit <= 1000 else [f"{stage}: AWS takes 2 to 1000 for {name}, not {limit}"]
-        if most > values.number({"Ref": "DatabaseConnections"}):
-            found.append(f"{stage}: {most} functions at once, but fewer connections")
-    return found
+def _function_named(template: Node, name: Node) -> Node:
+    return next(function for function in functions(template).values() if function["FunctionName"] == name)
+
+
+def split(template: Node, size: int) -> dict[str, int]:
+    """How many connections each function gets by weight, of so many that the database accepts."""
+    weight, always = (template["Mappings"]["Connections"][row] for row in ("weight", "always"))
+    left = size - sum(always.values()) - FOR_THE_SUPERUSER
+    return {name: left * share // sum(weight.values()) for name, share in weight.items()}
+
+
+def the_connections_are_one_budget(template: Node) -> list[str]:
+    """Every function that logs in to the database has its share, and all shares together are no more than there is."""
+    budget, found = template["Mappings"]["Connections"], []
+    sizes = [name for name in budget if name not in {"weight", "always"}]
+    if sizes != template["Parameters"]["DatabaseConnections"]["AllowedValues"]:
+        found.append("DatabaseConnections allows other sizes than Connections has")
+    for size in sizes:
+        if budget[size] != split(template, int(size)):
+            found.append(f"Connections must say: '{size}': {split(template, int(size))}")
+        found += [
+            f"{size}: AWS takes 2 to 1000 for {name}, not {n}" for name, n in budget[size].items() if not 2 <= n <= 1000
+        ]
+    counted = {*budget["weight"], *budget["always"]}
+    logs_in = {
+        name.removesuffix("Function")
+        for name, each in functions(template).items()
+        if each["Handler"] not in CONNECTS_TO_NOTHING
+    }
+    found += [f"{name} has no share of the connections" for name in sorted(logs_in - counted)]
+    found += [f"{name} has a share of the connections and needs none" for name in sorted(counted - logs_in)]
+    return found + [problem for stage, values in every_stage(template) for problem in _within(template, stage, values)]
+
+
+# It moves messages from one queue to another.
+CONNECTS_TO_NOTHING = {"functions.forward.app.handler"}
+# Called by a schedule, by a deployment or by hand: never more at once than is counted for them.
+CALLED_ONE_BY_ONE = {"Tick", "Sweep", "People", "Migrate"}
+
+
+def _within(template: Node, stage: str, values: Values) -> Iterator[str]:
+    """Whether what limits each function is its share."""
+    budget = template["Mappings"]["Connections"]
+    shares = {**budget["always"], **budget[str(values.of({"Ref": "DatabaseConnections"}))]}
+    limits: dict[str, int] = {}
+    for name, event, *_ in mappings(template):
+        scaling = values.of(event.get("ScalingConfig", {}))
+        if not isinstance(scaling, dict) or "MaximumConcurrency" not in scaling:
+            yield f"{stage}: a mapping of {name} has no limit"
+            continue
+        if not 2 <= int(scaling["MaximumConcurrency"]) <= 1000:
+            yield f"{stage}: AWS takes 2 to 1000 for {name}"
+        own = name.removesuffix("Function")
+        limits[own] = limits.get(own, 0) + int(scaling["MaximumConcurrency"])
+    for name in (
+        "Api",
+        "Intake",
+    ):  # reserved, if the account has enough: what is above its share is answered with "busy"
+        reserved = functions(template)[f"{name}Function"].get("ReservedConcurrentExecutions", {}).get("Fn::If")
+        limits[name] = 0 if not reserved or reserved[0] != "ReservesConcurrency" else values.number(reserved[1])
+    for name, share in shares.items():
+        if name not in CALLED_ONE_BY_ONE and limits.get(name) != share:
+            yield f"{stage}: {name} may hold {limits.get(name)} connections, its share is {share}"
 
 
 def steps_come_one_by_one(template: Node) -> list[str]:
@@ -174,15 +239,16 @@ def every_queue_has_an_alarm(template: Node) -> list[str]:
     watched: dict[str, set[str]] = {}
     for alarm in of_type(template, "AWS::CloudWatch::Alarm").values():
         for dimension in alarm.get("Dimensions", []):
-            for target in (dimension["Value"].get("Ref"), dimension["Value"].get("Fn::GetAtt", [None])[0]):
+            for target in (dimension["Value"].get("Fn::Sub"), dimension["Value"].get("Fn::GetAtt", [None])[0]):
                 watched.setdefault(str(target), set()).add(alarm["MetricName"])
     letters = {"NumberOfMessagesReceived", "ApproximateNumberOfMessagesVisible"}
     found = []
     for name in of_type(template, "AWS::SQS::Queue"):
         wanted = letters if name.endswith("DeadQueue") else {"ApproximateAgeOfOldestMessage"}
         found += [] if watched.get(name, set()) & wanted else [f"nobody is told about {name}"]
-    for name in functions(template):
-        found += [] if "Errors" in watched.get(name, set()) else [f"nobody is told about errors of {name}"]
+    for name, function in functions(template).items():
+        seen = watched.get(function["FunctionName"]["Fn::Sub"], set())
+        found += [] if {"Errors", "Duration"} <= seen else [f"nobody is told about errors of {name}"]
     return found
 
 
@@ -209,7 +275,7 @@ def stars_have_reasons(template: Node) -> list[str]:
     for holder, statement in statements(template):
         resources = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
         texts = [text for each in resources for text in _texts(each)]
-        open_wide = any("*" in text for text in texts) or "DatabaseResourceId" in str(texts)
+        open_wide = any("*" in text for text in texts)
         found += [
             f"{holder} allows {action} on {texts} without a written reason"
             for action in (actions(statement) if statement["Effect"] == "Allow" else ())
@@ -265,7 +331,7 @@ def variables_are_known(template: Node) -> list[str]:
         f"{name} is given {variable}, which no code reads"
         for name, function in functions(template).items()
         for variable in function["Environment"]["Variables"]
-        if not re.fullmatch(KNOWN_VARIABLES, variable)
+        if variable not in read_variables() and variable not in READ_BY_OTHERS
     ]
 
 
@@ -297,10 +363,9 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
     for stage, values in every_stage(template):
         for function, settings in functions(template).items():
             prefix = values.of(settings["Environment"]["Variables"]["BATON_SECRETS_PREFIX"])
-            role = settings["Role"]["Fn::GetAtt"][0]
-            for holder, statement in statements(template):
+            for statement in held_by(template, role_of(settings)):
                 resource = values.of(statement["Resource"])
-                if holder != role or not isinstance(resource, str) or "*" not in resource:
+                if not isinstance(resource, str) or "*" not in resource:
                     continue
                 secret = [action for action in actions(statement) if action.startswith("secretsmanager:")]
                 if secret and resource.partition(":secret:")[2] != f"{prefix}*":
@@ -308,6 +373,48 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
                 if set(secret) - {"secretsmanager:GetSecretValue"} and function != "ApiFunction":
                     found.append(f"{stage}: {function} may write secrets")
     return found
+
+
+def batons_are_sent_by_one_policy(template: Node) -> list[str]:
+    """It names the queue of every kind, and the delay queue; nobody has the same right by another way."""
+    queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each}
+    (sent,) = (each["Resource"] for holder, each in statements(template) if holder == "SendBatonsPolicy")
+    named = {each["Fn::GetAtt"][0] for each in sent}
+    found = [f"SendBatonsPolicy does not name {name}" for name in sorted(queues - named)]
+    for holder, statement in statements(template):
+        sends = any(action.startswith("sqs:SendMessage") for action in actions(statement))
+        if (
+            sends
+            and holder != "SendBatonsPolicy"
+            and statement["Resource"] != {"Fn::GetAtt": ["EventsDeadQueue", "Arn"]}
+        ):
+            found.append(f"{holder} sends messages by a policy of its own")
+    return found
+
+
+def connections_are_read_by_one_policy(template: Node) -> list[str]:
+    return [
+        f"{holder} reads the secrets of connections by a policy of its own"
+        for holder, statement in statements(template)
+        if "secretsmanager:GetSecretValue" in actions(statement) and "/connections/" in str(statement["Resource"])
+        and holder != "ReadConnectionsPolicy"
+    ]  # fmt: skip
+
+
+def whoever_reads_a_secret_may_use_its_key(template: Node) -> list[str]:
+    """Of secrets that a parameter names: with a key of the customer's, a role without kms:Decrypt reads nothing."""
+    return [
+        f"{name} reads secrets and could not decrypt them with a key of the customer's"
+        for name in of_type(template, "AWS::IAM::Role")
+        if any("SecretArn" in str(each["Resource"]) and "secretsmanager:GetSecretValue" in actions(each) for each in held_by(template, name))
+        and not any("kms:Decrypt" in actions(each) for each in held_by(template, name))
+    ]  # fmt: skip
+
+
+def a_swapped_secret_is_work_for_the_migration(template: Node) -> list[str]:
+    told = str(template["Resources"]["Schema"]["Properties"])
+    wanted = ["OwnerSecretArn", "DatabaseSecretArn", "ApiSecretArn", "DatabaseIamAuth", "DatabaseHost", "DatabaseName"]
+    return [f"another {name} would take effect only with the next migration" for name in wanted if name not in told]
 
 
 def secrets_are_not_echoed(template: Node) -> list[str]:
@@ -323,7 +430,7 @@ RULES: list[Rule] = [
     messages_stay_hidden_for_six_time_outs,
     a_lease_outlives_its_function,
     slow_is_four_fifths_of_the_time_out,
-    concurrency_fits_the_database,
+    the_connections_are_one_budget,
     steps_come_one_by_one,
     a_fifo_queue_is_fast_and_delays_nothing,
     every_queue_has_dead_letters,
@@ -338,6 +445,10 @@ RULES: list[Rule] = [
     the_schema_comes_first,
     strangers_see_only_what_is_nobodys,
     secrets_of_tenants_stay_under_their_prefix,
+    batons_are_sent_by_one_policy,
+    connections_are_read_by_one_policy,
+    whoever_reads_a_secret_may_use_its_key,
+    a_swapped_secret_is_work_for_the_migration,
     secrets_are_not_echoed,
 ]
 

@@ -58,10 +58,28 @@ def test_a_canary_is_found_within_other_text(text: str) -> None:
         "https://api.example/v1/items?page=3",
         'column "price" does not exist: select price from stone',
         "lane 019b75b0-8c00-7c3e-9a55-0d4c8a4f5b21 took its 100 steps",
+        "Nivoda refused the user name and password: upstream answered 400",
+        "wrong password: the upstream answered 401",
+        "no token: it expired. Log in again",
+        "Basic authentication is not offered here",
     ],
 )
 def test_what_is_no_secret_is_kept(text: str) -> None:
     assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("wrong password: swordfish, upstream answered 401", "wrong password: ***, upstream answered 401"),
+        ("password: upstream7 was refused", "password: *** was refused"),
+        ("password=the", "password=***"),  # no sentence is written with an equals sign
+        ('"password": "the"', '"password": ***'),
+        ("token: themis-9 expired", "token: *** expired"),
+    ],
+)
+def test_a_word_that_could_be_a_secret_is_still_masked(text: str, told: str) -> None:
+    assert redact(text) == told
 
 
 def test_what_surrounds_a_secret_is_kept() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0010"
-down_revision = "0006"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
@@ -54,6 +54,10 @@ create function room_for_a_run(asked text, cap integer) returns table (open inte
 declare
     whose uuid := nullif(current_setting('app.tenant', true), '')::uuid;
 begin
+    if current_setting('transaction_read_only')::boolean then
+        -- A server that was demoted: said now, while nothing was done yet, whoever asks goes to its successor.
+        raise read_only_sql_transaction;
+    end if;
     perform pg_advisory_xact_lock(hashtextextended(whose::text || asked, 10));
     most := coalesce(cap, (select t.most_open_runs from public.tenant t where t.id = whose), 1000);
     select count(*) into open from (

@@ -27,7 +27,7 @@ from shared.kernel.auth import ANYBODY, Role, Visitor
 from shared.kernel.entry import Context, Event, Handler
 from shared.kernel.errors import Conflict, NoRoom, NotFound, Refused
 from shared.kernel.log import logger
-from shared.kernel.log_json import json_log
+from shared.kernel.log_json import logged
 from shared.kernel.paging import BadCursor
 from shared.kernel.redact import redact
 
@@ -38,12 +38,16 @@ OLDEST_TICK_S = 180.0  # a tick comes every minute and may take most of one
 LARGEST_BODY = 256 * 1024
 DEEPEST_BODY = 32
 PROBLEM = "application/problem+json"
+ROLES = "x-baton-roles"  # in the OpenAPI document: who may use an operation
 DOCS = "/docs"
-# It brings its own scripts in the page, and shares its origin with the console: nothing may come from or go elsewhere.
+# It brings its own scripts in the page, which are somebody else's, and the console is at the same address. In a sandbox it
+# has an origin of its own that is nobody's: no storage, no channel and no request of it reaches the console's session.
 DOCS_GUARDS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
 }
 # When to come back, of what goes by itself.
 RETRY_AFTER_S = {"busy": 2, "no_database": 10, "no_vault": 60}
@@ -86,10 +90,6 @@ def operation(
     """
 
     def guard(app: Any, next_middleware: NextMiddleware) -> Any:
-        if roles != ANYBODY and not desk(app).principal.may(roles):
-            raise Problem(
-                403, "not_allowed", f"This needs the role {' or '.join(sorted(roles))}. Ask an admin of your tenant."
-            )
         _refuse_unknown_questions(app)
         return next_middleware(app)
 
@@ -105,7 +105,7 @@ def operation(
             summary=inspect.cleandoc(func.__doc__ or "").split("\n", 1)[0],
             middlewares=[guard],
             security=[{"jwt": []}, {"machine": []}],
-            openapi_extensions={"x-baton-roles": sorted(roles)},
+            openapi_extensions={ROLES: sorted(roles)},
             status_code=min(said),
             responses={**said, **{code: _refusal(code, text) for code, text in refusals.items()}},
         )
@@ -114,9 +114,11 @@ def operation(
     return register
 
 
-def creates(model: type) -> dict[int, Any]:
-    """What an operation answers that makes something."""
-    return {201: {"description": "Made", "content": {"application/json": {"model": model}}}}
+def creates(model: type, *, or_finds: bool = False) -> dict[int, Any]:
+    """What an operation answers that makes something, or finds that it was there already."""
+    content = {"content": {"application/json": {"model": model}}}
+    found = {200: {"description": "It was there already", **content}} if or_finds else {}
+    return {201: {"description": "Created", **content}, **found}
 
 
 REFUSALS = {
@@ -184,7 +186,6 @@ def api_handler(
     front: Front, look: Look, newest_revision: str, routers: Sequence[Router], console: Console | None = None
 ) -> Handler:
     """Answers HTTP requests. `look` tells the revision of the schema and the seconds since the last tick."""
-    log = json_log()
     app = make_app(look, newest_revision, routers)
 
     def answer(event: Event, context: Context) -> dict[str, Any]:
@@ -198,9 +199,11 @@ def api_handler(
             if asked["rawPath"].startswith(API + "/"):
                 _enter(front, asked)
                 _refuse_other_methods(app, asked)
+                _refuse_other_roles(app, asked)
         except Exception as error:
             return _raw(_answer_to(error))
         answered = app.resolve(asked, context)  # type: ignore[arg-type]
+        answered["headers"].setdefault("Cache-Control", "no-store")  # somebody's own rows, for nobody in between
         if asked["rawPath"] == DOCS:
             answered["headers"] |= DOCS_GUARDS
         return answered
@@ -208,7 +211,7 @@ def api_handler(
     def handler(event: Event, context: Context) -> dict[str, Any]:
         return copy_context().run(answer, event, context)  # whoever asked leaves nothing behind for the next
 
-    return log.inject_lambda_context(handler, clear_state=True)
+    return logged(handler)
 
 
 def _refuse_other_methods(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -> None:
@@ -217,6 +220,15 @@ def _refuse_other_methods(app: APIGatewayHttpResolver, asked: Mapping[str, Any])
     methods = sorted({method for route in here for method in _methods(route)})
     if here and asked["requestContext"]["http"]["method"] not in methods:
         raise WrongMethod(methods)
+
+
+def _refuse_other_roles(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -> None:
+    """Before the request is read any further: what is wrong with it is told to nobody who may not ask."""
+    method, path = asked["requestContext"]["http"]["method"], asked["rawPath"]
+    route = next((each for each in _routes(app) if method in _methods(each) and each.rule.match(path)), None)
+    roles = ANYBODY if route is None else frozenset(Role(name) for name in route.openapi_extensions[ROLES])
+    if roles != ANYBODY and not _DESK.get().principal.may(roles):
+        raise Problem(403, "not_allowed", f"This needs the role {' or '.join(sorted(roles))}.")
 
 
 def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> APIGatewayHttpResolver:

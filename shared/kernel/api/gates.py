@@ -93,12 +93,20 @@ def open_gate(key: GateKey, asked: Annotated[OpenGate, Body()]) -> Moved:
     return Moved(woken=len(woken))
 
 
-@operation(router, "POST", "/gates/<key>/close", MANAGES, tag="gates")
+@operation(router, "POST", "/gates/<key>/close", MANAGES, tag="gates", refuses=[429])
 def close_gate(key: GateKey, asked: Annotated[CloseGate, Body()]) -> Moved:
     """Let no step through for a while: never shorter than what is known already."""
     here = desk(router)
     with here.begin() as (line, tx):
         before = _before(line, here, key, shared=asked.shared)
+        if (
+            before is None
+            and not asked.shared
+            and line.run(sql.SOME_GATES, {"tenant_id": here.tenant_id, "most": sql.MOST_GATES}) >= sql.MOST_GATES
+        ):
+            raise Problem(
+                429, "too_many_gates", f"This tenant has {sql.MOST_GATES} gates already, and none called {key}."
+            )
         reason = redact(asked.reason)
         if asked.shared:
             _move_shared(line, here, key, float(asked.for_s), reason)

@@ -143,7 +143,7 @@ def list_members(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Members:
     return Members(members=page, next=pager.cursor([page[-1].subject]) if len(rows) > limit else None)
 
 
-@operation(router, "PUT", "/members/<subject>", MANAGES, tag="people", refuses=[409])
+@operation(router, "PUT", "/members/<subject>", MANAGES, tag="people", refuses=[409, 429])
 def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Done:
     """Let somebody in, or change what he may do."""
     here, subject = desk(router), _subject(subject)
@@ -151,6 +151,13 @@ def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Don
         before, is_last_admin = _locked(line, here, subject)
         if is_last_admin and asked.role is not Role.ADMIN:
             raise LAST_ADMIN
+        if (
+            before is None
+            and line.run(sql.SOME_MEMBERS, {"tenant_id": here.tenant_id, "most": sql.MOST_MEMBERS}) >= sql.MOST_MEMBERS
+        ):
+            raise Problem(
+                429, "too_many_members", f"This tenant has {sql.MOST_MEMBERS} members already: remove some first."
+            )
         after = {"role": str(asked.role), "name": asked.name}
         params = {"tenant_id": here.tenant_id, "subject": subject, "added_by": here.principal.actor, **after}
         line.run(sql.PUT_MEMBER, params)
@@ -202,11 +209,11 @@ def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None)
             {
                 "id": token_id, "tenant_id": here.tenant_id, "name": asked.name, "role": str(asked.role),
                 "hash": token_hash(token), "created_by": here.principal.actor, "days": asked.expires_in_days,
-                "most": sql.MOST_TOKENS,
+                "most": sql.MOST_TOKENS, "most_kept": sql.MOST_KEPT_TOKENS,
             },
         )  # fmt: skip
         if not made:
-            raise Problem(429, "too_many_tokens", f"{sql.MOST_TOKENS} tokens are in use already: revoke some first.")
+            raise Problem(429, "too_many_tokens", sql.TOO_MANY_TOKENS)
         after = {"name": asked.name, "role": str(asked.role), "expires_in_days": asked.expires_in_days}
         here.audit(tx, "token.make", f"token:{token_id}", after=after)
         # What is kept for a repeated request must not hold the secret.

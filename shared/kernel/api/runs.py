@@ -249,9 +249,9 @@ def list_runs(
     )
 
 
-@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started), refuses=[429])
+@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started, or_finds=True), refuses=[429])
 def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Start a run of any kind."""
+    """Start a run of any kind. What is there already is answered with 200 and its id."""
     return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
 
 
@@ -296,7 +296,9 @@ def get_run(run_id: RunId) -> RunDetail:
 def list_lanes(
     run_id: RunId,
     status: Annotated[Literal["active", "done", "failed", "canceled"] | None, Query()] = None,
-    ribbon: Annotated[int, Query(ge=0, le=100, description="How many of its last steps to show with each")] = 0,
+    ribbon: Annotated[
+        int, Query(ge=0, le=100, description="How many of its last steps to show with each; fewer on a long page")
+    ] = 0,
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Lanes:
@@ -310,7 +312,7 @@ def list_lanes(
     if place is not None:
         params["after_key"] = place[0]
     if ribbon:
-        params["ribbon"] = ribbon
+        params["ribbon"] = min(ribbon, sql.MOST_STEPS_SHOWN // limit)
     asked = sql.list_lanes(with_status=status is not None, after=place is not None, with_ribbon=ribbon > 0)
     rows = here.all(asked, **params)
     page = [Lane(**_with_why(row)) for row in rows[:limit]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler.openapi.params import Header, Path, Query
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from shared.kernel.paging import LARGEST_PAGE
 
@@ -22,7 +22,15 @@ def _spelled_out(value: Any) -> Any:
     return value
 
 
-Instant = Annotated[AwareDatetime, BeforeValidator(_spelled_out)]
+def _in_utc(value: datetime) -> datetime:
+    """The first and the last day of the calendar are not there in every zone."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("between the years 1 and 9999, in UTC too") from None
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_spelled_out), AfterValidator(_in_utc)]
 RunId = Annotated[UUID, Path(description="The run's id")]
 LaneId = Annotated[UUID, Path(description="The lane's id")]
 Limit = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="How many at most")]
@@ -43,13 +51,13 @@ Short = Annotated[str, Field(min_length=1, max_length=200)]
 class Told(BaseModel):
     """What we answer."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class Asked(BaseModel):
     """What we are asked: nothing unknown is passed over."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class Because(Asked):

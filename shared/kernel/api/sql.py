@@ -74,7 +74,8 @@ where r.id = :run_id and r.tenant_id = :tenant_id
 
 _LANE = """l.id, l.key, l.holds_run, l.status, l.epoch, l.seq, l.steps, l.max_steps, l.attempts, l.claims, l.next_due_at,
     l.deadline_at, l.last_error, l.last_error ->> 'fingerprint' as fingerprint, l.created_at, l.updated_at"""
-# The last steps of a lane, oldest first.
+# The last steps of a lane, oldest first; of all lanes of a page together so many.
+MOST_STEPS_SHOWN = 3_000
 _RIBBON = """(
     select coalesce(jsonb_agg(to_jsonb(s) order by s.epoch, s.seq), '[]') from (
         select epoch, seq, outcome, rows, ms, at from step where lane_id = l.id and tenant_id = :tenant_id
@@ -162,6 +163,9 @@ PUT_MEMBER = sa.text("""
 insert into member (tenant_id, subject, role, name, added_by) values (:tenant_id, :subject, :role, :name, :added_by)
 on conflict (tenant_id, subject) do update set role = excluded.role, name = excluded.name
 """)
+# Counted up to the cap and no further. Two at once may both find the last place free: it is a cap, not a promise.
+MOST_MEMBERS = 1_000
+SOME_MEMBERS = sa.text("select from member where tenant_id = :tenant_id limit :most")
 REMOVE_MEMBER = sa.text("delete from member where tenant_id = :tenant_id and subject = :subject")
 
 MOST_TOKENS = 200
@@ -176,11 +180,20 @@ order by id desc limit :most
 """)
 
 
-MAKE_TOKEN = sa.text("""
+# Of those that ended the list keeps some too, for a while.
+MOST_KEPT_TOKENS = 1_000
+TOO_MANY_TOKENS = (
+    f"A tenant has {MOST_TOKENS} tokens in use at most, and {MOST_KEPT_TOKENS} with those that ended within 90 days: "
+    "revoke some, or keep using one for longer."
+)
+_ENDED_LONG_AGO = "coalesce(least(revoked_at, expires_at) < now() - interval '90 days', false)"
+MAKE_TOKEN = sa.text(f"""
+with forgotten as (delete from machine_token where tenant_id = :tenant_id and {_ENDED_LONG_AGO})
 insert into machine_token (id, tenant_id, name, role, hash, created_by, expires_at)
 select :id, :tenant_id, :name, :role, :hash, :created_by, now() + make_interval(days => cast(:days as integer))
 where (select count(*) from machine_token
        where tenant_id = :tenant_id and revoked_at is null and (expires_at is null or expires_at > now())) < :most
+  and (select count(*) from machine_token where tenant_id = :tenant_id and not {_ENDED_LONG_AGO}) < :most_kept
 """)
 REVOKE_TOKEN = sa.text("""
 update machine_token set revoked_at = coalesce(revoked_at, now()) where id = :id and tenant_id = :tenant_id
@@ -220,6 +233,8 @@ GATE = sa.text("""
 select tenant_id is null as is_shared, state, until, reason from gate
 where key = :key and (tenant_id = :tenant_id or tenant_id is null) and (tenant_id is null) = :is_shared
 """)
+MOST_GATES = 200
+SOME_GATES = sa.text("select from gate where tenant_id = :tenant_id limit :most")
 OPEN_GATE = sa.text("""
 update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
 where key = :key and tenant_id = :tenant_id

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from shared.kernel import db, direct
 from shared.kernel.clock import new_id
 from shared.page_ingest import store
-from shared.page_ingest.ports import Item
+from shared.page_ingest.model import Item
 from tests.bench.figures import Figure
 from tests.bench.limits.upsert import Pages
 from tests.bench.measure import Act, Side, cpu, race, versus

@@ -85,7 +85,7 @@ class _Life:
         return self.died is not None and self.died < moment
 
 
-class Catalogue:
+class Stock:
     """Safe to use from any thread. Times are those of the clock that it was given."""
 
     def __init__(self, seed: int, stones: int, low: int, high: int, clock: Callable[[], float]) -> None:
@@ -152,6 +152,15 @@ class Catalogue:
             self._lives[after.id].prices.append((now, after.price_cents))
             self.history.append(Change(now, Happening.REPRICED, after.id, before.price_cents, after.price_cents))
             return after.id
+
+    def swap(self, one: int, other: int) -> None:
+        """Two stones change places in the list; whatever was first made is not first listed any more."""
+        with self._lock:
+            stones = self._stones
+            first, second = stones[one], stones[other]
+            stones[one] = replace(second, created=first.created)
+            stones[other] = replace(first, created=second.created)
+            self._matches.clear()
 
     def shift(self, *, deletes: int = 0, inserts: int = 0, reprices: int = 0) -> None:
         """So many changes of each sort, to stones that chance picks."""

@@ -11,7 +11,7 @@ from moto import mock_aws
 
 from shared.kernel.errors import Permanent
 from shared.page_ingest.adapters.nivoda import Nivoda
-from shared.page_ingest.live import live
+from shared.page_ingest.build import build_ports
 from tests.support.ingest import a_turn
 
 ACCOUNT = {
@@ -23,14 +23,14 @@ NOWHERE = sa.create_engine("postgresql+pg8000://baton_worker@203.0.113.1/baton")
 
 
 def test_the_account_comes_from_the_environment() -> None:
-    upstream = live(NOWHERE, ACCOUNT).upstream("nivoda", a_turn(1), lambda: 30.0)
+    upstream = build_ports(NOWHERE, ACCOUNT).upstream("nivoda", a_turn(1), lambda: 30.0)
 
     assert isinstance(upstream, Nivoda)
 
 
 @pytest.mark.parametrize("missing", sorted(ACCOUNT))
 def test_what_is_missing_is_named_and_nobody_tries_again(missing: str) -> None:
-    ports = live(NOWHERE, {name: value for name, value in ACCOUNT.items() if name != missing})
+    ports = build_ports(NOWHERE, {name: value for name, value in ACCOUNT.items() if name != missing})
 
     with pytest.raises(Permanent) as caught:
         ports.upstream("nivoda", a_turn(1), lambda: 30.0)
@@ -45,14 +45,14 @@ def test_what_is_missing_is_named_and_nobody_tries_again(missing: str) -> None:
 )
 def test_an_address_that_makes_no_sense_is_named(address: str) -> None:
     with pytest.raises(Permanent, match="BATON_NIVODA_BASE_URL") as caught:
-        live(NOWHERE, {**ACCOUNT, "BATON_NIVODA_BASE_URL": address}).upstream("nivoda", a_turn(1), lambda: 30.0)
+        build_ports(NOWHERE, {**ACCOUNT, "BATON_NIVODA_BASE_URL": address}).upstream("nivoda", a_turn(1), lambda: 30.0)
 
     assert "canary" not in caught.value.message
 
 
 def test_there_is_no_other_source() -> None:
     with pytest.raises(Permanent, match="no source elsewhere"):
-        live(NOWHERE, ACCOUNT).upstream("elsewhere", a_turn(1), lambda: 30.0)
+        build_ports(NOWHERE, ACCOUNT).upstream("elsewhere", a_turn(1), lambda: 30.0)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def secret_arn(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_the_account_may_be_a_secret_that_is_not_asked_for_at_every_page(secret_arn: str) -> None:
     env = {"BATON_NIVODA_BASE_URL": "https://upstream.example", "BATON_NIVODA_SECRET_ARN": secret_arn}
-    ports = live(NOWHERE, env)
+    ports = build_ports(NOWHERE, env)
     assert isinstance(ports.upstream("nivoda", a_turn(1), lambda: 30.0), Nivoda)
 
     boto3.client("secretsmanager").put_secret_value(SecretId=secret_arn, SecretString="{}")
@@ -80,4 +80,4 @@ def test_what_a_secret_lacks_is_named(secret_arn: str) -> None:
     env = {"BATON_NIVODA_BASE_URL": "https://upstream.example", "BATON_NIVODA_SECRET_ARN": secret_arn}
 
     with pytest.raises(Permanent, match="BATON_NIVODA_PASSWORD"):
-        live(NOWHERE, env).upstream("nivoda", a_turn(1), lambda: 30.0)
+        build_ports(NOWHERE, env).upstream("nivoda", a_turn(1), lambda: 30.0)

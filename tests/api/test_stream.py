@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.kernel.api import events
+from shared.kernel.api import stream
 from shared.kernel.clock import new_id
 from tests.support.door import Answer, Door, TenantHouse
 
@@ -165,7 +165,7 @@ def test_a_client_cut_at_any_byte_sees_every_line_once_and_the_last_one(
         raise AssertionError("never told that it has ended")
 
     assert [(line["n"], line["type"]) for line in browser.lines] == history(door, run_id)
-    assert browser.lines[-1]["type"] in events.TERMINAL
+    assert browser.lines[-1]["type"] in stream.TERMINAL
 
 
 def test_every_single_cut_of_one_answer(door: Door, tenant: TenantHouse) -> None:
@@ -181,7 +181,7 @@ def test_every_single_cut_of_one_answer(door: Door, tenant: TenantHouse) -> None
 
 
 def test_many_lines_come_in_several_answers(door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LARGEST_PAGE", 2)
+    monkeypatch.setattr(stream, "LARGEST_PAGE", 2)
     browser = Browser(door, tenant, a_finished_run(door, tenant))
 
     browser.connect()
@@ -214,8 +214,8 @@ def test_it_waits_for_a_line_only_as_long_as_asked_and_as_there_is_time(
     door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch, wait_s: int, left_ms: int, naps: int
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(events, "stopwatch", lambda: lambda: clock[0])
-    monkeypatch.setattr(events, "sleep_a_second", lambda: clock.__setitem__(0, clock[0] + 1))
+    monkeypatch.setattr(stream, "stopwatch", lambda: lambda: clock[0])
+    monkeypatch.setattr(stream, "sleep_a_second", lambda: clock.__setitem__(0, clock[0] + 1))
     run_id = door.start(tenant)
 
     answer = door.call(tenant.member, "GET", f"/runs/{run_id}/events", after=1, wait_s=wait_s, left_ms=left_ms)
@@ -227,7 +227,7 @@ def test_a_line_that_comes_while_it_waits_is_told_at_once(
     door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = door.start(tenant)
-    monkeypatch.setattr(events, "sleep_a_second", lambda: door.finish(run_id))
+    monkeypatch.setattr(stream, "sleep_a_second", lambda: door.finish(run_id))
 
     answer = door.call(tenant.member, "GET", f"/runs/{run_id}/events", after=1, wait_s=20)
 

@@ -20,8 +20,9 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
-from shared.kernel.model import Turn
+from shared.kernel.model import Turn, account_name
 from shared.kernel.settings import BadSettings, Settings
+from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports, Upstream
@@ -47,7 +48,7 @@ class NivodaAccount(Settings):
 
 
 class NivodaName(Strict):
-    """What a connection says of an account. Where the upstream is says the deployment: a tenant cannot send us elsewhere."""
+    """What a connection says of an account. Only the deployment says where the upstream is: a tenant cannot send us elsewhere."""
 
     username: str
 
@@ -56,14 +57,15 @@ class NivodaKey(Strict):
     password: Annotated[SecretStr, Field(min_length=1, max_length=1024)]
 
 
-def live(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
+def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
     """The account is read when a step first needs it: the tick, which asks no upstream, does without."""
     accounts = Accounts(engine, live_vault(env))
-    return Ports(upstream=partial(_upstream, env, SecretAccount(), accounts), store=PageStore(engine))
+    upstream = partial(_upstream, env, SecretAccount(), accounts)
+    return Ports(upstream=upstream, tokens=Tokens(engine), store=PageStore(engine))
 
 
 def kind(engine: sa.Engine) -> Kind:
-    return page_ingest(live(engine))
+    return page_ingest(build_ports(engine))
 
 
 def providers() -> list[Provider]:
@@ -72,8 +74,8 @@ def providers() -> list[Provider]:
 
 def nivoda_provider(env: Mapping[str, str] = os.environ) -> Provider:
     def check(account: Account, time_left_s: Callable[[], float]) -> str:
-        _connected(env, account, time_left_s).authenticate()
-        return "Nivoda lets this account in."
+        _connected(env, account, time_left_s, "nivoda").authenticate()
+        return "Connected."
 
     return Provider(name="nivoda", settings=NivodaName, secret=NivodaKey, check=check)
 
@@ -104,21 +106,23 @@ def _upstream(
     if source != "nivoda":
         raise Permanent(f"there is no source {source}", "unknown_source")
     connection = turn.params.get("connection")
+    gate = account_name(source, connection)
     if connection is not None:
         with _named_problems():
             account = accounts.of(turn.tenant_id, nivoda_provider(env), str(connection))
-        return _connected(env, account, time_left_s)
+        return _connected(env, account, time_left_s, gate)
     with _named_problems():
         place = NivodaPlace.from_env(env, PREFIX)
         found = own.read(place.secret_arn) if place.secret_arn else NivodaAccount.from_env(env, PREFIX)
-        return Nivoda(place.base_url, found.username, found.password.get_secret_value(), time_left_s=time_left_s)
+        password = found.password.get_secret_value()
+        return Nivoda(place.base_url, found.username, password, time_left_s=time_left_s, gate=gate)
 
 
-def _connected(env: Mapping[str, str], account: Account, time_left_s: Callable[[], float]) -> Nivoda:
+def _connected(env: Mapping[str, str], account: Account, time_left_s: Callable[[], float], gate: str) -> Nivoda:
     with _named_problems():
         base_url = NivodaPlace.from_env(env, PREFIX).base_url
         password = account.secret.password.get_secret_value()
-        return Nivoda(base_url, account.settings.username, password, time_left_s=time_left_s)
+        return Nivoda(base_url, account.settings.username, password, time_left_s=time_left_s, gate=gate)
 
 
 @contextmanager

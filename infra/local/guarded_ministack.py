@@ -1,0 +1,65 @@
+"""MiniStack behind the guard: it answers every host, every page and everybody, and it runs code. This lets nobody near it
+but clients with this cloud's access key, and for what needs none, pages that this cloud itself serves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from infra.local.origin_guard import credential, needs_credentials, refusal, same
+
+Scope = dict[str, Any]
+App = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) -> App:
+    """`checks_signatures`: the emulator enforces IAM, so it may see other keys too; it refuses what it does not know."""
+
+    async def ask(scope: Scope, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # nothing here speaks WebSocket
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if (why := _refused(scope)) is not None:
+            body = json.dumps({"__type": "AccessDenied", "message": f"Refused by Baton's local cloud: {why}."}).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+            return
+        await app(scope, receive, send)
+
+    def _refused(scope: Scope) -> str | None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if (why := refusal(headers, own_port=port)) is not None:
+            return why
+        if not needs_credentials(scope["method"], scope["path"], headers):
+            return None
+        key, token = credential(headers, scope["query_string"].decode("latin-1"))
+        if same(key, access_key) or same(token, access_key):
+            return None
+        is_root = not key or key == "test" or key.isdecimal()  # keys that the emulator takes for its owner's
+        if checks_signatures and not is_root:
+            return None
+        return "the access key is not this cloud's; `baton env` prints it"
+
+    return ask
+
+
+def main() -> None:
+    from ministack import app as emulator  # type: ignore[import-untyped] # noqa: PLC0415 - its environment is read when it is imported
+
+    emulator.app = guarded(
+        emulator.app,
+        port=int(os.environ["GATEWAY_PORT"]),
+        access_key=os.environ["AWS_ACCESS_KEY_ID"],
+        checks_signatures=bool(emulator.AUTH),
+    )
+    emulator.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Guards the local cloud's front: which requests its servers answer, whoever sends them."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.local.origin_guard import credential, needs_credentials, refusal
+
+OURS = {"host": "127.0.0.1:4566"}
+CONSOLE = "0123abcd.execute-api.localhost:4566"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:4566", "localhost:4566", CONSOLE, "localhost"])
+def test_a_client_that_calls_this_machine_by_its_name_is_answered(host: str) -> None:
+    assert refusal({"host": host}) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "evil.example:4566", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.7:4566",
+     "x.localhost", "evil.execute-api.localhost:4566", "[::1]:4566"],
+)  # fmt: skip
+def test_a_name_that_somebody_made_resolve_to_this_machine_is_refused(host: str) -> None:
+    assert refusal({"host": host}) is not None
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:8000", "http://localhost:4567", "null", "",
+                                    "https://127.0.0.1:4566", f"http://evil@{CONSOLE}", "http://127.0.0.1"])  # fmt: skip
+def test_a_page_of_another_origin_is_refused(origin: str) -> None:
+    assert refusal({**OURS, "origin": origin}, own_port=4566) is not None
+
+
+def test_the_console_may_ask_the_cloud_that_serves_it_and_nobody_else() -> None:
+    asked = {**OURS, "origin": f"http://{CONSOLE}", "sec-fetch-site": "cross-site"}
+
+    assert refusal(asked, own_port=4566) is None
+    assert refusal(asked, own_port=4567) is not None
+    assert refusal(asked) is not None  # a stand-in serves no page
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_picture_or_script_on_another_page_is_refused(site: str) -> None:
+    page = {**OURS, "sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    link = {**OURS, "sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    frame = {**link, "sec-fetch-dest": "iframe"}
+
+    assert refusal(page, own_port=4566) is not None
+    assert refusal(frame, own_port=4566) is not None
+    assert refusal(link, own_port=4566) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/", {}),
+        ("POST", "/", {"x-amz-target": "AmazonSQS.SendMessage"}),
+        ("POST", "/", {"x-amz-target": "AWSCognitoIdentityProviderService.AdminSetUserPassword"}),
+        ("POST", "/2015-03-31/functions", {}),
+        ("POST", "/_ministack/reset", {}),
+        ("GET", "/_ministack/sqs/messages", {}),
+        ("PUT", "/bucket/key", {}),
+        ("PUT", "/_ministack/cfn-response/x", {}),
+        ("GET", "/_aws/execute-api/0123abcd/$default/../../_ministack/reset", {}),
+        ("POST", "/api/v1/runs", {"host": CONSOLE, "x-amz-target": "AmazonSQS.SendMessage"}),
+        ("POST", "/_ministack/config", {"host": CONSOLE}),
+        ("POST", "/2015-03-31/functions", {"host": CONSOLE}),
+    ],
+)
+def test_whatever_can_read_or_change_the_cloud_needs_its_key(method: str, path: str, headers: dict[str, str]) -> None:
+    assert needs_credentials(method, path, {**OURS, **headers})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/_ministack/health", {}),
+        ("GET", "/us-east-1_abc/.well-known/jwks.json", {}),
+        ("POST", "/", {"x-amz-target": "AWSCognitoIdentityProviderService.InitiateAuth"}),
+        ("PUT", "/_ministack/cfn-response/0f8fad5b-d9cb-469f-a165-70867728950e", {}),
+        ("POST", "/api/v1/runs", {"host": CONSOLE}),
+        ("GET", "/console/now", {"host": CONSOLE}),
+        ("GET", "/_aws/execute-api/0123abcd/$default/health", {}),
+    ],
+)
+def test_what_needs_no_credentials_in_aws_needs_none_here(method: str, path: str, headers: dict[str, str]) -> None:
+    assert not needs_credentials(method, path, {**OURS, **headers})
+
+
+def test_the_key_is_found_where_clients_put_it() -> None:
+    signed = {
+        "authorization": "AWS4-HMAC-SHA256 Credential=KEY/20261116/us-east-1/sqs/aws4_request, SignedHeaders=host"
+    }
+
+    assert credential({**signed, "x-amz-security-token": "T"}, "") == ("KEY", "T")
+    assert credential({}, "X-Amz-Credential=KEY%2F20261116%2Fx&X-Amz-Security-Token=T") == ("KEY", "T")
+    assert credential({"authorization": "Bearer x"}, "a=b") == ("", "")
