@@ -81,7 +81,7 @@ def test_a_connection_is_made_seen_changed_checked_and_deleted(
     assert shown.json() | {"ready": True, "works": None, "settings": {"username": nivoda.username}} == shown.json()
     assert kept_secrets(vault) == {f"{STAGE_PREFIX}{acme.id}/{connection}": json.dumps({"password": nivoda.password})}
     checked = door.call(acme.admin, "POST", f"/connections/{connection}/check").json()
-    assert (checked["works"], checked["says"]) == (True, "Nivoda lets this account in.")
+    assert (checked["works"], checked["says"]) == (True, "Connected.")
 
     wrong = {"name": "main", "settings": {"username": nivoda.username}, "secret": {"password": "canary-wrong"}}
     assert door.call(acme.admin, "PUT", f"/connections/{connection}", wrong).status == 200
