@@ -67,16 +67,19 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
     """What a decision writes."""
     match decision:
         case Continue():
+            closing = decision.throttled
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.MOVED,
                 attempts=0,
                 cursor=decision.cursor,
-                delay_s=decision.after_s,
+                delay_s=decision.after_s if closing is None else closing.retry_after_s,
                 progress=True,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
+                closes_gate=None if closing is None else _closing(closing),
+                waits_for=None if closing is None else f"gate:{closing.gate}",
             )
         case Wait():
             return LaneChange(
@@ -117,16 +120,13 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
         case Permanent():
             return failed(turn, Problem(error.code, error.message))
         case Throttled():
-            closing = GateClosing(
-                key=error.gate, shared=error.shared, retry_after_s=error.retry_after_s, reason=redact(error.message)
-            )
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.THROTTLED,
                 attempts=turn.attempts,
                 delay_s=spread_s(error.retry_after_s, fraction),
                 problem=Problem("throttled", error.message),
-                closes_gate=closing,
+                closes_gate=_closing(error),
                 waits_for=f"gate:{error.gate}",
             )
         case Transient():
@@ -135,6 +135,12 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
         case _:
             problem = Problem("unexpected", f"{type(error).__name__}: {error}")
             return retried(turn, limits, problem, SURPRISE.delay_s(turn.attempts + 1, fraction))
+
+
+def _closing(error: Throttled) -> GateClosing:
+    return GateClosing(
+        key=error.gate, shared=error.shared, retry_after_s=error.retry_after_s, reason=redact(error.message)
+    )
 
 
 def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float) -> LaneChange:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from shared.kernel.baton import Baton
+from shared.kernel.errors import Throttled
 from shared.kernel.redact import redact
 
 Json = Mapping[str, Any]
@@ -232,13 +233,14 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continue:
-    """Progress was made; there is more to do."""
+    """Progress was made; there is more to do. `throttled`: until the upstream, which now asks to wait, opens again."""
 
     cursor: Json
     after_s: float = 0
     effects: Sequence[Effect] = ()
     rows: int = 0
     lanes: Sequence[NewLane] = ()
+    throttled: Throttled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ def product_side(place: Place, pages: Sequence[Sequence[Item]]) -> Side:
         fixed = {"run_id": run_id, "tenant_id": TENANT}
 
         def write(number: int, page: Sequence[Item]) -> None:
-            effect, _ = store.upsert_page("nivoda", page)
+            effect = store.upsert_page("nivoda", page)
             connection.before_next(db.SET_TENANT, str(TENANT))
             line.run(UPSERT, {**fixed, "seq": number, **effect.params})
 
