@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from pydantic import ValidationError
-
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Refused, Throttled, Transient
+from shared.kernel.errors import Permanent, Throttled, Transient
 from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Run, Turn, Wait, account_name
+from shared.kernel.params import parse, with_connection
 from shared.kernel.ports import Tx
 from shared.kernel.tokens import BEING_FETCHED_S, TokenRefused
 from shared.page_ingest import decide, store
@@ -36,16 +35,8 @@ CONSOLIDATE_BATCH = 1_000
 
 def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
     """A run begins with the lane that divides the price range."""
-    try:
-        wanted = IngestParams.model_validate(dict(params))
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
-        raise Refused("bad_params", problems) from None
-    if wanted.connection is not None:
-        connection = tx.find_connection(tenant_id, wanted.source, wanted.connection)
-        if connection is None:
-            raise Refused("unknown_connection", f"connection: there is none of this id or name to {wanted.source}.")
-        wanted = wanted.model_copy(update={"connection": str(connection)})
+    wanted = parse(IngestParams, params)
+    wanted = with_connection(tx, tenant_id, wanted, wanted.source)
     plan = NewLane(key="plan", cursor=PlanCursor(todo=[(wanted.low, wanted.high)]).to_json())
     return NewRun(
         params=wanted.model_dump(mode="json", exclude_none=True), lanes=[plan], time_limit_s=wanted.time_limit_s,

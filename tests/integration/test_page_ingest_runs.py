@@ -669,6 +669,24 @@ def test_a_step_reads_some_pages_and_writes_them_at_once(shop: IngestRig) -> Non
     assert len(shop.seen(run_id)) == lane["cursor"]["offset"] == 50 + (decide.PAGES_PER_STEP - 1) * 47
 
 
+def test_pages_before_a_429_are_kept_and_the_gate_closes_for_everybody(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.misbehave("throttle", on=["page"], after=3, budget=1, retry_after="300")
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["cursor"]["pages"], lane["waits_for"]) == (1, 3, "gate:nivoda")
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"]
+    assert [(row["key"], row["state"]) for row in shop.rows("select key, state from gate")] == [("nivoda", "closed")]
+    calls = shop.standin.calls.total()
+    shop.pass_time(290)
+    assert shop.standin.calls.total() == calls
+    assert shop.finish(run_id) == "succeeded complete"
+
+
 def test_pages_before_a_failure_are_kept(shop: IngestRig) -> None:
     run_id = shop.start(partition_records=5_000)
     while not shop.lanes(run_id):
