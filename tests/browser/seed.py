@@ -386,7 +386,7 @@ def _around(seed: Seed, people: Sequence[str], seeded: Seeded) -> None:
     for place, why in enumerate(whys):
         seed.add("repair", lane_id=lanes[place * 7]["id"], why=why, at=seed.ago(minutes=4 + place * 37))
     for place, (name, works, says) in enumerate((
-        ("main", True, "Nivoda lets this account in."),
+        ("main", True, "Connected."),
         ("partner", False, "Nivoda refuses the password of feed@partner.example."),
         ("trial", None, None),
     )):  # fmt: skip
