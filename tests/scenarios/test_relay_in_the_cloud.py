@@ -145,7 +145,7 @@ def test_a_dead_letter_is_noted_on_its_lane(scene: Scene) -> None:
 def test_functions_enter_the_database_as_the_workers_role(scene: Scene) -> None:
     environment: Json = environment_of(scene.address, "page_ingest")
 
-    assert "baton_worker@" in environment["DATABASE_URL"]
+    assert "baton_worker:" in environment["DATABASE_URL"]
     assert "postgres@" not in json.dumps(environment)
 
 
