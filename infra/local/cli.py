@@ -261,7 +261,9 @@ def _read(path: Path) -> str:
         text = path.read_text()
         json.loads(text)
     except OSError as error:
-        raise CloudError(f"can't read {path}: {error.strerror}. The folder events/ has an event for every function") from None
+        raise CloudError(
+            f"can't read {path}: {error.strerror}. The folder events/ has an event for every function"
+        ) from None
     except ValueError as error:
         raise CloudError(f"{path} is not valid JSON: {error}") from None
     return text
@@ -324,7 +326,9 @@ def _nobody_reads() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton", description="Run Baton on this machine, and use it here or in AWS.")
-    parser.add_argument("--home", type=_folder, default=HOME, help="folder of the local cloud's state (default: .local/cloud)")
+    parser.add_argument(
+        "--home", type=_folder, default=HOME, help="folder of the local cloud's state (default: .local/cloud)"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
@@ -396,7 +400,12 @@ def _add_user_arguments(made: argparse.ArgumentParser) -> None:
 
 
 def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:
-    parser.add_argument("--stones", type=int, default=stones, help=f"number of records in the stand-in's catalogue (default: {stones:,})")
+    parser.add_argument(
+        "--stones",
+        type=int,
+        default=stones,
+        help=f"number of records in the stand-in's catalogue (default: {stones:,})",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the stand-in's catalogue")
 
 

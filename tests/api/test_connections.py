@@ -307,8 +307,8 @@ def test_a_run_uses_the_connection_that_it_names_by_id_or_name(
 
         assert error_of(door, run_id) is None
         assert door.lane(run_id)["key"].startswith("part:")  # the plan is made
-    accounts = door.sql("select source from upstream where tenant_id = :t", t=acme.id)
-    assert [row["source"] for row in accounts] == [f"nivoda:{connection}"]
+    accounts = door.sql("select account from account_token where tenant_id = :t", t=acme.id)
+    assert [row["account"] for row in accounts] == [f"nivoda:{connection}"]
 
 
 def test_without_a_connection_the_deployments_own_account_is_asked_for(
