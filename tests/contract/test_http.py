@@ -99,10 +99,10 @@ def pool() -> Iterator[urllib3.PoolManager]:
 OK = b"HTTP/1.1 200 OK\r\n"
 DRIPS = {
     "the status line": drip(b"HTTP/1.1 20", b"0"),
-    "headers": drip(OK, b"x-a: b\r\n"),
+    "headers": drip(OK, b"x-a: b\r\n", 0.05),
     "one header": drip(OK + b"x-a: ", b"b"),
     "100 Continue": drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "headers of 100 Continue": drip(b"HTTP/1.1 100 Continue\r\n", b"x-a: b\r\n"),
+    "headers of 100 Continue": drip(b"HTTP/1.1 100 Continue\r\n", b"x-a: b\r\n", 0.05),
     "the body": drip(OK + b"content-length: 100000\r\n\r\n", b"x"),
     "the body without an end": drip(OK + b"\r\n", b"x"),
     "chunks": drip(OK + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
@@ -183,6 +183,7 @@ def test_a_packed_answer_is_unpacked(pool: urllib3.PoolManager) -> None:
         b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" + plain(b"x"),
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
     ],
+    ids=["cut", "with more behind it", "not packed", "packed otherwise", "early hints", "another protocol"],
 )
 def test_what_is_not_what_it_says_is_a_bad_answer(answer: bytes, pool: urllib3.PoolManager) -> None:
     with a_server(say(answer)) as base_url, pytest.raises(Transient) as caught:
