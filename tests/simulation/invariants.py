@@ -305,6 +305,11 @@ class Invariants:
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)
 
+    def made(self, key: str, *, by_a_zombie: bool) -> None:
+        world, (run_id, _) = self.world, self.made_for[key]
+        excused = by_a_zombie or key in world.zombie_things or run_id in world.one_asset
+        require(excused or key not in world.things, "I7 nothing is made twice", key)
+
     def removed(self, key: str) -> None:
         """Clean-up is for what an ended try has left; what the present try made is in use."""
         run_id, epoch = self.made_for[key]

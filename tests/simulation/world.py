@@ -327,6 +327,7 @@ class World:
     def create(self, key: str) -> str:
         def effect() -> str:
             self.made[key] += 1
+            self.invariants.made(key, by_a_zombie=self._alive().stalled)
             if self._alive().stalled:
                 self.zombie_things.add(key)  # made by a process that outlived its lease, as Lambda's cannot
             self.things[key] = f"thing-{key}"
