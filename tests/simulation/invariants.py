@@ -447,9 +447,7 @@ class Invariants:
         kept = [seq for seq in range(lane.seq) if self._is_kept("step", self.step_at[lane.id].get(seq))]
         complete = seqs[len(seqs) - len(kept) :] == kept and len(set(seqs)) == len(seqs)
         require(complete, "I2 the ledger has no gap and no double", lane.key, seqs, kept)
-        counted = sorted(self.world.store.tally_of(lane.run_id, lane.key))  # type: ignore[attr-defined]
-        expected = [(lane.tenant_id, n) for n in range(lane.cursor.get("n", 0))]
-        require(counted == expected, "I1 every row once, and of its tenant", lane.key, counted, expected)
+        self._check_rows(lane)
         if lane.seq != before.seq + 1 or lane.epoch != before.epoch:
             return
         outcome = next(outcome for _, seq, outcome in steps if seq == before.seq)
@@ -466,6 +464,12 @@ class Invariants:
                 require(lane.cursor == before.cursor, "a retry keeps its place", lane.key)
         if commit is not None:
             self._check_written(before, lane, commit)
+
+    def _check_rows(self, lane: SimpleNamespace) -> None:
+        """The tally's own: its cursor says how many rows there are."""
+        counted = sorted(self.world.store.tally_of(lane.run_id, lane.key))  # type: ignore[attr-defined]
+        expected = [(lane.tenant_id, n) for n in range(lane.cursor.get("n", 0))]
+        require(counted == expected, "I1 every row once, and of its tenant", lane.key, counted, expected)
 
     def _is_kept(self, table: str, at: datetime | None) -> bool:
         """Whether no sweep may have taken it."""
