@@ -52,7 +52,7 @@ down: $(READY) ## end the local cloud
 test: $(READY) $(CHROMIUM) ## the tests; ARGS="-k gate -x" goes to pytest
 	$(RUN) -m pytest -n 2 --dist worksteal $(ARGS)
 
-kind: $(READY) ## NAME=water_meter: a new kind of work from docs/example-kind, joined everywhere (docs/kinds.md)
+kind: $(READY) ## NAME=water_meter: create a kind of work from docs/example-kind and register it (docs/kinds.md)
 	@$(RUN) -m infra.new_kind '$(NAME)'
 
 # Once: without a Chromium the browser tests say what to do, and everything else is tested all the same.

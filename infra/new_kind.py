@@ -1,4 +1,4 @@
-"""`make kind NAME=water_meter`: a new kind of work, from the example in docs/example-kind, joined everywhere it must stand.
+"""`make kind NAME=water_meter`: a new kind of work from docs/example-kind, registered wherever a kind is named.
 
 Everything is worked out before anything is written: a name that cannot be used, or a file that no longer looks as expected,
 is refused and changes nothing. What each file is for: docs/kinds.md.
