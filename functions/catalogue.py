@@ -1,22 +1,37 @@
-"""Every kind of work by name. A kind joins by one line here, built with its ports on the process's engine."""
+"""Every kind of work by name. A kind joins by one line here; it is imported when it is first needed.
+
+By convention `shared/<kind>/build.py` has `kind(engine)`, which builds it with its real ports, and `providers()`, the
+upstreams that a tenant may have an account of its own at.
+"""
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
+from typing import Any
+
 import sqlalchemy as sa
 
-from shared.kernel.catalogue import Catalogue
+from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.connections import Provider
-from shared.page_ingest.live import live as live_page_ingest
-from shared.page_ingest.live import nivoda_provider
-from shared.page_ingest.steps import page_ingest
+
+KINDS = (
+    "page_ingest",
+)  # fmt: skip
 
 
 def all_kinds(engine: sa.Engine) -> Catalogue:
-    return Catalogue(
-        page_ingest(live_page_ingest(engine)),
-    )
+    return Catalogue(**{name: partial(one_kind, name, engine) for name in KINDS})
+
+
+def one_kind(name: str, engine: sa.Engine) -> Kind:
+    kind: Kind = _joins(name).kind(engine)
+    return kind
 
 
 def all_providers() -> list[Provider]:
-    """Every upstream that a tenant may have an account of its own at."""
-    return [nivoda_provider()]
+    return [provider for name in KINDS for provider in _joins(name).providers()]
+
+
+def _joins(name: str) -> Any:
+    return import_module(f"shared.{name}.build")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from functions.catalogue import all_kinds
 from shared.kernel.intake import intake_handler
-from shared.kernel.live import live_ports
+from shared.kernel.live import live_engine, live_ports
 
-handler = intake_handler(live_ports(), os.environ.get("BATON_BUCKET"))
+engine = live_engine()
+handler = intake_handler(live_ports(engine=engine), os.environ.get("BATON_BUCKET"), all_kinds(engine))

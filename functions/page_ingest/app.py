@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functions.catalogue import all_kinds
 from shared.kernel.entry import step_handler
 from shared.kernel.live import live_engine, live_ports
-from shared.page_ingest.live import live
-from shared.page_ingest.steps import page_ingest
 
 engine = live_engine()
-handler = step_handler(page_ingest(live(engine)), live_ports(engine=engine))
+kinds = all_kinds(engine)
+handler = step_handler(kinds["page_ingest"], live_ports(engine=engine), kinds)

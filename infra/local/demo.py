@@ -18,8 +18,8 @@ from infra.local.cloud import Cloud, throwaway_home
 from infra.local.deploy import STACK
 from infra.local.progress import View, label, view, watch
 from infra.local.runs import Progress, Runs
-from infra.local.standins.nivoda_catalogue import Stone
 from infra.local.standins.nivoda_faults import Operation
+from infra.local.standins.nivoda_stones import Stone
 from infra.local.supervise import signals_end_it
 from shared.kernel.clock import stopwatch
 
@@ -160,7 +160,7 @@ def _verdict(
     table.add_row("rows", f"{figures['rows']:,} in {partitions} partitions; {len(wrong)} differ from the catalogue")
     table.add_row("pages", f"{figures['pages']:,} in {figures['steps']:,} steps of the function")
     table.add_row("killed", f"{story.killed} process with -9, in the middle of a page; {_taken_over(story)}")
-    table.add_row("mended", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
+    table.add_row("repaired", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
     table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to set up")
     console.print()
     console.print(table)

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
-from uuid import UUID
 
 from shared.kernel.decide import Limits, all_or_nothing
 from shared.kernel.errors import Refused
 from shared.kernel.model import (
+    Already,
     Cancel,
     Decision,
+    Effect,
     Ending,
     Json,
     Lane,
+    Looks,
     NewLane,
     NewRun,
     RemoteCall,
     Run,
     Settlement,
+    Signal,
+    Start,
+    Starting,
     Turn,
 )
-from shared.kernel.ports import Tx
+from shared.kernel.ports import Row, Tx
 
 
 class Outside(Protocol):
@@ -38,8 +43,18 @@ class Outside(Protocol):
         call: Callable[[str], str],
         look: Callable[[str], str | None],
         leaves_asset: bool = False,
+        looks: Looks = Looks(),  # noqa: B008 - frozen
     ) -> str:
-        """Make a call that must not happen twice; answers its remote id. Both get the stable key."""
+        """Make a call that must not happen twice; answers its remote id. Both get the stable key.
+
+        Raises `Later` between two looks for the trace of a call whose answer was lost.
+        """
+
+    def write(self, effect: Effect) -> list[Row]:
+        """Write before the commit, only if this turn is still ours; else `Overtaken`.
+
+        For what must be seen or reserved while the step works. It is not taken back if the step fails.
+        """
 
     def assets(self) -> list[RemoteCall]:
         """What the run had left outside when this lane was created: the work of a clean-up lane."""
@@ -48,7 +63,7 @@ class Outside(Protocol):
         """Note that an asset is gone."""
 
 
-def _start_nothing(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:  # noqa: ARG001 - the shape of a start
+def _start_nothing(tx: Tx, starting: Starting) -> NewRun | Already:  # noqa: ARG001 - the shape of a start
     raise Refused("cannot_start", "this kind of work cannot be started")
 
 
@@ -60,7 +75,7 @@ def _no_gates(turn: Turn) -> Sequence[str]:  # noqa: ARG001 - the shape of gates
     return ()
 
 
-def _nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
+def nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
     return ()
 
 
@@ -70,23 +85,45 @@ class Kind:
 
     name: str
     take_step: Callable[[Turn, Outside], Decision]
-    start: Callable[[Tx, UUID, Json], NewRun] = _start_nothing
+    # Runs inside the transaction that creates the run: it may read, write rows under the run's id, or answer `Already`.
+    start: Callable[[Tx, Starting], NewRun | Already] = _start_nothing
     settle: Callable[[Run, Sequence[Lane]], Settlement] = all_or_nothing
-    on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = _nothing_left
+    on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
-    clean: Callable[[RemoteCall], None] | None = None
+    # Removes what a run left outside; gets the run's parameters and the seconds that are left.
+    clean: Callable[[RemoteCall, Json, Callable[[], float]], None] | None = None
     # At most so many of the kind's own rows of a run past its retention; answers how many went. Asked until fewer go.
     prune: Callable[[Tx, Run, int], int] | None = None
+    # What it reacts to, by the signal's name or a prefix that ends in `*`. Heard once each, in the tenant's transaction.
+    listens: Mapping[str, Callable[[Tx, Signal], Sequence[Start]]] = field(default_factory=dict)
+    # Prefixes of the signals that it says beside `<name>.`; nobody outside may use any of them.
+    says: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
+    # How many runs a tenant may have open at once; None: as the tenant's row says.
+    most_open_runs: int | None = None
+
+    @property
+    def own_signals(self) -> tuple[str, ...]:
+        return (f"{self.name}.", *self.says)
 
 
 class Catalogue(Mapping[str, Kind]):
-    def __init__(self, *kinds: Kind) -> None:
-        self._kinds = {kind.name: kind for kind in kinds}
+    """Kinds by name. One that is given as a function is built when it is first asked for: a cold start imports no more
+    than it uses."""
+
+    def __init__(self, *kinds: Kind, **later: Callable[[], Kind]) -> None:
+        self._kinds: dict[str, Kind | Callable[[], Kind]] = {kind.name: kind for kind in kinds}
+        self._kinds.update(later)
 
     def __getitem__(self, name: str) -> Kind:
-        return self._kinds[name]
+        kind = self._kinds[name]
+        if not isinstance(kind, Kind):
+            kind = self._kinds[name] = kind()
+        return kind
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kinds
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)

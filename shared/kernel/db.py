@@ -24,6 +24,8 @@ TLS_MODES = frozenset({"require", "verify-ca", "verify-full"})
 
 # 57P01-57P03: the server stops, crashed, or is still starting. 40001, 40P01: the loser of a race may try again.
 SHUTDOWNS = frozenset({"57P01", "57P02", "57P03"})
+# A failover left us with a server that only reads.
+READ_ONLY = "25006"
 CONFLICTS = frozenset({"40001", "40P01"})
 # Gave up: waiting for a lock (55P03), at its statement_timeout (57014), or for want of a free connection (53300).
 GIVEN_UP = frozenset({"55P03", "57014", "53300"})
@@ -130,14 +132,22 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Whether the connection is gone (or could not be made): nothing is known of the statement's fate."""
+    """Whether the connection is gone or of no more use (or could not be made): ask again on a new one.
+
+    Nothing is known of the statement's fate, unless the server `only_reads`.
+    """
     origin = _origin(error)
     if isinstance(origin, OSError):
         return True
     if isinstance(origin, InterfaceError) and str(origin).startswith(LOST):
         return True
     state = sqlstate(error) or ""
-    return state in SHUTDOWNS or state.startswith("08")
+    return state in SHUTDOWNS or state.startswith("08") or state == READ_ONLY
+
+
+def only_reads(error: BaseException) -> bool:
+    """Whether the server refused to write, and so did nothing: another one writes now."""
+    return sqlstate(error) == READ_ONLY
 
 
 def again_if_disconnected(read: Callable[[], T]) -> T:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from shared.kernel.errors import Permanent, Throttled, Transient
+from shared.kernel.errors import Later, Permanent, Throttled, Transient
 from shared.kernel.model import (
     Cancel,
     Continue,
@@ -38,6 +39,9 @@ PROMOTE_BEFORE = timedelta(seconds=120)
 FIRST_RESEND = timedelta(minutes=3)
 LONGEST_RESEND = timedelta(minutes=30)
 PATIENT_RESENDS = 4
+# What a kind or an upstream may ask for. A time further off could be beyond what can be counted with, or a slip.
+LONGEST_S = 10 * 366 * 86_400
+LONGEST_RETRY_AFTER_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +71,21 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
     """What a decision writes."""
     match decision:
         case Continue():
+            # The upstream asked to wait in the middle of a step: what was done counts, and its gate closes with it.
+            closing = None if decision.throttled is None else _closing(decision.throttled, TRANSIENT.first_s)
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.MOVED,
                 attempts=0,
                 cursor=decision.cursor,
-                delay_s=decision.after_s,
-                progress=True,
+                delay_s=bounded_s(decision.after_s if closing is None else closing.retry_after_s),
+                spent=-turn.steps if decision.renews else 1,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
+                says=decision.says,
+                closes_gate=closing,
+                waits_for=None if closing is None else f"gate:{closing.key}",
             )
         case Wait():
             return LaneChange(
@@ -84,7 +93,7 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 outcome=StepOutcome.WAITED,
                 attempts=turn.attempts,
                 cursor=decision.cursor,
-                delay_s=decision.after_s,
+                delay_s=bounded_s(decision.after_s),
                 waits_for=decision.waits_for,
             )
         case Finish():
@@ -93,10 +102,11 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 outcome=StepOutcome.DONE,
                 attempts=0,
                 cursor=decision.cursor,
-                progress=True,
+                spent=1,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
+                says=decision.says,
             )
         case Fail():
             return failed(turn, decision.problem)
@@ -111,41 +121,69 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
             assert_never(decision)
 
 
+def bounded_s(seconds: float) -> float:
+    """A delay or a time limit as it may be stored: at least zero, at most ten years."""
+    if math.isnan(seconds):
+        raise ValueError("a delay or a time limit must be a number of seconds, not NaN")
+    return min(max(seconds, 0), LONGEST_S)
+
+
+def _asked_s(retry_after_s: float | None, otherwise: float) -> float:
+    """What an upstream asks for, within a day: after that it is asked again. What is no number is no wish."""
+    if retry_after_s is None or not math.isfinite(retry_after_s):
+        return otherwise
+    return min(max(retry_after_s, 0.0), LONGEST_RETRY_AFTER_S)
+
+
 def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) -> LaneChange:
     """What a failure writes: it is a decision like any other."""
     match error:
         case Permanent():
             return failed(turn, Problem(error.code, error.message))
         case Throttled():
-            closing = GateClosing(
-                key=error.gate, shared=error.shared, retry_after_s=error.retry_after_s, reason=redact(error.message)
-            )
+            closing = _closing(error, limits.backoff.delay_s(1, fraction))
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.THROTTLED,
                 attempts=turn.attempts,
-                delay_s=spread_s(error.retry_after_s, fraction),
+                delay_s=spread_s(closing.retry_after_s, fraction),
                 problem=Problem("throttled", error.message),
                 closes_gate=closing,
                 waits_for=f"gate:{error.gate}",
             )
+        case Later():
+            return LaneChange(
+                status=LaneStatus.ACTIVE,
+                outcome=StepOutcome.WAITED,
+                attempts=turn.attempts,
+                delay_s=bounded_s(error.after_s),
+                probe_undecided=True,
+                waits_for=error.waits_for,
+            )
         case Transient():
             delay = limits.backoff.delay_s(turn.attempts + 1, fraction)
-            return retried(turn, limits, Problem(error.code, error.message), max(delay, error.retry_after_s or 0))
+            return retried(
+                turn, limits, Problem(error.code, error.message), max(delay, _asked_s(error.retry_after_s, 0))
+            )
         case _:
             problem = Problem("unexpected", f"{type(error).__name__}: {error}")
             return retried(turn, limits, problem, SURPRISE.delay_s(turn.attempts + 1, fraction))
 
 
+def _closing(error: Throttled, otherwise_s: float) -> GateClosing:
+    wait_s = _asked_s(error.retry_after_s, otherwise_s)
+    return GateClosing(key=error.gate, shared=error.shared, retry_after_s=wait_s, reason=redact(error.message))
+
+
 def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float) -> LaneChange:
     """The same cursor later, or the end of the lane's patience."""
     if turn.attempts + 1 >= limits.max_attempts:
-        return failed(turn, problem)
+        return replace(failed(turn, problem), probe_undecided=True)  # the lane gives up; no upstream has answered
     return LaneChange(
         status=LaneStatus.ACTIVE,
         outcome=StepOutcome.RETRIED,
         attempts=turn.attempts + 1,
-        delay_s=delay_s,
+        delay_s=bounded_s(delay_s),
         problem=problem,
     )
 
@@ -154,8 +192,8 @@ def failed(turn: Turn, problem: Problem) -> LaneChange:
     return LaneChange(status=LaneStatus.FAILED, outcome=StepOutcome.FAILED, attempts=turn.attempts, problem=problem)
 
 
-def judge(lane: LaneFacts) -> Judgement:
-    """What the tick does about a lane. Earlier rules win."""
+def judge(lane: LaneFacts, *, backlog: bool = False) -> Judgement:
+    """What the tick does about a lane. Earlier rules win. In a backlog, copies are sent ever more seldom."""
     now = lane.now
     if lane.run_paused and lane.cancel_at is None:
         return _leave(lane, Verdict.PARKED, None)
@@ -164,6 +202,8 @@ def judge(lane: LaneFacts) -> Judgement:
     if lane.lease_until is not None:
         # The lease is longer than a function may run: whoever held it is dead, and its message blocks its group.
         return _send(lane, Verdict.LEASE_RAN_OUT, resend_no=lane.resend_no + 1, resends=lane.resends)
+    if _waits_in_vain(lane):
+        return _send(lane, Verdict.EXPIRED, resend_no=lane.resend_no + 1, resends=lane.resends)
     if lane.sent_at is None and lane.next_due_at - PROMOTE_BEFORE > now:
         return _leave(lane, Verdict.LATER, lane.next_due_at - PROMOTE_BEFORE)
     if lane.sent_at is None and lane.next_due_at > now:
@@ -171,27 +211,51 @@ def judge(lane: LaneFacts) -> Judgement:
     if lane.sent_at is None:
         # Overdue: a send failed, perhaps after it was accepted, perhaps of a process that died with its message in hand.
         return _send(lane, Verdict.UNSENT, resend_no=lane.resend_no + 1, resends=lane.resends)
-    patience_ends = max(lane.next_due_at, lane.sent_at) + resend_interval(lane.resends)
+    patience_ends = max(lane.next_due_at, lane.sent_at) + resend_interval(lane.resends if backlog else 0)
     if patience_ends > now:
-        return _leave(lane, Verdict.WAITING, patience_ends)
+        # Patience may end with the backlog: it is not slept through.
+        return _leave(lane, Verdict.WAITING, min(patience_ends, max(lane.next_due_at, now) + FIRST_RESEND))
     return _send(lane, Verdict.UNCLAIMED, resend_no=lane.resend_no + 1, resends=lane.resends + 1)
 
 
 def resend_interval(resends: int) -> timedelta:
-    """How long a sent baton may stay unclaimed: a long backlog must not be multiplied."""
+    """How long a sent baton may stay unclaimed in a backlog, which must not be multiplied."""
     doublings = max(0, min(resends, 20) - PATIENT_RESENDS)
     return min(LONGEST_RESEND, FIRST_RESEND * (1 << doublings))
 
 
+def _waits_in_vain(lane: LaneFacts) -> bool:
+    """Whether its own deadline has come before its turn. A canceled lane has no deadline any more."""
+    return lane.deadline_at is not None and lane.deadline_at <= lane.now < lane.next_due_at and lane.cancel_at is None
+
+
 def _leave(lane: LaneFacts, verdict: Verdict, check_at: datetime | None) -> Judgement:
+    if check_at is not None and verdict is not Verdict.BUSY:
+        check_at = _by_its_deadline(lane, check_at)
     return Judgement(
         verdict=verdict, lane=lane, resend_no=lane.resend_no, resends=lane.resends, send=False, check_at=check_at
     )
 
 
 def _send(lane: LaneFacts, verdict: Verdict, *, resend_no: int, resends: int) -> Judgement:
-    check_at = max(lane.next_due_at, lane.now) + resend_interval(resends)
-    return Judgement(verdict=verdict, lane=lane, resend_no=resend_no, resends=resends, send=True, check_at=check_at)
+    due_now = _waits_in_vain(lane)
+    due_at = lane.now if due_now else max(lane.next_due_at, lane.now)
+    return Judgement(
+        verdict=verdict,
+        lane=lane,
+        resend_no=resend_no,
+        resends=resends,
+        send=True,
+        due_now=due_now,
+        check_at=_by_its_deadline(lane, due_at + FIRST_RESEND),
+    )
+
+
+def _by_its_deadline(lane: LaneFacts, check_at: datetime) -> datetime:
+    deadline_at = lane.deadline_at
+    if deadline_at is None or not lane.now < deadline_at < lane.next_due_at or lane.cancel_at is not None:
+        return check_at
+    return min(check_at, deadline_at)
 
 
 def settlement(run: Run, lanes: Sequence[Lane], verdict: Settlement) -> Settlement:

@@ -15,11 +15,15 @@ from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueError
 
 
-def deliver(ports: Ports, dues: Sequence[Due]) -> None:
-    """Send what is due within the queue's reach. The rows say `sent` already; what fails is made unsent again."""
+def deliver(ports: Ports, dues: Sequence[Due]) -> list[Due]:
+    """Send what is due within the queue's reach. The rows say `sent` already; what fails is made unsent again.
+
+    Answers what was not taken.
+    """
     missed = _send(ports, dues)
     if missed:
         _note(ports.store.mark_unsent, missed)
+    return missed
 
 
 def deliver_unsent(ports: Ports, dues: Sequence[Due]) -> None:
@@ -63,6 +67,10 @@ def _try_send(ports: Ports, queue: str, outgoing: Sequence[Outgoing]) -> Sequenc
         return ports.queue.send(queue, outgoing)
     except QueueError as error:
         logger.warning("the queue took nothing", extra={"queue": queue, "error": str(error)})
+        return range(len(outgoing))
+    except Exception:
+        # The rows are committed: whatever is wrong with this queue, what the others take must not suffer for it.
+        logger.exception("the queue could not be used", extra={"queue": queue})
         return range(len(outgoing))
 
 

@@ -5,7 +5,7 @@ On the way of every step its own execution costs more than the relay's whole Pyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, cast
 from uuid import UUID
@@ -22,12 +22,18 @@ NUMBERED = PGDialect_pg8000(paramstyle="numeric_dollar")  # type: ignore[no-unty
 
 
 class Line:
-    """A driver connection on loan from the pool; each call is one statement and one flight."""
+    """A driver connection on loan from the pool; each call is one statement and one flight.
 
-    __slots__ = ("_driver",)
+    The first one may find that its server is gone or writes no more; `renew` then answers another connection, or None.
+    """
 
-    def __init__(self, connection: driver.Connection) -> None:
+    __slots__ = ("_driver", "_renew")
+
+    def __init__(
+        self, connection: driver.Connection, renew: Callable[[Exception], driver.Connection | None] | None = None
+    ) -> None:
         self._driver = connection
+        self._renew = renew
 
     def run(self, statement: sa.TextClause, params: Row) -> int:
         return int(self._execute(statement, params).row_count)
@@ -56,22 +62,39 @@ class Line:
     def _execute(self, statement: sa.TextClause, params: Row, *, often: bool = False) -> Any:
         text, names = _positional(statement)
         values = [params[name] for name in names]
-        return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
+        renew, self._renew = self._renew, None
+        try:
+            return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
+        except Exception as error:
+            another = None if renew is None else renew(error)
+            if another is None:
+                raise
+            self._driver = another
+        return self._driver.execute_unnamed(text, values)
 
 
 class _Loan:
     """A pooled connection for as long as a `with` lasts. No generator: this is entered twice in every step."""
 
-    __slots__ = ("_commits", "_connection", "_loan", "_owner", "_tenant")
+    __slots__ = ("_commits", "_connection", "_engine", "_loan", "_owner", "_tenant")
 
     def __init__(self, engine: sa.Engine, tenant: UUID | None, owner: str | None, *, commits: bool) -> None:
-        self._loan = engine.raw_connection()
-        self._connection = cast("driver.Connection", self._loan.dbapi_connection)
+        self._engine = engine
         self._tenant = tenant
         self._owner = owner
         self._commits = commits
+        self._borrow()
 
     def __enter__(self) -> Line:
+        self._prepare()
+        return Line(self._connection, self._renew)
+
+    def _borrow(self) -> None:
+        loan = self._engine.raw_connection()
+        self._loan: sa.PoolProxiedConnection | None = loan
+        self._connection = cast("driver.Connection", loan.dbapi_connection)
+
+    def _prepare(self) -> None:
         self._connection.autocommit = not self._commits
         try:
             if self._owner is not None:
@@ -79,9 +102,17 @@ class _Loan:
             elif self._tenant is not None:
                 self._connection.before_next(db.SET_TENANT, str(self._tenant))
         except BaseException:
-            self._loan.close()  # nobody leaves what he could not enter: the one connection would stay on loan
+            self._return(None)  # nobody leaves what he could not enter: the one connection would stay on loan
             raise
-        return Line(self._connection)
+
+    def _renew(self, error: Exception) -> driver.Connection | None:
+        """Another connection where the statement surely left nothing: a transaction just begun is gone with its server."""
+        if not (db.is_disconnect(error) if self._commits else db.only_reads(error)):
+            return None
+        self._return(error)
+        self._borrow()
+        self._prepare()
+        return self._connection
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
@@ -91,9 +122,15 @@ class _Loan:
             error = failed
             raise
         finally:
-            if error is not None and (self._connection.closed or db.is_disconnect(error)):
-                self._loan.invalidate(error)
-            self._loan.close()  # the pool rolls back what is open and leaves autocommit
+            self._return(error)
+
+    def _return(self, error: BaseException | None) -> None:
+        if self._loan is None:
+            return  # the connection in its place could not be had
+        if error is not None and (self._connection.closed or db.is_disconnect(error)):
+            self._loan.invalidate(error)
+        self._loan.close()  # the pool rolls back what is open and leaves autocommit
+        self._loan = None
 
 
 def alone(engine: sa.Engine, tenant: UUID | None = None, owner: str | None = None) -> _Loan:

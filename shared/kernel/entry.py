@@ -16,6 +16,7 @@ from shared.kernel.metrics import Metric
 from shared.kernel.model import REPAIRS
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Received, is_fifo
+from shared.kernel.signals import announced
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import roll_up, tick
 
@@ -42,8 +43,9 @@ class Keeps(Protocol):
     def flush(self) -> None: ...
 
 
-def step_handler(kind: Kind, ports: Ports) -> Handler:
-    """Takes one turn per message of the kind's FIFO queue."""
+def step_handler(kind: Kind, ports: Ports, kinds: Catalogue | None = None) -> Handler:
+    """Takes one turn per message of the kind's FIFO queue. Listeners among `kinds` hear at once of what it ends or says."""
+    ports = ports if kinds is None else announced(ports, kinds)
     return _queue_handler(ports, lambda now, message: handle_baton(now, kind, message))
 
 
@@ -69,7 +71,12 @@ def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
         report = tick(now, kinds)
         now.meter.count(Metric.REPAIRS, sum(report.lanes[verdict] for verdict in REPAIRS))
         lanes = {str(verdict): count for verdict, count in report.lanes.items()}
-        return {"lanes": lanes, "runs_moved": report.runs_moved, "finished": report.finished}
+        return {
+            "lanes": lanes,
+            "runs_moved": report.runs_moved,
+            "signals_heard": report.signals_heard,
+            "finished": report.finished,
+        }
 
     return _schedule_handler("tick", ports, mend, then=roll_up)
 

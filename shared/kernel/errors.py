@@ -3,17 +3,22 @@
 StepError
 ├── Transient      the same lane, a little later; spends an attempt
 ├── Throttled      everyone who uses that upstream, when its gate opens; spends nothing
+├── Later          the same lane, when its time has come; spends nothing and proves nothing about the upstream
 └── Permanent      nobody: the lane fails
 Any other exception is a surprise: the same lane, slower, and it spends an attempt too.
 
+Unsettled          the kind failed where its run was to be settled; the tick tries again, and ends it in the end
 Overtaken          another turn moved the lane first; whatever this one wrote is rolled back
-Refused            an operator's action that the run's state does not allow
+Refused            a request that makes no sense as it is
+├── Conflict       an action that the state does not allow now
+└── NoRoom         as much of this is open as may be
 NotFound           there is no such run or lane, or it is another tenant's
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 class StepError(Exception):
@@ -45,6 +50,22 @@ class Throttled(StepError):
 
 
 @dataclass(eq=False)
+class Later(StepError):
+    """Nothing can be done yet: a token is being fetched, a limiter has no slot, a trace may still appear.
+
+    For adapters and caches deep inside a step, which cannot answer `Wait` themselves.
+    """
+
+    after_s: float
+    waits_for: str | None = None  # for people, as in `Wait`
+
+    message: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.message = f"waits for {self.waits_for or 'its time'}"
+
+
+@dataclass(eq=False)
 class Permanent(StepError):
     """Trying again cannot help."""
 
@@ -53,16 +74,31 @@ class Permanent(StepError):
     data: dict[str, object] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
+class Unsettled(Exception):
+    """A kind raised while its run was settled or ended; the exception is the cause of this one."""
+
+    what: Literal["settle", "on_end"]
+
+
 class Overtaken(Exception):
     """Another turn moved this lane first."""
 
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """The run's state does not allow this action."""
+    """What was asked for makes no sense: parameters that do not fit, something that is not there."""
 
     code: str
     message: str
+
+
+class Conflict(Refused):
+    """The run's state does not allow this action now."""
+
+
+class NoRoom(Refused):
+    """As much of this is open as may be; when some of it has ended, there is room again."""
 
 
 class NotFound(Exception):

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shared.kernel.catalogue import Catalogue
 from shared.kernel.entry import Answer, Context, Event, Handler, invocation
 from shared.kernel.log import logger
 from shared.kernel.log_json import logged
@@ -21,11 +22,13 @@ from shared.kernel.metrics import Metric
 from shared.kernel.model import Json
 from shared.kernel.ports import Ports
 from shared.kernel.redact import redact
+from shared.kernel.signals import OURS, announced, reserved
+from shared.kernel.storable import unstorable
 
 NAMESPACE = UUID("7d4c9f0e-52a1-5d8e-9a3b-5d3f0c6b1e27")
 UPLOADS = "uploads/"  # then the tenant's id: uploads/<tenant>/<anything>
 LARGEST_PAYLOAD = 64 * 1024
-OURS = ("run.", "object.")  # what is said by Baton itself
+DEEPEST_PAYLOAD = 32
 
 
 class Unreadable(Exception):
@@ -86,20 +89,21 @@ class _Signal(_FromAws):
     detail: _Said
 
 
-def intake_handler(ports: Ports, bucket: str | None) -> Handler:
+def intake_handler(ports: Ports, bucket: str | None, kinds: Catalogue) -> Handler:
     """Turns an event from outside into one signal. What it cannot read it refuses: to try again would not help."""
+    ports = announced(ports, kinds)
 
     def handler(event: Event, context: Context) -> Answer:
         with invocation(ports, context) as now:
-            return take_in(now, event, bucket)
+            return take_in(now, event, bucket, reserved(kinds))
 
     return logged(handler)
 
 
-def take_in(ports: Ports, event: Mapping[str, Any], bucket: str | None) -> dict[str, Any]:
+def take_in(ports: Ports, event: Mapping[str, Any], bucket: str | None, ours: tuple[str, ...] = OURS) -> dict[str, Any]:
     """Write the event's signal, once. A database that is away raises: then the event must come again."""
     try:
-        heard = read_event(event, bucket)
+        heard = read_event(event, bucket, ours)
     except Unreadable as error:
         ports.meter.count(Metric.EVENT, outcome="refused")
         logger.warning("an event was refused", extra={"reason": str(error), "event_id": redact(str(event.get("id")))})
@@ -108,15 +112,16 @@ def take_in(ports: Ports, event: Mapping[str, Any], bucket: str | None) -> dict[
     outcome = "taken" if fresh else "again"
     ports.meter.count(Metric.EVENT, outcome=outcome)
     logger.info("an event came", extra={"outcome": outcome, "signal": heard.name, "tenant": str(heard.tenant_id)})
+    ports.announce(ports)
     return {"outcome": outcome, "event_id": str(heard.event_id)}
 
 
-def read_event(event: Mapping[str, Any], bucket: str | None) -> Heard:
-    """What an event says, or Unreadable."""
+def read_event(event: Mapping[str, Any], bucket: str | None, ours: tuple[str, ...] = OURS) -> Heard:
+    """What an event says, or Unreadable. `ours`: how names begin that nobody outside may say."""
     try:
         if event.get("source") == "aws.s3":
             return _uploaded(_ObjectCreated.model_validate(event).detail, bucket)
-        return _said(_Signal.model_validate(event))
+        return _said(_Signal.model_validate(event), ours)
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, each['loc'])) or 'event'}: {each['type']}" for each in error.errors())
         raise Unreadable("; ".join(problems)) from None
@@ -139,10 +144,12 @@ def _uploaded(created: _Created, bucket: str | None) -> Heard:
     return Heard(uuid5(NAMESPACE, f"s3\n{bucket}\n{found.key}\n{which}"), tenant_id, "object.created", payload)
 
 
-def _said(signal: _Signal) -> Heard:
+def _said(signal: _Signal, ours: tuple[str, ...]) -> Heard:
     said = signal.detail
-    if said.name.startswith(OURS):
-        raise Unreadable(f"detail.name: {' and '.join(OURS)} are Baton's own")
+    if said.name.startswith(ours):
+        raise Unreadable(f"detail.name: names that start with {', '.join(ours)} are Baton's own; choose another")
+    if problem := unstorable(said.payload, DEEPEST_PAYLOAD):
+        raise Unreadable(f"detail.payload: {problem}")
     if len(orjson.dumps(said.payload)) > LARGEST_PAYLOAD:
         raise Unreadable(f"detail.payload: more than {LARGEST_PAYLOAD} bytes; store it and send its place")
     event_id = uuid5(NAMESPACE, f"bus\n{signal.source}\n{signal.id}")

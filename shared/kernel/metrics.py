@@ -7,6 +7,9 @@ from typing import Protocol
 
 
 class Metric(StrEnum):
+    """The relay's own. A kind counts under names of its own, in a StrEnum of its own; those that end in `Milliseconds` are
+    measured, all others summed."""
+
     STEP = "Step"  # a committed step, by kind and outcome
     STEP_MS = "StepMilliseconds"  # from claim to commit
     REFUSED = "Refused"  # a message that gave no turn, by reason: stale copies are normal
@@ -22,13 +25,15 @@ class Metric(StrEnum):
     PRUNED = "Pruned"  # rows removed by retention, by table
     CLEANED = "Cleaned"  # outside assets removed by the sweep
     CLEAN_FAILED = "CleanFailed"
+    SIGNAL = "Signal"  # a signal for one listener, by what became of it: heard, failed (comes again), given_up
+    PRUNE_FAILED = "PruneFailed"  # by table
     EVENT = "Event"  # an event from outside, by what became of it: taken, again (seen before), refused
 
 
 class Meter(Protocol):
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None: ...
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None: ...
 
 
 class NoMeter:
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         """Count nothing."""

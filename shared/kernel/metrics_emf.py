@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from shared.kernel.metrics import Metric
-
 NAMESPACE = "Baton"
-_SPREAD = frozenset({Metric.STEP_MS})  # every value counts; all other metrics are sums
+_MEASURED = "Milliseconds"  # how such a name ends: every value counts; all other metrics are sums
 _MOST_VALUES = 99  # Powertools prints by itself at 100, and then warns about the empty rest
 
 Dimensions = tuple[tuple[str, str], ...]
@@ -18,11 +16,11 @@ class EmfMeter:
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self._namespace = namespace
-        self._kept: dict[Dimensions, dict[Metric, list[float]]] = {}
+        self._kept: dict[Dimensions, dict[str, list[float]]] = {}
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         values = self._kept.setdefault(tuple(sorted(dimensions.items())), {}).setdefault(metric, [])
-        if metric in _SPREAD or not values:
+        if metric.endswith(_MEASURED) or not values:
             values.append(value)
         else:
             values[0] += value
@@ -34,12 +32,12 @@ class EmfMeter:
                 for start in range(0, len(values), _MOST_VALUES):
                     self._write(dimensions, metric, values[start : start + _MOST_VALUES])
 
-    def _write(self, dimensions: Dimensions, metric: Metric, values: list[float]) -> None:
+    def _write(self, dimensions: Dimensions, metric: str, values: list[float]) -> None:
         # An empty service: else POWERTOOLS_SERVICE_NAME would add a dimension that no alarm knows of.
         line = EphemeralMetrics(namespace=self._namespace, service="")
         for name, word in dimensions:
             line.add_dimension(name, word)
-        unit = MetricUnit.Milliseconds if metric in _SPREAD else MetricUnit.Count
+        unit = MetricUnit.Milliseconds if metric.endswith(_MEASURED) else MetricUnit.Count
         for value in values:
-            line.add_metric(metric.value, unit, value)
+            line.add_metric(str(metric), unit, value)
         line.flush_metrics()

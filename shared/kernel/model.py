@@ -12,6 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from shared.kernel.baton import Baton
+from shared.kernel.errors import Throttled
 from shared.kernel.redact import redact
 
 Json = Mapping[str, Any]
@@ -75,7 +76,7 @@ class StepOutcome(StrEnum):
     CANCELED = "canceled"
 
 
-class Refusal(StrEnum):
+class NoTurn(StrEnum):
     """Why a message gave no turn. None of them says anything about the work itself."""
 
     UNKNOWN = "unknown"  # no such lane of this kind
@@ -107,13 +108,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A kind's own write, as SQL that selects from `turn`: no turn, no rows.
+    """A kind's own SQL. In a step it selects from `turn`: no turn, no rows.
 
     `turn` offers id, run_id, tenant_id, kind, key, epoch and seq (of the step being committed).
+    `returns`: a write before the commit (`Outside.write`) answers what its `returning` says.
     """
 
     name: str
     sql: str
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,74 @@ class NewRun:
     source_ref: str | None = None
     created_by: str | None = None
     correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who asks, why, and what caused it.
+
+    `source` is what kind of cause it was (`api`, `schedule`, `event`, `run`) and `source_ref` which one.
+    Without an actor (a trigger, a test, the command line on the spot) nothing is audited.
+    """
+
+    actor: str | None = None
+    reason: str = ""
+    correlation_id: str | None = None
+    source: str | None = None
+    source_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """A run that is about to exist. Its id is known, so that a kind can write rows under it in the same transaction."""
+
+    run_id: UUID
+    tenant_id: UUID
+    params: Json
+    by: By
+
+
+@dataclass(frozen=True, slots=True)
+class Already:
+    """What was asked for is there already: this run does it. Whatever the kind wrote in its `start` is kept."""
+
+    run_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run that a listener wants started."""
+
+    kind: str
+    params: Json
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Something that happened, as listeners hear it."""
+
+    id: int
+    tenant_id: UUID
+    name: str
+    payload: Json
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A signal to be written with a step or an ending; the name belongs to the kind (`Kind.says`)."""
+
+    name: str
+    payload: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many runs of a kind a tenant has open, counted up to the most it may have."""
+
+    open: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,13 +303,20 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continue:
-    """Progress was made; there is more to do."""
+    """Progress was made; there is more to do.
+
+    `renews`: the lane is meant to live on, and its step budget starts anew. `throttled`: the upstream asked to wait in the
+    middle of the step; what was done is kept, and the gate closes.
+    """
 
     cursor: Json
     after_s: float = 0
     effects: Sequence[Effect] = ()
     rows: int = 0
     lanes: Sequence[NewLane] = ()
+    says: Sequence[Say] = ()
+    renews: bool = False
+    throttled: Throttled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +335,7 @@ class Finish:
     effects: Sequence[Effect] = ()
     rows: int = 0
     lanes: Sequence[NewLane] = ()
+    says: Sequence[Say] = ()
     cursor: Json | None = None
 
 
@@ -292,12 +371,14 @@ class LaneChange:
     attempts: int
     cursor: Json | None = None
     delay_s: float = 0
-    progress: bool = False
+    spent: int = 0  # of the lane's step budget; negative where it is renewed
     problem: Problem | None = None
     effects: Sequence[Effect] = ()
     rows: int = 0
     lanes: Sequence[NewLane] = ()
+    says: Sequence[Say] = ()
     closes_gate: GateClosing | None = None
+    probe_undecided: bool = False  # the step never asked the upstream: its probe is for the next one
     waits_for: str | None = None
 
 
@@ -335,6 +416,7 @@ class LaneFacts:
     sent_at: datetime | None
     lease_until: datetime | None
     cancel_at: datetime | None
+    deadline_at: datetime | None
     run_paused: bool
     now: datetime
 
@@ -348,6 +430,7 @@ class Verdict(StrEnum):
     LATER = "later"
     UNCLAIMED = "unclaimed"
     WAITING = "waiting"
+    EXPIRED = "expired"  # its own deadline passed while it waited: its turn is due now, and fails it
 
 
 REPAIRS = frozenset({Verdict.LEASE_RAN_OUT, Verdict.UNSENT, Verdict.UNCLAIMED})
@@ -361,12 +444,35 @@ class Judgement:
     resends: int
     send: bool
     check_at: datetime | None  # None: never, until somebody wakes it
+    due_now: bool = False
 
     @property
     def due(self) -> Due:
         lane = self.lane
         baton = Baton(kind=lane.kind, lane_id=lane.lane_id, epoch=lane.epoch, seq=lane.seq, resend_no=self.resend_no)
-        return Due(baton, lane.tenant_id, max(0.0, (lane.next_due_at - lane.now).total_seconds()))
+        delay_s = 0.0 if self.due_now else max(0.0, (lane.next_due_at - lane.now).total_seconds())
+        return Due(baton, lane.tenant_id, delay_s)
+
+
+BEFORE_ALL = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a tick has come through what was due when it began: it goes on after this one."""
+
+    at: datetime | str = "-infinity"  # a time that Python cannot hold comes as its text
+    id: UUID = BEFORE_ALL
+    began: datetime | str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRun:
+    id: UUID
+    tenant_id: UUID
+    kind: str
+    at_work: bool  # and within its time: it was put off, nothing is to be done
+    place: Place
 
 
 # The record of a call to the outside that must not happen twice.
@@ -388,12 +494,37 @@ class RemoteCall:
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedRuns:
+    """One batch of what old runs leave: rows of theirs, whole runs, and runs with nothing left but their kind's own rows."""
+
+    rows: int
+    runs: int
+    with_rows: Sequence[tuple[UUID, UUID, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
-    """`fresh`: written just now, so the call was never made before."""
+    """`fresh`: written just now, so the call was never made before. Ages are the database's."""
 
     fresh: bool
     confirmed: bool
     remote_id: str | None
+    age_s: float = 0
+    looks: int = 0
+    looked_s: float | None = None  # since the last look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How to look for the trace of a call whose answer was lost, before it is made again.
+
+    Some upstreams show what they started only after a while: look `first_s` after the intent, `times` times, `apart_s`
+    apart. Between two looks the lane waits, which spends nothing.
+    """
+
+    first_s: float = 0
+    times: int = 1
+    apart_s: float = 0
 
 
 def idempotency_key(run_id: UUID, epoch: int, key: str) -> str:
@@ -421,3 +552,11 @@ class AuditEntry:
     before: Json | None = None
     after: Json | None = None
     reason: str = ""
+
+
+def account_name(upstream: str, connection: str | None) -> str:
+    """By whose account a step asks an upstream: the key of its token and of its gate within the tenant.
+
+    Without a connection of the tenant's own it is the deployment's account.
+    """
+    return upstream if connection is None else f"{upstream}:{connection}"

@@ -7,11 +7,12 @@ from enum import StrEnum
 
 
 class Point(StrEnum):
-    """Every place where a process may die between two effects."""
+    """The relay's own places where a process may die between two effects. A kind has a StrEnum of its own for its places."""
 
     STEP_RECEIVED = "step.received"
     STEP_CLAIMED = "step.claimed"
     STEP_GATED = "step.gated"
+    STEP_WROTE = "step.wrote"
     STEP_LOOKED = "step.looked"
     STEP_COMMITTED = "step.committed"
     STEP_SENT = "step.sent"
@@ -32,23 +33,29 @@ class Point(StrEnum):
     FORWARD_RECEIVED = "forward.received"
     FORWARD_SENT = "forward.sent"
     REMOTE_INTENDED = "remote.intended"
+    REMOTE_LOOKED = "remote.looked"
     REMOTE_CALLED = "remote.called"
     REMOTE_CONFIRMED = "remote.confirmed"
     SWEEP_CLEANED = "sweep.cleaned"
     SWEEP_NOTED = "sweep.noted"
     DEAD_LETTER_NOTED = "dead_letter.noted"
+    SIGNAL_LOCKED = "signal.locked"
+    SIGNAL_FANNED_OUT = "signal.fanned_out"
+    SIGNAL_TAKEN = "signal.taken"
+    SIGNAL_HEARD = "signal.heard"
+    SIGNAL_COMMITTED = "signal.committed"
 
 
-_hook: Callable[[Point], None] | None = None
+_hook: Callable[[str], None] | None = None
 
 
-def point(name: Point) -> None:
+def point(name: str) -> None:
     """Pass a named point."""
     if _hook is not None:
         _hook(name)
 
 
-def watch_points(hook: Callable[[Point], None] | None) -> None:
+def watch_points(hook: Callable[[str], None] | None) -> None:
     """Call `hook` at every point from now on; None stops it. Only tests do this."""
     global _hook  # noqa: PLW0603 - one hook per process, set by tests alone
     _hook = hook

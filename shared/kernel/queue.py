@@ -75,6 +75,9 @@ class Queue(Protocol):
         nothing at all is known. An index in the answer may have arrived nevertheless: a copy is harmless.
         """
 
+    def is_empty(self, queue: str) -> bool:
+        """Whether it holds no message, waiting, delayed or in flight; it may know this a minute late."""
+
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         """Let the message come back `seconds` from now instead of at the end of its visibility time-out."""
 

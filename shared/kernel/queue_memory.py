@@ -121,6 +121,10 @@ class MemoryQueue:
         with self._lock:
             self._box(queue).purge()
 
+    def is_empty(self, queue: str) -> bool:
+        contents = self.messages(queue)
+        return not (contents.visible or contents.in_flight or contents.delayed)
+
     def messages(self, queue: str) -> Contents:
         """Look at a queue without touching it."""
         with self._lock:

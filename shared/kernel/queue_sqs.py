@@ -37,6 +37,7 @@ _THROTTLED = frozenset(
         "InternalFailure",
     }
 )
+_HELD = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
 _ATTRIBUTES = ["ApproximateReceiveCount", "MessageGroupId", "MessageDeduplicationId"]
 
 
@@ -77,6 +78,11 @@ class SqsQueue:
             self._client.change_message_visibility(
                 QueueUrl=self._url(queue), ReceiptHandle=receipt, VisibilityTimeout=seconds
             )
+
+    def is_empty(self, queue: str) -> bool:
+        with _translated():
+            held = self._client.get_queue_attributes(QueueUrl=self._url(queue), AttributeNames=_HELD)["Attributes"]
+        return not any(int(held[name]) for name in _HELD)
 
     def purge(self, queue: str) -> None:
         with _translated():

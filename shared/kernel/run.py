@@ -5,59 +5,95 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Literal, TypeVar, assert_never
 from uuid import UUID
 
-from shared.kernel.catalogue import Kind
-from shared.kernel.decide import settlement
+from shared.kernel import db
+from shared.kernel.catalogue import Kind, nothing_left
+from shared.kernel.decide import bounded_s, settlement
 from shared.kernel.deliver import deliver, deliver_unsent
-from shared.kernel.errors import NotFound, Refused
+from shared.kernel.errors import Conflict, NoRoom, NotFound, Unsettled
 from shared.kernel.metrics import Metric
-from shared.kernel.model import AuditEntry, Due, Ending, Json, NewLane, NextPhase, Run, RunStatus
+from shared.kernel.model import (
+    Already,
+    AuditEntry,
+    By,
+    Due,
+    Ending,
+    Json,
+    NewLane,
+    NextPhase,
+    Problem,
+    Run,
+    RunStatus,
+    Say,
+    Starting,
+)
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.redact import redact
 
+NOBODY = By()
+TOO_OLD = "the run is past its retention and being removed; start a new one"
+T = TypeVar("T")
+# About an hour, in which a broken deployment can be taken back: 2, 4, 8, 16 and 32 minutes after each other.
+SETTLE_ATTEMPTS = 6
+FIRST_SETTLE_WAIT_S = 120.0
+
 
 @dataclass(frozen=True, slots=True)
-class By:
-    """Who asks for an action, and why; without an actor (a test, the command line on the spot) nothing is audited."""
+class Started:
+    """`already`: the run was there before; nothing was created and nothing is to be sent."""
 
-    actor: str | None = None
-    reason: str = ""
-    correlation_id: str | None = None
-
-
-NOBODY = By()
+    run_id: UUID
+    dues: Sequence[Due] = ()
+    already: bool = False
 
 
 def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY) -> UUID:
-    """Create a run with its first lanes in one transaction, then send their batons."""
+    """Create a run with its first lanes in one transaction, then send their batons. Answers the run that does the work."""
     with ports.store.begin(tenant_id) as tx:
-        run, dues = create_run(tx, ports, kind, tenant_id, params, by)
+        started = create_run(tx, ports, kind, tenant_id, params, by)
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
-    deliver(ports, dues)
-    return run.id
+    deliver(ports, started.dues)
+    return started.run_id
 
 
 def create_run(
     tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY, label: str | None = None
-) -> tuple[Run, list[Due]]:
+) -> Started:
     """Start a run inside the caller's transaction; the caller delivers the batons after its commit."""
-    new = kind.start(tx, tenant_id, params)
+    run_id = ports.chance.new_id()
+    new = kind.start(tx, Starting(run_id=run_id, tenant_id=tenant_id, params=params, by=by))
+    if isinstance(new, Already):
+        return Started(new.run_id, already=True)
+    _check_room(tx, kind, tenant_id)
     new = replace(
         new,
         created_by=by.actor or new.created_by,
         correlation_id=by.correlation_id or new.correlation_id,
         label=label or new.label,
+        source=by.source or new.source,
+        source_ref=by.source_ref or new.source_ref,
+        time_limit_s=_limit(new.time_limit_s),
     )
     if not any(lane.holds_run for lane in new.lanes):
         raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
-    run = tx.insert_run(ports.chance.new_id(), tenant_id, kind.name, new)
+    run = tx.insert_run(run_id, tenant_id, kind.name, new)
     tx.add_history(run, "accepted", {"lanes": len(new.lanes)})
     _audit(tx, run, "start", by, after={"kind": kind.name})
-    return run, create_lanes(tx, run, new.lanes, kind, ports)
+    return Started(run.id, create_lanes(tx, run, new.lanes, kind, ports))
+
+
+def _check_room(tx: Tx, kind: Kind, tenant_id: UUID) -> None:
+    """Starts and retries of one tenant and kind stand in line here until their transactions end: none passes the cap.
+
+    After the kind's own rows, before the run's: everybody in this order.
+    """
+    room = tx.room(tenant_id, kind.name, kind.most_open_runs)
+    if room.open >= room.most:
+        raise NoRoom("too_many_runs", f"{room.most} runs of {kind.name} are open already: let some end first.")
 
 
 def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: Ports) -> list[Due]:
@@ -66,7 +102,12 @@ def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: 
         return []
     if run.status.ended and any(lane.holds_run for lane in lanes):
         raise ValueError(f"run {run.id} has ended: only lanes that do not hold it may follow")
-    return tx.insert_lanes(run, [(ports.chance.new_id(), lane) for lane in lanes], kind.limits.max_steps)
+    bounded = [replace(each, delay_s=bounded_s(each.delay_s), time_limit_s=_limit(each.time_limit_s)) for each in lanes]
+    return tx.insert_lanes(run, [(ports.chance.new_id(), lane) for lane in bounded], kind.limits.max_steps)
+
+
+def _limit(time_limit_s: float | None) -> int | None:
+    return None if time_limit_s is None else int(bounded_s(time_limit_s))
 
 
 def mark_running(tx: Tx, run: Run) -> Run:
@@ -77,23 +118,64 @@ def mark_running(tx: Tx, run: Run) -> Run:
     return replace(run, status=RunStatus.RUNNING)
 
 
-def settle(tx: Tx, run: Run, kind: Kind, ports: Ports) -> list[Due]:
+def settle(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettled | None = None) -> list[Due]:
     """The last lane out moves the run on. Asked in a statement of its own, after the run's lock was taken:
     in one statement two lanes that finish together would each see the other still open."""
     if run.status.ended or tx.has_open_lanes(run.id):
         return []
+    if failed is not None:
+        return leave_unsettled(tx, run, kind, ports, failed)
     lanes = tx.lanes(run.id)
-    verdict = settlement(run, lanes, kind.settle(run, lanes))
-    match verdict:
-        case NextPhase(lanes=next_lanes):
-            if not any(lane.holds_run for lane in next_lanes):
+    with _word_of_the_kind("settle"):
+        verdict = settlement(run, lanes, kind.settle(run, lanes))
+        if isinstance(verdict, NextPhase):
+            if not any(lane.holds_run for lane in verdict.lanes):
                 raise ValueError(f"a next phase of {kind.name} needs at least one lane that holds the run")
-            tx.add_history(run, "phase", {"lanes": len(next_lanes)})
-            return create_lanes(tx, run, next_lanes, kind, ports)
-        case Ending():
-            return end(tx, run, verdict, kind, ports)
-        case _:
+            tx.add_history(run, "phase", {"lanes": len(verdict.lanes)})
+            return create_lanes(tx, run, verdict.lanes, kind, ports)
+        if not isinstance(verdict, Ending):
             assert_never(verdict)
+    return end(tx, run, verdict, kind, ports)
+
+
+def settling(act: Callable[[Unsettled | None], T]) -> T:
+    """Do in a transaction of its own what may settle a run. If the kind raises there, everything is rolled back and done
+    once more with that noted in place of the kind's word: what else there is to commit must not wait for it."""
+    failed: Unsettled | None = None
+    for _ in range(2):
+        try:
+            return act(failed)
+        except Unsettled as error:
+            failed = error
+    return act(failed)
+
+
+def leave_unsettled(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettled) -> list[Due]:
+    """The tick tries again, later each time; at last the run ends in spite of its kind, and says why."""
+    cause = failed.__cause__
+    problem = Problem("settle_failed", f"{failed.what} of {kind.name} raised {type(cause).__name__}: {cause}")
+    attempt = tx.count_history(run, "settle_failed") + 1
+    if attempt < SETTLE_ATTEMPTS:
+        tx.add_history(run, "settle_failed", {"attempt": attempt, "error": problem.to_json()})
+        tx.look_at_run_in(run, FIRST_SETTLE_WAIT_S * 2 ** (attempt - 1))
+        return []
+    tx.fail_open_lanes(run.id, problem)
+    ending = Ending(
+        RunStatus.FAILED if run.cancel_requested_at is None else RunStatus.CANCELED, "settle_failed", problem
+    )
+    quiet = kind if failed.what == "settle" else replace(kind, on_end=nothing_left)
+    return end(tx, run, ending, quiet, ports)
+
+
+@contextmanager
+def _word_of_the_kind(what: Literal["settle", "on_end"]) -> Iterator[None]:
+    """What goes wrong here is the kind's doing, unless the database broke the transaction off."""
+    try:
+        yield
+    except Exception as error:
+        if db.is_disconnect(error) or db.is_conflict(error):
+            raise
+        raise Unsettled(what) from error
 
 
 def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]:
@@ -110,32 +192,48 @@ def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]
         f"run.{ending.status}",
         {"run_id": str(run.id), "kind": run.kind, "epoch": run.epoch, "outcome": ending.outcome},
     )
+    _wake_paused(tx, run)  # side lanes live on; the tick sends what it finds awake
+    with _word_of_the_kind("on_end"):
+        dues = create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
     ports.meter.count(Metric.RUN_ENDED, kind=run.kind, status=ending.status)
-    return create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
+    return dues
+
+
+def say(tx: Tx, kind: Kind, tenant_id: UUID, said: Sequence[Say]) -> None:
+    """Write what a kind says; a name that is not its own would be taken for another's word."""
+    for each in said:
+        if not each.name.startswith(kind.own_signals):
+            raise ValueError(f"{kind.name} may say {' and '.join(kind.own_signals)}…, not {each.name}")
+        tx.add_signal(tenant_id, each.name, each.payload)
 
 
 def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Ask every lane that holds the run to stop at its next turn, and make that turn due now."""
+    settling(lambda failed: _cancel_run(ports, kind, tenant_id, run_id, by, failed))
+
+
+def _cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.status.ended:
-            raise Refused("already_ended", f"the run has already {run.status}")
+            raise Conflict("already_ended", f"the run has already {run.status}")
         if run.cancel_requested_at is not None:
             return
         tx.request_cancel(run)
         tx.add_history(run, "cancel_requested", _said(by))
         _audit(tx, run, "cancel", by)
-        dues.extend(tx.cancel_lanes(run.id))
-        if not dues:
-            dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports))
+        canceled = tx.cancel_lanes(run.id)
+        dues.extend([*canceled, *_wake_paused(tx, run)])
+        if not canceled:
+            dues.extend(settle(tx, replace(run, cancel_requested_at=run.now, paused_at=None), kind, ports, failed))
 
 
 def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """No lane takes a new turn until resume; turns in progress still commit."""
     with _action(ports, tenant_id, run_id) as (tx, run, _):
         if run.status.ended:
-            raise Refused("already_ended", f"the run has already {run.status}")
+            raise Conflict("already_ended", f"the run has already {run.status}")
         if run.cancel_requested_at is not None:
-            raise Refused("being_canceled", "the run is being canceled")
+            raise Conflict("being_canceled", "the run is being canceled")
         if run.paused_at is None:
             tx.pause_run(run)
             tx.add_history(run, "paused", _said(by))
@@ -146,26 +244,38 @@ def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> 
     """Go on where the pause began: due times stay, deadlines move by the time it took."""
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if run.paused_at is None:
-            raise Refused("not_paused", "the run is not paused")
+            raise Conflict("not_paused", "the run is not paused")
         paused_s = tx.resume_run(run)
         tx.add_history(run, "resumed", {"paused_s": round(paused_s), **_said(by)})
         _audit(tx, run, "resume", by)
         dues.extend(tx.resume_lanes(run.id, paused_s))
 
 
+def _wake_paused(tx: Tx, run: Run) -> list[Due]:
+    """However a pause ends, every lane that slept through it is looked at again, with the time it slept."""
+    return [] if run.paused_at is None else tx.resume_lanes(run.id, (run.now - run.paused_at).total_seconds())
+
+
 def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    settling(lambda failed: _retry_run(ports, kind, tenant_id, run_id, by, failed))
+
+
+def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
         if not run.status.ended:
-            raise Refused("not_ended", "only a run that has ended can be tried again")
+            raise Conflict("not_ended", "only a run that has ended can be retried")
+        _check_room(tx, kind, tenant_id)
         reopened = tx.reopen_run(run)
+        if reopened is None:
+            raise Conflict("too_old", TOO_OLD)
         tx.add_history(reopened, "retried", _said(by))
         _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             if not tx.lanes(run.id):
-                raise Refused("too_old", "the run is past its retention and being removed; start a new one")
-            dues.extend(settle(tx, reopened, kind, ports))
+                raise Conflict("too_old", TOO_OLD)
+            dues.extend(settle(tx, reopened, kind, ports, failed))
 
 
 def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> None:
@@ -174,7 +284,7 @@ def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> 
 
 
 def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None, by: By = NOBODY) -> None:
-    """Open the next epoch of one lane of a run that goes on; None keeps its place."""
+    """Open the next epoch of one lane, of a run that goes on or of one that the lane does not hold; None keeps its place."""
     _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, lambda tx: tx.restart_lane(lane_id, cursor))
 
 
@@ -182,17 +292,19 @@ def _lane_action(
     ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, by: By, act: Callable[[Tx], Due | None]
 ) -> None:
     with ports.store.begin(tenant_id) as tx:
-        run_id = tx.lane_run(lane_id, tenant_id)
-    if run_id is None:
+        found = tx.lane_run(lane_id, tenant_id)
+    if found is None:
         raise NotFound
+    run_id, holds_run = found
     with _action(ports, tenant_id, run_id) as (tx, run, dues):
-        if run.status.ended:
-            raise Refused("already_ended", f"the run has already {run.status}; retry the run instead")
-        if run.cancel_requested_at is not None:
-            raise Refused("being_canceled", "the run is being canceled")
+        # A lane that does not hold its run may outlive it: a clean-up that is stuck can be helped after the end.
+        if holds_run and run.status.ended:
+            raise Conflict("already_ended", f"the run has already {run.status}; retry the run instead")
+        if holds_run and run.cancel_requested_at is not None:
+            raise Conflict("being_canceled", "the run is being canceled")
         due = act(tx)
         if due is None:
-            raise Refused("lane_ended", "the lane has ended; restart it instead")
+            raise Conflict("lane_ended", "the lane has ended; restart it instead")
         tx.add_history(run, name, {"lane_id": str(lane_id), **_said(by)})
         _audit(tx, run, name, by, after={"lane_id": str(lane_id)})
         dues.append(due)
@@ -211,6 +323,7 @@ def _action(ports: Ports, tenant_id: UUID, run_id: UUID) -> Iterator[tuple[Tx, R
         point(Point.ACTION_WRITTEN)
     point(Point.ACTION_COMMITTED)
     deliver_unsent(ports, dues)
+    ports.announce(ports)
 
 
 def _said(by: By) -> dict[str, object]:

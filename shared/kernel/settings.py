@@ -52,4 +52,12 @@ class Relay(Settings):
 
 
 # How long rows are kept, in days. Runs take their lanes, steps, history and remote calls with them.
-RETENTION_DAYS: Mapping[str, int] = {"step": 14, "pulse": 14, "repair": 30, "signal": 14, "answered": 2, "run": 90}
+RETENTION_DAYS: Mapping[str, int] = {
+    "step": 14,
+    "pulse": 14,
+    "repair": 30,
+    "signal": 14,
+    "hearing": 14,
+    "answered": 2,
+    "run": 90,
+}

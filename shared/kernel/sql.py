@@ -20,6 +20,8 @@ def _seconds(name: str) -> str:
 # What is left of the wait for the current baton, never below zero.
 _DELAY = "greatest(0, extract(epoch from next_due_at - now()))::double precision as delay_s"
 _BATON = f"id, tenant_id, kind, epoch, seq, resend_no, {_DELAY}"
+# How seldom a run is looked at that has neither a deadline nor trouble: its last lane settles it, nobody else needs to.
+_SELDOM = "interval '1 day'"
 _RUN = (
     "id, tenant_id, kind, status, outcome, epoch, params, correlation_id, cancel_requested_at, paused_at, "
     "time_limit_s, deadline_at, now() as now"
@@ -52,32 +54,50 @@ where l.id = :lane_id and l.kind = :kind
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
 # Behind a pooler and inside a transaction it is planned anew each time, so what Python can work out is a parameter here:
 # each expression costs microseconds.
+# A cancel that comes during the step makes the next turn due at once; a step that knew of it waits as long as it says.
 _COMMIT_TURN = """
 with turn as (
     update lane
     set seq = seq + 1, status = :status, cursor = coalesce(cast(:cursor as jsonb), cursor),
         steps = steps + :progress, attempts = :attempts, last_error = coalesce(cast(:error as jsonb), last_error),
         claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
-        next_due_at = case when cancel_at is null then now() + cast(:delay as interval) else now() end,
-        sent_at = case when cast(:sends as boolean) or cancel_at is not null then now() end,
-        check_at = least(check_at, now() + case when cancel_at is null then cast(:look as interval) else interval '90 s' end)
+        next_due_at = case when {waits} then now() + cast(:delay as interval) else now() end,
+        sent_at = case when cast(:sends as boolean) or not {waits} then now() end,
+        check_at = least(check_at, now() + case when {waits} then cast(:look as interval) else interval '90 s' end)
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
-    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, cancel_at),
+    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, {waits} as waits),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
     select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""
 
 
 @lru_cache(maxsize=256)
-def commit_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
+def commit_turn(effects: tuple[Statement, ...], *, knows_cancel: bool = False) -> sa.TextClause:
     """The commit together with a kind's own writes: one cached text per combination of statements."""
+    commit = _COMMIT_TURN.format(waits="true" if knows_cancel else "(cancel_at is null)")
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
-    return sa.text(f"{_COMMIT_TURN}{writes}\nselect resend_no, cancel_at is null as waits from turn")
+    return sa.text(f"{commit}{writes}\nselect resend_no, waits from turn")
 
 
-# Give a lane back whose step could not be committed; its claim stays counted.
+@lru_cache(maxsize=256)
+def write_now(effect: Statement) -> sa.TextClause:
+    """A kind's write before its commit: only while the turn is held. The lock makes whoever takes the lane over wait, or
+    is made to wait by him and then finds the token gone."""
+    what = "w.*" if effect.returns else "1 as written"
+    rows = "left join written w on true" if effect.returns else ""
+    return sa.text(f"""
+with turn as (
+    select id, run_id, tenant_id, kind, key, epoch, seq from lane
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
+    for no key update),
+written as ({effect.sql})
+select {what} from turn {rows}
+""")
+
+
+# Give a lane back whose step could not be committed. Whoever gives back is alive: only his own claim is uncounted.
 RELEASE = sa.text("""
-update lane set claim_token = null, lease_until = null
+update lane set claim_token = null, lease_until = null, claims = claims - 1
 where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token
 """)
 
@@ -94,8 +114,10 @@ where id in (
     where l.status = 'active'
     for update of l skip locked)
 """
+# Never in the past: the tick that was refused must not find the lane again.
 MARK_UNSENT = sa.text(f"""
-update lane set sent_at = null, check_at = least(check_at, next_due_at - interval '120 s')
+update lane set sent_at = null,
+                check_at = least(check_at, greatest(next_due_at - interval '120 s', now() + interval '1 s'))
 {_NAMED_BATONS}
 """)
 MARK_SENT = sa.text(f"""
@@ -108,7 +130,7 @@ insert into run (id, tenant_id, kind, label, status, params, correlation_id, tim
                  source, source_ref, created_by, created_at)
 values (:id, :tenant_id, :kind, :label, 'queued', cast(:params as jsonb), :correlation_id, cast(:time_limit_s as integer),
         now() + make_interval(secs => cast(:time_limit_s as integer)),
-        now() + least(interval '1 hour', make_interval(secs => cast(:time_limit_s as integer))),
+        now() + least({_SELDOM}, make_interval(secs => cast(:time_limit_s as integer))),
         :source, :source_ref, :created_by, now())
 returning {_RUN}
 """)
@@ -123,7 +145,8 @@ insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_
                   time_limit_s, deadline_at, max_steps, created_at, updated_at)
 select new.id, r.id, r.tenant_id, r.kind, new.key, new.holds_run, new.cursor, now() + d.delay,
        case when d.delay <= interval '900 s' then now() end,
-       now() + d.delay + case when d.delay <= interval '900 s' then interval '90 s' else interval '-120 s' end,
+       least(now() + d.delay + case when d.delay <= interval '900 s' then interval '90 s' else interval '-120 s' end,
+             now() + make_interval(secs => new.time_limit_s)),
        d.cancel_at, new.time_limit_s, now() + make_interval(secs => new.time_limit_s), new.max_steps, now(), now()
 from run r
 cross join jsonb_to_recordset(cast(:lanes as jsonb)) as new
@@ -158,16 +181,18 @@ update lane set status = 'failed', last_error = cast(:error as jsonb), claim_tok
 where run_id = :run_id and status = 'active' and holds_run
 """)
 
-LOOK_AT_RUN_LATER = sa.text("""
-update run set check_at = case when paused_at is null then least(deadline_at, now() + interval '1 hour')
-                               else now() + interval '1 hour' end
-where id = :run_id
-""")
+# A paused run's clock stands still.
+_LOOK_LATER = f"least(case when paused_at is null then deadline_at end, now() + {_SELDOM})"
+LOOK_AT_RUN_LATER = sa.text(f"update run set check_at = {_LOOK_LATER} where id = :run_id")
+LOOK_AT_RUN_IN = sa.text(f"update run set check_at = now() + {_seconds('wait_s')} where id = :run_id")
 
 ADD_AUDIT = sa.text("""
 insert into audit (tenant_id, actor, action, target, before, after, reason)
 values (:tenant_id, :actor, :action, :target, cast(:before as jsonb), cast(:after as jsonb), :reason)
 """)
+
+# Waits until no other start or retry of this tenant and kind is under way, and counts then.
+ROOM = sa.text("select open, most from room_for_a_run(:kind, cast(:most as integer))")
 
 # A connection that is ready for use, by its id alone, and by its id or else its name.
 CONNECTION = sa.text("""
@@ -188,6 +213,10 @@ select :run_id, coalesce(max(n), 0) + 1, :tenant_id, :epoch, :type, cast(:data a
 from history where run_id = :run_id
 """)
 
+COUNT_HISTORY = sa.text("""
+select count(*) from history where run_id = :run_id and epoch = :epoch and type = :type
+""")
+
 ADD_SIGNAL = sa.text("""
 insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cast(:payload as jsonb), now())
 """)
@@ -196,6 +225,50 @@ insert into signal (tenant_id, name, payload, at) values (:tenant_id, :name, cas
 ADD_SIGNAL_ONCE = sa.text("""
 insert into signal (tenant_id, name, payload, event_id, at)
 values (:tenant_id, :name, cast(:payload as jsonb), :event_id, now()) on conflict (tenant_id, event_id) do nothing
+""")
+
+# Signals that nobody was told of yet, oldest first. What is past its retention is told nobody any more.
+LOCK_NEW_SIGNALS = sa.text("""
+select id, name, at < now() - make_interval(days => :days) as too_old from signal where dispatched_at is null
+order by id limit :most for update skip locked
+""")
+
+# Each listener gets a row of its own, so that one who fails holds up nobody. It is due from the signal's own time on:
+# the oldest come first.
+FAN_OUT = sa.text("""
+with told as (
+    update signal set dispatched_at = now() where id = any(cast(:signal_ids as bigint[]))
+    returning id, tenant_id, at)
+insert into hearing (signal_id, listener, tenant_id, at, due_at)
+select t.id, h.listener, t.tenant_id, t.at, t.at
+from told t join jsonb_to_recordset(cast(:heard_by as jsonb)) as h (signal_id bigint, listener text) on h.signal_id = t.id
+""")
+
+# Of the tenant who waits longest: what is heard is written as him. A bounded look, however many wait behind.
+HEARING_TENANT = sa.text("""
+select tenant_id from hearing where given_up_at is null and due_at <= now() order by due_at, signal_id, listener limit 1
+""")
+TAKE_HEARINGS = sa.text("""
+select h.listener, h.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
+from (select signal_id, listener, tenant_id from hearing where given_up_at is null and due_at <= now()
+      order by due_at, signal_id, listener limit :window) w
+join hearing h on h.signal_id = w.signal_id and h.listener = w.listener
+join signal s on s.id = h.signal_id
+where w.tenant_id = cast(current_setting('app.tenant') as uuid) and h.given_up_at is null and h.due_at <= now()
+order by h.due_at, h.signal_id, h.listener limit :most
+for update of h skip locked
+""")
+NOTE_HEARD = sa.text("""
+delete from hearing h using jsonb_to_recordset(cast(:heard as jsonb)) as d (signal_id bigint, listener text)
+where h.signal_id = d.signal_id and h.listener = d.listener
+""")
+# Two ticks may fail with the same one: whoever comes second changes nothing.
+NOTE_UNHEARD = sa.text(f"""
+update hearing
+set attempts = :attempts, error = cast(:error as jsonb),
+    due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
+    given_up_at = case when cast(:delay_s as double precision) is null then now() end
+where signal_id = :signal_id and listener = :listener and attempts = :attempts - 1
 """)
 
 # Answers how long ago the last one was.
@@ -243,18 +316,19 @@ returning {_BATON}
 
 PAUSE_RUN = sa.text("update run set paused_at = now() where id = :run_id and status in ('queued', 'running')")
 
-RESUME_RUN = sa.text("""
+RESUME_RUN = sa.text(f"""
 with was as (select id, now() - paused_at as paused_for from run where id = :run_id)
 update run set paused_at = null, deadline_at = deadline_at + was.paused_for,
-               check_at = least(deadline_at + was.paused_for, now() + interval '1 hour')
+               check_at = least(deadline_at + was.paused_for, now() + {_SELDOM})
 from was where run.id = was.id
 returning extract(epoch from was.paused_for)::double precision
 """)
 
+# For whatever ends a pause: the tick looks at no lane that it found paused. Lanes being canceled are awake already.
 RESUME_LANES = sa.text(f"""
 update lane set resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now(),
                 deadline_at = deadline_at + {_seconds("paused_s")}
-where run_id = :run_id and status = 'active'
+where run_id = :run_id and status = 'active' and cancel_at is null
 returning {_BATON}
 """)
 
@@ -262,8 +336,8 @@ REOPEN_RUN = sa.text(f"""
 update run set status = 'running', epoch = epoch + 1, outcome = null, error = null, finished_at = null,
                cancel_requested_at = null, paused_at = null,
                deadline_at = now() + make_interval(secs => time_limit_s),
-               check_at = now() + least(interval '1 hour', make_interval(secs => time_limit_s))
-where id = :run_id
+               check_at = now() + least({_SELDOM}, make_interval(secs => time_limit_s))
+where id = :run_id and leaving_since is null
 returning {_RUN}
 """)
 
@@ -287,7 +361,7 @@ update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sen
 where id = :lane_id and status = 'active'
 returning {_BATON}
 """)
-LANE_RUN = sa.text("select run_id from lane where id = :lane_id and tenant_id = :tenant_id")
+LANE_RUN = sa.text("select run_id, holds_run from lane where id = :lane_id and tenant_id = :tenant_id")
 
 # One look at all gates of a step. Closed ones whose time has come are taken as this turn's probe, or none is.
 PASS_GATES = sa.text(f"""
@@ -303,8 +377,8 @@ probed as (
     returning g.key)
 select (select extract(epoch from max(until) - now())::double precision from wanted where blocks) as blocked_s,
        (select key from wanted where blocks order by until desc, key limit 1) as closed_by,
-       (select count(*) from wanted where not blocks) as free,
-       coalesce((select array_agg(key) from probed), array[]::text[]) as probes
+       (select count(*) from wanted where not blocks) = (select count(*) from probed) as passed,
+       coalesce((select array_agg(distinct key) from probed), array[]::text[]) as probes
 """)
 
 # A 429 seen by anyone: never sooner than what is known already, and no prober may open it after that.
@@ -329,41 +403,79 @@ update gate set state = 'closed', holder = null, until = now() + {_seconds("for_
 {_MY_PROBES}
 """)
 
-LOCK_DUE_LANES = sa.text("""
-select id from lane where status = 'active' and check_at <= now() order by check_at, id limit :most
+# A tick goes through what was due when it began once, from the oldest on: never back, whatever became of a lane.
+_IN_TURN = """check_at <= coalesce(cast(:began as timestamptz), now())
+  and (check_at, id) > (cast(:at as timestamptz), cast(:id as uuid))"""
+LOCK_DUE_LANES = sa.text(f"""
+select id, check_at as at, now() as now from lane
+where status = 'active' and {_IN_TURN}
+  and kind <> all(cast(:but_kinds as text[])) and (not cast(:but_delayed as boolean) or least(next_due_at, deadline_at) <= now())
+order by check_at, id limit :most
 for update skip locked
 """)
+LOCK_LANE = sa.text("select id from lane where id = :lane_id and status = 'active' for update skip locked")
+SET_LANE_ASIDE = sa.text("update lane set check_at = now() + interval '2 minutes' where id = :lane_id")
+
 
 # Read after the lanes are locked: a run resumed meanwhile must not leave a lane parked for ever.
 # One look-up per lane, not a join: the planner would read all runs for it.
-FACTS = sa.text("""
-select l.id as lane_id, l.tenant_id, l.kind, l.epoch, l.seq, l.resend_no, l.resends, l.next_due_at, l.sent_at,
-       l.lease_until, l.cancel_at, now() as now,
+# No time is beyond what Python can count with: one row that says infinity must not hold up its batch.
+def _held(time: str) -> str:
+    return f"case when {time} is not null then least(greatest({time}, '1970-01-01Z'), '9000-01-01Z') end as {time}"
+
+
+FACTS = sa.text(f"""
+select id as lane_id, tenant_id, kind, epoch, seq, resend_no, resends, {_held("next_due_at")}, {_held("sent_at")},
+       {_held("lease_until")}, {_held("cancel_at")}, {_held("deadline_at")}, now() as now,
        (select r.paused_at is not null from run r where r.id = l.run_id) as run_paused
 from lane l
 where l.id = any(cast(:lane_ids as uuid[]))
 order by l.check_at, l.id
 """)
 
-APPLY_JUDGEMENTS = sa.text("""
-with judged as (
-    select * from jsonb_to_recordset(cast(:judgements as jsonb)) as j
-        (lane_id uuid, resend_no integer, resends integer, send boolean, check_at timestamptz, why text)),
-mended as (
-    update lane l
-    set resend_no = j.resend_no, resends = j.resends, sent_at = case when j.send then now() else l.sent_at end,
-        claim_token = case when j.send then null else l.claim_token end,
-        lease_until = case when j.send then null else l.lease_until end, check_at = j.check_at
-    from judged j
-    where l.id = j.lane_id
-    returning l.id, l.tenant_id, j.why)
-insert into repair (lane_id, tenant_id, why, at)
-select id, tenant_id, why, now() from mended where why is not null
+# How long the turns of a kind that are being worked on now waited to be taken: the evidence of a backlog.
+# A lane that is held is looked at soon after its lease, so it is found where looks are due soon.
+LONGEST_WAITS = sa.text(f"""
+select kind, max(extract(epoch from lease_until - {_seconds("lease_s")} - greatest(sent_at, next_due_at)))::double precision
+       as waited_s
+from lane
+where status = 'active' and check_at <= now() + {_seconds("watch_s")} and lease_until >= now()
+  and kind = any(cast(:kinds as text[]))
+group by kind
 """)
 
-DUE_RUNS = sa.text("""
-select id, tenant_id, kind from run where status in ('queued', 'running') and check_at <= now()
-order by check_at, id limit :most
+APPLY_JUDGEMENTS = sa.text("""
+update lane l
+set resend_no = j.resend_no, resends = j.resends, sent_at = case when j.send then now() else l.sent_at end,
+    next_due_at = case when j.due_now then now() else l.next_due_at end,
+    claim_token = case when j.send then null else l.claim_token end,
+    lease_until = case when j.send then null else l.lease_until end, check_at = j.check_at
+from jsonb_to_recordset(cast(:judgements as jsonb)) as j
+    (lane_id uuid, resend_no integer, resends integer, send boolean, due_now boolean, check_at timestamptz)
+where l.id = j.lane_id
+""")
+
+# Written when the queue has taken the copy: what was refused is no repair, however often it is attempted.
+NOTE_REPAIRS = sa.text("""
+insert into repair (lane_id, tenant_id, why, at)
+select lane_id, tenant_id, why, now()
+from jsonb_to_recordset(cast(:repairs as jsonb)) as r (lane_id uuid, tenant_id uuid, why text)
+""")
+
+# Of the runs to look at, those that are at work within their time are put off here, all in one go; the others have to
+# be moved, each in a transaction of its own. A run that somebody holds is being moved anyway.
+DUE_RUNS = sa.text(f"""
+with due as (
+    select id, tenant_id, kind, check_at, not coalesce(paused_at is null and deadline_at <= now(), false)
+           and exists (select from lane l where l.run_id = run.id and l.status = 'active' and l.holds_run) as at_work
+    from run
+    where status in ('queued', 'running') and {_IN_TURN}
+    order by check_at, id limit :most),
+put_off as (
+    update run set check_at = {_LOOK_LATER}
+    where id = any(array(
+        select id from run where id = any(array(select id from due where at_work)) for no key update skip locked)))
+select id, tenant_id, kind, check_at as at, at_work, now() as now from due order by check_at, id
 """)
 
 # A run that could not be moved makes room for those behind it.
@@ -371,20 +483,40 @@ SET_RUN_ASIDE = sa.text("""
 update run set check_at = now() + interval '2 minutes' where id = :run_id and tenant_id = :tenant_id and check_at <= now()
 """)
 
-# Only the holder of the turn may write an intent. A row that was there already is read, not written.
+# Only the holder of the turn may write an intent, under the run's epoch: lanes born in a later epoch share it. A row that
+# was there already is read, not written, unless what it left outside was cleaned up: then the call is a new one.
 INTEND = sa.text("""
 with held as (
-    select run_id, epoch, tenant_id from lane
+    select run_id, tenant_id from lane
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'),
 written as (
-    insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
-    select run_id, epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
-    on conflict do nothing
+    insert into remote_call as c (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+    select run_id, :run_epoch, :key, tenant_id, :kind, :leaves_asset, now() from held
+    on conflict (run_id, epoch, key) do update
+    set intended_at = now(), confirmed_at = null, cleaned_at = null, remote_id = null, looks = 0, looked_at = null,
+        clean_at = null, clean_tries = 0
+    where c.cleaned_at is not null
     returning remote_id)
-select true as fresh, false as confirmed, remote_id from written
+select true as fresh, false as confirmed, remote_id, 0::double precision as age_s, 0 as looks,
+       null::double precision as looked_s
+from written
 union all
-select false, c.confirmed_at is not null, c.remote_id
-from held h join remote_call c on c.run_id = h.run_id and c.epoch = h.epoch and c.key = :key
+select false, c.confirmed_at is not null, c.remote_id, extract(epoch from now() - c.intended_at)::double precision, c.looks,
+       extract(epoch from now() - c.looked_at)::double precision
+from held h join remote_call c on c.run_id = h.run_id and c.epoch = :run_epoch and c.key = :key
+where not exists (select from written)
+""")
+
+# A look that found nothing. The last one (0 looks) makes the next call an intent of its own.
+NOTE_LOOK = sa.text("""
+with held as (
+    select run_id from lane
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active')
+update remote_call c
+set looks = :looks, looked_at = case when :looks > 0 then now() end,
+    intended_at = case when :looks > 0 then c.intended_at else now() end
+from held h
+where c.run_id = h.run_id and c.epoch = :run_epoch and c.key = :key and c.confirmed_at is null
 """)
 
 # A call that comes through after its clean-up is an asset again.
@@ -395,6 +527,14 @@ where run_id = :run_id and epoch = :epoch and key = :key and confirmed_at is nul
 
 NOTE_CLEANED = sa.text("""
 update remote_call set cleaned_at = now() where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null
+""")
+
+# Written before the attempt: whoever is killed by an asset must not begin with it again. Of two sweeps one gets it.
+PUT_OFF_CLEANING = sa.text("""
+update remote_call
+set clean_at = now() + least(interval '1 day', interval '1 minute' * power(2, least(clean_tries, 20))),
+    clean_tries = clean_tries + 1
+where run_id = :run_id and epoch = :epoch and key = :key and cleaned_at is null and (clean_at is null or clean_at <= now())
 """)
 
 # A call without an answer may still be under way for as long as a function can run: until then it cannot be cleaned.
@@ -409,14 +549,15 @@ where l.id = :lane_id and {_CALL_IS_OVER}
 order by c.epoch, c.key
 """)
 
-# Assets of runs that ended a while ago and that no clean-up lane is working on.
+# Assets of runs that ended a while ago and that no clean-up lane is working on, but for those that were put off.
 LEAKED_ASSETS = sa.text(f"""
-select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id
+select c.run_id, c.tenant_id, r.kind as run_kind, c.epoch, c.key, c.kind, c.remote_id, r.params
 from remote_call c
 join run r on r.id = c.run_id
 where c.leaves_asset and c.cleaned_at is null and r.finished_at <= now() - {_seconds("grace_s")} and {_CALL_IS_OVER}
+  and (c.clean_at is null or c.clean_at <= now())
   and not exists (select from lane l where l.run_id = c.run_id and l.status = 'active')
-order by c.intended_at, c.run_id, c.key
+order by c.clean_at nulls first, c.intended_at, c.run_id, c.key
 limit :most
 """)
 
@@ -429,35 +570,79 @@ insert into repair (lane_id, tenant_id, why, at) select id, tenant_id, 'dead_let
 """)
 
 
-def _prune_by_age(table: str, also: str = "true", at: str = "at") -> sa.TextClause:
+def _prune_by_age(table: str, at: str = "at") -> sa.TextClause:
     return sa.text(f"""
 delete from {table} where ctid = any(array(
-    select ctid from {table} where {at} < now() - make_interval(days => :days) and {also} limit :most))
+    select ctid from {table} where {at} < now() - make_interval(days => :days) order by {at} limit :most))
 """)
 
 
+# Whole days of the ledger at once.
+FORGET_STEPS = sa.text("select forget_steps(now() - make_interval(days => :days))")
+
 PRUNE = {
-    "step": _prune_by_age("step"),
+    # What is more than a day too old lies in a leaf with younger rows: nobody swept on the day when it could be emptied.
+    "step": sa.text("""
+delete from step s
+using (select lane_id, epoch, seq, at from step where at < now() - make_interval(days => :days + 1) order by at limit :most) d
+where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d.at
+"""),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal", "dispatched_at is not null"),
+    "signal": _prune_by_age("signal"),
+    "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
 }
 
-# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. Where its kind has
-# rows of its own, the run stays until they are gone: without lanes nobody can take it up again meanwhile.
+# A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. It may have a million
+# rows: each execution takes so many of each table, and the run's own row goes when an earlier one has left nothing else.
+# Where its kind has rows of its own, the run stays until they are gone. From the first on nobody can take it up again.
 PRUNE_RUNS = sa.text("""
 with old as (
-    select id, tenant_id, kind from run r
-    where finished_at < now() - make_interval(days => :days)
+    select id, tenant_id, kind, leaving_since from run r
+    where finished_at < now() - make_interval(days => :days) and (leaving_since is null or check_at <= now())
       and not exists (select from lane l where l.run_id = r.id and l.status = 'active')
       and not exists (select from remote_call c where c.run_id = r.id and c.leaves_asset and c.cleaned_at is null)
     order by finished_at, id limit :most for update skip locked),
-lanes as (delete from lane where run_id in (select id from old) returning id),
-steps as (delete from step where lane_id in (select id from lanes)),
-calls as (delete from remote_call where run_id in (select id from old)),
-lines as (delete from history where run_id in (select id from old)),
-gone as (delete from run where id in (select id from old where kind <> all(cast(:with_rows as text[]))))
-select id, tenant_id, kind from old
+leaves as (
+    update run set leaving_since = now(), check_at = now() where id in (select id from old where leaving_since is null)
+    returning id),
+lanes as materialized (
+    select l.id from old o cross join lateral (select id from lane where run_id = o.id limit :most) l limit :most),
+steps as (
+    delete from step s
+    using (select s.lane_id, s.epoch, s.seq from lanes l
+           cross join lateral (select lane_id, epoch, seq from step where lane_id = l.id limit :most) s limit :most) d
+    where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq
+    returning s.seq),
+gone_lanes as (
+    delete from lane where id in (
+        select id from lanes l where (select true from step s where s.lane_id = l.id limit 1) is null)
+    returning id),
+calls as (
+    delete from remote_call where ctid = any(array(
+        select c.ctid from old o cross join lateral (select ctid from remote_call where run_id = o.id limit :most) c limit :most))
+    returning run_id),
+lines as (
+    delete from history where ctid = any(array(
+        select h.ctid from old o cross join lateral (select ctid from history where run_id = o.id limit :most) h limit :most))
+    returning run_id),
+empty as (
+    select id, tenant_id, kind from old o
+    where leaving_since is not null
+      and not exists (select from lane where run_id = o.id) and not exists (select from remote_call where run_id = o.id)
+      and not exists (select from history where run_id = o.id)),
+gone as (
+    delete from run where id in (select id from empty where kind <> all(cast(:with_rows as text[]))) returning id)
+select (select count(*) from leaves) + (select count(*) from steps) + (select count(*) from gone_lanes)
+           + (select count(*) from calls) + (select count(*) from lines) as rows,
+       (select count(*) from gone) as runs,
+       coalesce((select jsonb_agg(jsonb_build_array(id, tenant_id, kind) order by id) from empty
+                 where kind = any(cast(:with_rows as text[]))), '[]') as with_rows
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")
+# A run whose kind could not prune its rows makes room for those behind it: as long again as it has been leaving already.
+PUT_OFF_PRUNING = sa.text("""
+update run set check_at = now() + least(interval '1 day', greatest(interval '10 minutes', now() - leaving_since))
+where id = :run_id and tenant_id = :tenant_id
+""")

@@ -12,7 +12,7 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.decide import LONGEST_QUEUE_DELAY_S, before_looking, change_after, change_for
 from shared.kernel.deliver import deliver
-from shared.kernel.errors import Overtaken, StepError
+from shared.kernel.errors import Overtaken, StepError, Unsettled
 from shared.kernel.log import logger
 from shared.kernel.metrics import Metric
 from shared.kernel.model import (
@@ -21,7 +21,7 @@ from shared.kernel.model import (
     LaneChange,
     LaneState,
     LaneStatus,
-    Refusal,
+    NoTurn,
     RunStatus,
     StepOutcome,
     Turn,
@@ -31,7 +31,7 @@ from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.remote_call import Calls
 from shared.kernel.retry import spread_s
-from shared.kernel.run import create_lanes, mark_running, settle
+from shared.kernel.run import create_lanes, mark_running, say, settle, settling
 
 COMMIT_TRIES = 3
 LONGEST_GATE_WAIT_S = 900.0
@@ -44,7 +44,7 @@ class Lost(StrEnum):
     GIVEN_BACK = "given_back"  # the database did not answer: the message must come again
 
 
-Outcome = StepOutcome | Refusal | Lost
+Outcome = StepOutcome | NoTurn | Lost
 
 
 def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
@@ -56,7 +56,7 @@ def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
     except Exception:
         logger.exception("a turn could not be claimed", extra={"lane": str(baton.lane_id)})
         return _give_back(baton, token, ports)
-    if isinstance(turn, Refusal):
+    if isinstance(turn, NoTurn):
         ports.meter.count(Metric.REFUSED, kind=baton.kind, reason=turn)
         return turn
     point(Point.STEP_CLAIMED)
@@ -153,6 +153,8 @@ class _Step:
             point(Point.STEP_COMMITTED)
             deliver(self.ports, dues)
             point(Point.STEP_SENT)
+            if change.says or (change.status is not LaneStatus.ACTIVE and self.turn.holds_run):
+                self.ports.announce(self.ports)
             return
 
 
@@ -163,6 +165,12 @@ def commit(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) ->
         if due is None:
             raise Overtaken
         return [due]
+    return settling(lambda failed: _commit_and_settle(turn, change, kind, ports, ms, failed))
+
+
+def _commit_and_settle(
+    turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int, failed: Unsettled | None
+) -> list[Due]:
     with ports.store.begin(turn.tenant_id) as tx:
         run = tx.lock_run(turn.run_id, turn.tenant_id)
         if run is None:
@@ -176,8 +184,9 @@ def commit(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) ->
         point(Point.TURN_WRITTEN)
         run = mark_running(tx, run)
         dues += create_lanes(tx, run, change.lanes, kind, ports)
+        say(tx, kind, turn.tenant_id, change.says)
         if change.status is not LaneStatus.ACTIVE and turn.holds_run:
-            dues += settle(tx, run, kind, ports)
+            dues += settle(tx, run, kind, ports, failed)
         point(Point.TURN_SETTLED)
     return dues
 
@@ -188,19 +197,27 @@ def _is_plain(turn: Turn, change: LaneChange) -> bool:
         change.status is LaneStatus.ACTIVE
         and turn.run_status is not RunStatus.QUEUED
         and not change.lanes
+        and not change.says
         and not turn.probes
         and change.closes_gate is None
     )
 
 
 def _move_gates(tx: Tx, turn: Turn, change: LaneChange) -> None:
-    """A probe that worked opens its gates; one that failed closes them again; a throttled step closes one for all."""
-    if turn.probes and change.outcome is StepOutcome.RETRIED:
-        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, change.delay_s)
-    elif turn.probes and change.closes_gate is None:
-        tx.open_gates(turn.tenant_id, turn.probes, turn.token)
+    """A probe that worked opens its gates; one that failed closes them again; a throttled step closes one for all.
+
+    A step that waited before it asked, or was throttled at another gate, knows nothing more: the next one is the probe.
+    """
     if change.closes_gate is not None:
         tx.close_gate(turn.tenant_id, change.closes_gate)
+    if not turn.probes:
+        return
+    if change.probe_undecided or change.closes_gate is not None:
+        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, 0)
+    elif change.outcome is StepOutcome.RETRIED:
+        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, change.delay_s)
+    else:
+        tx.open_gates(turn.tenant_id, turn.probes, turn.token)
 
 
 def _current(state: LaneState) -> list[Due]:

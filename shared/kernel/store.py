@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -15,9 +15,9 @@ from shared.kernel.baton import Baton
 from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
 from shared.kernel.direct import Row
 from shared.kernel.model import (
-    REPAIRS,
     AuditEntry,
     Due,
+    DueRun,
     Effect,
     Ending,
     GateClosing,
@@ -32,17 +32,23 @@ from shared.kernel.model import (
     LaneStatus,
     NewLane,
     NewRun,
+    NoTurn,
+    Place,
     Problem,
-    Refusal,
+    PrunedRuns,
     RemoteCall,
+    Room,
     Run,
     RunStatus,
+    Signal,
+    Statement,
     Turn,
 )
 from shared.kernel.redact import redact
 
 T = TypeVar("T")
 RACED_S = 1.0
+_FROM_THE_FIRST = Place()
 
 
 class PgStore:
@@ -57,7 +63,7 @@ class PgStore:
         with direct.together(self._engine, tenant_id, self._whose) as line:
             yield PgTx(line)
 
-    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         params = {
             **_named(baton),
             "kind": baton.kind,
@@ -65,12 +71,11 @@ class PgStore:
             "lease": _interval(lease_s),
             "watch": _interval(lease_s + 60),
         }
-        # A connection may have died while the function was frozen. The claim may be asked again: its token is the same.
-        row = db.again_if_disconnected(lambda: self._often(sql.CLAIM, params))
+        row = self._often(sql.CLAIM, params)
         if row is not None:
             return _turn(row, baton, token)
         refused = self._one(sql.WHY_REFUSED, {"lane_id": baton.lane_id, "kind": baton.kind})
-        return Refusal.UNKNOWN if refused is None else _refusal(refused, baton)
+        return NoTurn.UNKNOWN if refused is None else _refusal(refused, baton)
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
         with direct.alone(self._engine, turn.tenant_id) as line:
@@ -80,7 +85,7 @@ class PgStore:
         self._run(sql.RELEASE, {**_named(baton), "token": token})
 
     def lane_state(self, lane_id: UUID) -> LaneState | None:
-        row = db.again_if_disconnected(lambda: self._one(sql.LANE_STATE, {"lane_id": lane_id}))
+        row = self._one(sql.LANE_STATE, {"lane_id": lane_id})
         if row is None:
             return None
         status = LaneStatus(row["status"])
@@ -104,14 +109,38 @@ class PgStore:
         assert row is not None
         if row["blocked_s"] is not None:
             return GatePass(row["blocked_s"], frozenset(), row["closed_by"])
-        probes = frozenset(row["probes"])
-        # Between our look and our update another lane took the probe, or opened the gate: look again soon.
-        return GatePass(RACED_S if len(probes) < row["free"] else None, probes)
+        if row["passed"]:
+            return GatePass(None, frozenset(row["probes"]))
+        # Between our look and our update another lane took a probe, or opened a gate: give back the others, look again soon.
+        if row["probes"]:
+            mine = {"keys": row["probes"], "tenant_id": turn.tenant_id, "token": turn.token}
+            self._run(sql.RECLOSE_GATES, {**mine, "for_s": 0})
+        return GatePass(RACED_S, frozenset())
 
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
-        params = {**_held(turn), "key": key, "kind": kind, "leaves_asset": leaves_asset}
-        row = self._one(sql.INTEND, params)
-        return None if row is None else Intent(row["fresh"], row["confirmed"], row["remote_id"])
+        params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "kind": kind, "leaves_asset": leaves_asset}
+        # Whom another lane forestalled in the same moment does not see that one's row: he looks again.
+        row = self._one(sql.INTEND, params) or self._one(sql.INTEND, params)
+        return None if row is None else Intent(**row)
+
+    def note_look(self, turn: Turn, key: str, looks: int) -> bool:
+        params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "looks": looks}
+        return self._run(sql.NOTE_LOOK, params) == 1
+
+    def write_held(self, turn: Turn, effect: Effect) -> list[Row] | None:
+        """None: the turn is not held any more, and nothing was written."""
+        held = _held(turn)
+        _check_names(held, effect)
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            rows = line.all(sql.write_now(effect.statement), {**held, **effect.params})
+        if not rows:
+            return None
+        # One row without a value stands for "held, and nothing to answer".
+        return (
+            [row for row in rows if any(value is not None for value in row.values())]
+            if effect.statement.returns
+            else []
+        )
 
     def confirm(self, call: RemoteCall, remote_id: str) -> None:
         self._run(sql.CONFIRM, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key, "remote_id": remote_id})
@@ -122,30 +151,75 @@ class PgStore:
     def assets(self, lane_id: UUID) -> list[RemoteCall]:
         return [RemoteCall(**row) for row in self._all(sql.ASSETS, {"lane_id": lane_id})]
 
-    def leaked_assets(self, most: int, grace_s: float) -> list[RemoteCall]:
-        return [RemoteCall(**row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
+    def leaked_assets(self, most: int, grace_s: float) -> list[tuple[RemoteCall, Json]]:
+        rows = [dict(row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
+        return [(RemoteCall(**{name: row[name] for name in row if name != "params"}), row["params"]) for row in rows]
 
-    def due_runs(self, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = db.again_if_disconnected(lambda: self._all(sql.DUE_RUNS, {"most": most}))
-        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
+    def hearing_tenant(self) -> UUID | None:
+        """Whose signal has waited longest to be heard."""
+        row = self._one(sql.HEARING_TENANT, {})
+        return None if row is None else row["tenant_id"]
+
+    def note_unheard(
+        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
+    ) -> None:
+        params = {"signal_id": signal_id, "listener": listener, "attempts": attempts, "delay_s": delay_s}
+        self._run(sql.NOTE_UNHEARD, {**params, "error": db.jsonb(problem.to_json())})
+
+    def put_off_cleaning(self, call: RemoteCall) -> bool:
+        """Whether this asset is now ours to remove; if that fails, it is tried again later and later."""
+        return self._run(sql.PUT_OFF_CLEANING, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key}) == 1
+
+    def due_runs(self, most: int, after: Place = _FROM_THE_FIRST) -> list[DueRun]:
+        """The next runs to look at. Those that are at work within their time are put off already."""
+        rows = self._all(sql.DUE_RUNS, {"most": most, **_place(after)})
+        return [
+            DueRun(
+                id=row["id"],
+                tenant_id=row["tenant_id"],
+                kind=row["kind"],
+                at_work=row["at_work"],
+                place=_next_place(row, after),
+            )
+            for row in rows
+        ]
 
     def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
         self._run(sql.SET_RUN_ASIDE, {"run_id": run_id, "tenant_id": tenant_id})
+
+    def set_lane_aside(self, lane_id: UUID) -> None:
+        self._run(sql.SET_LANE_ASIDE, {"lane_id": lane_id})
+
+    def note_repairs(self, repairs: Sequence[Judgement]) -> None:
+        rows = [
+            {"lane_id": str(each.lane.lane_id), "tenant_id": str(each.lane.tenant_id), "why": each.verdict}
+            for each in repairs
+        ]
+        self._run(sql.NOTE_REPAIRS, {"repairs": db.jsonb(rows)})
 
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         params = {**_named(baton), "kind": baton.kind, "error": db.jsonb(problem.to_json())}
         return self._run(sql.NOTE_DEAD_LETTER, params) == 1
 
     def prune(self, table: str, older_than_days: int, most: int) -> int:
-        return self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
+        forgotten = 0
+        if table == "step":
+            (row,) = self._all(sql.FORGET_STEPS, {"days": older_than_days})
+            forgotten = row["forget_steps"]
+        return forgotten + self._run(sql.PRUNE[table], {"days": older_than_days, "most": most})
 
-    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> list[tuple[UUID, UUID, str]]:
-        rows = self._all(sql.PRUNE_RUNS, {"with_rows": list(with_rows), "days": older_than_days, "most": most})
-        return [(row["id"], row["tenant_id"], row["kind"]) for row in rows]
+    def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> PrunedRuns:
+        row = self._one(sql.PRUNE_RUNS, {"with_rows": list(with_rows), "days": older_than_days, "most": most})
+        assert row is not None
+        left = [(UUID(run_id), UUID(tenant_id), kind) for run_id, tenant_id, kind in row["with_rows"]]
+        return PrunedRuns(row["rows"], row["runs"], left)
+
+    def put_off_pruning(self, run_id: UUID, tenant_id: UUID) -> None:
+        self._run(sql.PUT_OFF_PRUNING, {"run_id": run_id, "tenant_id": tenant_id})
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         params = {"event_id": event_id, "tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)}
-        return db.again_if_disconnected(lambda: self._run(sql.ADD_SIGNAL_ONCE, params)) == 1
+        return self._run(sql.ADD_SIGNAL_ONCE, params) == 1
 
     def beat(self, name: str) -> float | None:
         """Note that a scheduled function came to its end; the seconds since it last did."""
@@ -159,21 +233,28 @@ class PgStore:
 
     def health(self) -> tuple[str | None, float | None]:
         """The revision of the schema, and the seconds since the last tick ended."""
-        row = db.again_if_disconnected(lambda: self._one(sql.HEALTH, {}))
+        row = self._one(sql.HEALTH, {})
         assert row is not None
         return row["revision"], row["tick_age_s"]
 
+    # A connection may have died while the function was frozen. Each of these may be asked again: what it wrote when its
+    # answer was lost, it finds written.
+
     def _run(self, statement: sa.TextClause, params: Row) -> int:
-        with direct.alone(self._engine) as line:
-            return line.run(statement, params)
+        return self._ask(lambda line: line.run(statement, params))
 
     def _often(self, statement: sa.TextClause, params: Row) -> Row | None:
-        with direct.alone(self._engine) as line:
-            return line.often(statement, params)
+        return self._ask(lambda line: line.often(statement, params))
 
     def _all(self, statement: sa.TextClause, params: Row) -> Sequence[Row]:
-        with direct.alone(self._engine) as line:
-            return line.all(statement, params)
+        return self._ask(lambda line: line.all(statement, params))
+
+    def _ask(self, question: Callable[[direct.Line], T]) -> T:
+        def ask() -> T:
+            with direct.alone(self._engine) as line:
+                return question(line)
+
+        return db.again_if_disconnected(ask)
 
     def _one(self, statement: sa.TextClause, params: Row) -> Row | None:
         rows = self._all(statement, params)
@@ -251,9 +332,17 @@ class PgTx:
     def look_at_run_later(self, run: Run) -> None:
         self._run(sql.LOOK_AT_RUN_LATER, {"run_id": run.id})
 
+    def look_at_run_in(self, run: Run, wait_s: float) -> None:
+        self._run(sql.LOOK_AT_RUN_IN, {"run_id": run.id, "wait_s": wait_s})
+
     def add_history(self, run: Run, type_: str, data: Json) -> None:
         params = {"run_id": run.id, "tenant_id": run.tenant_id, "epoch": run.epoch, "type": type_}
         self._run(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
+
+    def count_history(self, run: Run, type_: str) -> int:
+        """How many lines of this type the present epoch has."""
+        params = {"run_id": run.id, "epoch": run.epoch, "type": type_}
+        return int(self._line.scalars(sql.COUNT_HISTORY, params)[0])
 
     def add_audit(self, entry: AuditEntry) -> None:
         self._run(
@@ -281,6 +370,38 @@ class PgTx:
     def apply(self, effect: Effect) -> int:
         return self._line.run(_text(effect.statement.sql), effect.params)
 
+    def read(self, statement: Statement, params: Row) -> list[Row]:
+        return self._line.all(_text(statement.sql), params)
+
+    def room(self, tenant_id: UUID, kind: str, most: int | None) -> Room:  # noqa: ARG002 - the transaction's own
+        row = self._one(sql.ROOM, {"kind": kind, "most": most})
+        assert row is not None
+        return Room(**row)
+
+    def lock_new_signals(self, most: int, older_than_days: int) -> list[tuple[int, str]]:
+        """Those of no name are past their retention: nobody hears them."""
+        rows = self._line.all(sql.LOCK_NEW_SIGNALS, {"most": most, "days": older_than_days})
+        return [(row["id"], "" if row["too_old"] else row["name"]) for row in rows]
+
+    def fan_out(self, signal_ids: Sequence[int], heard_by: Sequence[tuple[int, str]]) -> None:
+        rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard_by]
+        self._run(sql.FAN_OUT, {"signal_ids": [str(each) for each in signal_ids], "heard_by": db.jsonb(rows)})
+
+    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
+        rows = self._line.all(sql.TAKE_HEARINGS, {"most": most, "window": 4 * most})
+        return [
+            (
+                Signal(row["id"], row["tenant_id"], row["name"], row["payload"], row["at"]),
+                row["listener"],
+                row["attempts"],
+            )
+            for row in rows
+        ]
+
+    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
+        rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard]
+        self._run(sql.NOTE_HEARD, {"heard": db.jsonb(rows)})
+
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
 
@@ -296,17 +417,17 @@ class PgTx:
     def resume_lanes(self, run_id: UUID, paused_s: float) -> list[Due]:
         return self._dues(sql.RESUME_LANES, {"run_id": run_id, "paused_s": paused_s})
 
-    def reopen_run(self, run: Run) -> Run:
+    def reopen_run(self, run: Run) -> Run | None:
         row = self._one(sql.REOPEN_RUN, {"run_id": run.id})
-        assert row is not None
-        return _run(row)
+        return None if row is None else _run(row)
 
     def reopen_lanes(self, run_id: UUID) -> list[Due]:
         return self._dues(sql.REOPEN_LANES, {"run_id": run_id})
 
-    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> UUID | None:
+    def lane_run(self, lane_id: UUID, tenant_id: UUID) -> tuple[UUID, bool] | None:
+        """Its run, and whether it holds it."""
         row = self._one(sql.LANE_RUN, {"lane_id": lane_id, "tenant_id": tenant_id})
-        return None if row is None else row["run_id"]
+        return None if row is None else (row["run_id"], row["holds_run"])
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         row = self._one(sql.WAKE_LANE, {"lane_id": lane_id})
@@ -333,12 +454,25 @@ class PgTx:
     def reclose_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID, for_s: float) -> None:
         self._run(sql.RECLOSE_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token, "for_s": for_s})
 
-    def lock_due_lanes(self, most: int) -> list[UUID]:
-        return self._line.scalars(sql.LOCK_DUE_LANES, {"most": most})
+    def lock_due_lanes(
+        self, most: int, after: Place = _FROM_THE_FIRST, but_kinds: Sequence[str] = (), but_delayed: bool = False
+    ) -> list[Place]:
+        """The next lanes to look at, save those whose queue takes nothing: of some kinds, or all that are not due yet."""
+        params = {"most": most, "but_kinds": list(but_kinds), "but_delayed": but_delayed, **_place(after)}
+        return [_next_place(row, after) for row in self._line.all(sql.LOCK_DUE_LANES, params)]
+
+    def lock_lane(self, lane_id: UUID) -> bool:
+        """Not if it has ended, or somebody else is writing it."""
+        return bool(self._line.scalars(sql.LOCK_LANE, {"lane_id": lane_id}))
 
     def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
         rows = self._line.all(sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]})
         return [LaneFacts(**row) for row in rows]
+
+    def longest_waits(self, kinds: Sequence[str], lease_s: float) -> dict[str, float]:
+        """For each kind that is at work now: how long its turns in hand waited to be taken, at most."""
+        params = {"kinds": list(kinds), "lease_s": lease_s, "watch_s": lease_s + 60}
+        return {row["kind"]: row["waited_s"] for row in self._line.all(sql.LONGEST_WAITS, params)}
 
     def apply_judgements(self, judgements: Sequence[Judgement]) -> None:
         rows = [
@@ -347,8 +481,8 @@ class PgTx:
                 "resend_no": judgement.resend_no,
                 "resends": judgement.resends,
                 "send": judgement.send,
+                "due_now": judgement.due_now,
                 "check_at": "infinity" if judgement.check_at is None else judgement.check_at.isoformat(),
-                "why": judgement.verdict if judgement.verdict in REPAIRS else None,
             }
             for judgement in judgements
         ]
@@ -376,7 +510,7 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         **_held(turn),
         "status": change.status,
         "cursor": None if change.cursor is None else db.jsonb(change.cursor),
-        "progress": int(change.progress),
+        "progress": change.spent,
         "attempts": change.attempts,
         "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
         "delay": _interval(change.delay_s),
@@ -388,15 +522,28 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         "waits_for": change.waits_for,
     }
     for effect in change.effects:
-        if clash := params.keys() & effect.params.keys():
-            raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
+        _check_names(params, effect)
         params |= effect.params
-    statement = sql.commit_turn(tuple(effect.statement for effect in change.effects))
+    effects = tuple(effect.statement for effect in change.effects)
+    statement = sql.commit_turn(effects, knows_cancel=turn.cancel_at is not None)
     row = line.often(statement, params)
     if row is None:
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
     return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0)
+
+
+def _check_names(taken: Mapping[str, Any], effect: Effect) -> None:
+    if clash := taken.keys() & effect.params.keys():
+        raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
+
+
+def _place(after: Place) -> dict[str, Any]:
+    return {"at": after.at, "id": after.id, "began": after.began}
+
+
+def _next_place(row: Row, after: Place) -> Place:
+    return Place(row["at"], row["id"], after.began or row["now"])
 
 
 def _interval(seconds: float) -> str:
@@ -451,14 +598,14 @@ def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
     )
 
 
-def _refusal(row: Row, baton: Baton) -> Refusal:
+def _refusal(row: Row, baton: Baton) -> NoTurn:
     """Why this message gives no turn, as the row stands now."""
     if (baton.epoch, baton.seq) < (row["epoch"], row["seq"]):
-        return Refusal.STALE
+        return NoTurn.STALE
     if (baton.epoch, baton.seq) > (row["epoch"], row["seq"]):
-        return Refusal.AHEAD
+        return NoTurn.AHEAD
     if row["status"] != LaneStatus.ACTIVE:
-        return Refusal.ENDED
+        return NoTurn.ENDED
     if row["paused"]:
-        return Refusal.PAUSED
-    return Refusal.EARLY if row["early"] else Refusal.TWIN
+        return NoTurn.PAUSED
+    return NoTurn.EARLY if row["early"] else NoTurn.TWIN

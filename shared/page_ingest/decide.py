@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
@@ -16,12 +17,18 @@ from shared.page_ingest.model import (
     CrawlCursor,
     Critical,
     IngestParams,
+    Page,
     PlanCursor,
+    PriceRange,
+    Walked,
     crawl_lane,
+    mark,
 )
-from shared.page_ingest.ports import Page, PriceRange
 
 PROBES_PER_STEP = 8
+PAGES_PER_STEP = 8
+LONGEST_BURST_S = 3.0  # no page begins later in its step
+LEAST_FOR_A_PAGE_S = 3.5
 COUNTS_PER_STEP = 8
 AUDIT_SHARE = 100  # partitions of one audit lane
 MOST_PARTITIONS = 5_000
@@ -29,6 +36,9 @@ OVERLAP = 3
 CONFIRM_AFTER_S = 5.0
 MOST_SHIFTS = 25
 SPARE_ROWS = 1_000
+MOST_ROUNDS = 4  # how often a walk may receive what was counted when it began
+MOST_EDGE = 2_000
+MOST_CUTS = 6
 
 
 # --- plan -------------------------------------------------------------------------------------------------------------
@@ -63,16 +73,21 @@ def with_part(
 
 
 def planned_lanes(cursor: PlanCursor, page_size: int) -> list[NewLane]:
-    return [crawl_lane(low, high, page_size) for low, high, _ in cursor.parts]
+    return [crawl_lane(CrawlCursor(low=low, high=high, limit=page_size)) for low, high, _ in cursor.parts]
 
 
 # --- crawl ------------------------------------------------------------------------------------------------------------
 
 
+def overlap(limit: int) -> int:
+    """With how many rows of the one before a page begins: a small page is not spent on them."""
+    return min(OVERLAP, max(1, limit // 4))
+
+
 def page_request(cursor: CrawlCursor, remembered: int | None) -> tuple[int, int]:
     """Offset and limit of the next page. It begins with the last rows seen, unless nothing new came last time."""
     limit = max(SMALLEST_PAGE, min(cursor.limit, remembered or cursor.limit))
-    back = 0 if cursor.empties else min(len(cursor.tail), limit // 2)
+    back = 0 if cursor.empties else min(len(cursor.tail), overlap(limit))
     return max(0, cursor.offset - back), limit
 
 
@@ -82,7 +97,7 @@ def pages_expected(counted: int, limit: int) -> int:
     """
     if not counted:
         return 1
-    return 2 + math.ceil(max(0, counted - limit) / (limit - min(OVERLAP, limit // 2)))
+    return 2 + math.ceil(max(0, counted - limit) / (limit - overlap(limit)))
 
 
 def wants_count(cursor: CrawlCursor, page: Page, limit: int, params: IngestParams) -> bool:
@@ -91,7 +106,7 @@ def wants_count(cursor: CrawlCursor, page: Page, limit: int, params: IngestParam
         page.fetched < limit
         or cursor.empties > 0
         or _walked_too_far(cursor, cursor.counted or 0)
-        or _looks_too_large(cursor, params)
+        or _may_be_cut(cursor, params)
     )
 
 
@@ -101,7 +116,12 @@ def after_page(cursor: CrawlCursor, page: Page, asked_at: int, limit: int, count
     Rows that vanished upstream move the later ones back, and a page boundary would skip some. So a page begins with the
     last rows seen; if none of them is there, the crawl steps back, further each time, until it meets them again.
     """
-    cursor = cursor.but(pages=cursor.pages + 1, duplicates=cursor.duplicates + page.fetched - len(set(page.ids)))
+    cursor = cursor.but(
+        pages=cursor.pages + 1,
+        received=cursor.received + page.fetched,
+        duplicates=cursor.duplicates + page.fetched - len(set(page.ids)),
+        edge=_with_edge(cursor.edge, page),
+    )
     expected = cursor.tail[len(cursor.tail) - (cursor.offset - asked_at) :] if asked_at < cursor.offset else ()
     if not expected:
         return _after_unanchored_page(cursor, page, asked_at, count)
@@ -115,6 +135,14 @@ def after_page(cursor: CrawlCursor, page: Page, asked_at: int, limit: int, count
         return _after_unanchored_page(cursor.but(shifts=cursor.shifts + 1), page, asked_at, count)
     back_to = max(0, asked_at - (limit << cursor.misses))
     return cursor.but(offset=back_to + len(expected), misses=cursor.misses + 1, shifts=cursor.shifts + 1, empties=0)
+
+
+def _with_edge(edge: Sequence[str], page: Page) -> Sequence[str]:
+    """The marks of what is listed here and belongs to the next partition; of too many, some stay uncounted."""
+    if len(page.items) == page.fetched:
+        return edge
+    kept = page.kept
+    return tuple(dict.fromkeys([*edge, *(mark(each) for each in page.ids if each not in kept)]))[:MOST_EDGE]
 
 
 def _after_known_page(
@@ -149,21 +177,24 @@ def crawl_ended(cursor: CrawlCursor, count: int | None) -> bool:
     return cursor.empties >= 2 or (cursor.empties == 1 and count is not None and count <= cursor.offset)
 
 
-def is_clean(cursor: CrawlCursor, count: int | None) -> bool:
-    """Nothing moved while the crawl went through: it walked through exactly what was there, before and after."""
-    return cursor.shifts == 0 and cursor.offset == cursor.counted == count
+def is_clean(cursor: CrawlCursor, count: int | None, stones: int) -> bool:
+    """Whether the walk saw exactly what was there: so many different stones as were counted before and after.
+
+    Rows that changed places between two pages leave the number of rows as it was, and one of them was never shown: only
+    different stones count.
+    """
+    seen = stones + len(cursor.edge)
+    return cursor.shifts == 0 and seen == cursor.offset == cursor.counted == count
 
 
 def must_split(cursor: CrawlCursor, params: IngestParams, count: int | None) -> bool:
-    """A partition that is far larger than planned, or needs far more pages, is cut while it runs."""
-    return count is not None and count - cursor.offset > params.page_size and _looks_too_large(cursor, params)
+    """A partition that turns out far larger than planned is cut while it runs."""
+    return count is not None and count - cursor.offset > params.page_size and _may_be_cut(cursor, params)
 
 
-def _looks_too_large(cursor: CrawlCursor, params: IngestParams) -> bool:
-    if cursor.high - cursor.low <= 1:
-        return False
-    pages = math.ceil(max(cursor.counted or 0, params.partition_records) / params.page_size)
-    return cursor.offset > 2 * params.partition_records or cursor.pages > 20 + 4 * pages
+def _may_be_cut(cursor: CrawlCursor, params: IngestParams) -> bool:
+    wide = cursor.high - cursor.low > 1 and cursor.cuts < MOST_CUTS
+    return wide and cursor.offset > 2 * params.partition_records
 
 
 def is_endless(cursor: CrawlCursor, count: int | None) -> bool:
@@ -172,15 +203,40 @@ def is_endless(cursor: CrawlCursor, count: int | None) -> bool:
 
 
 def _walked_too_far(cursor: CrawlCursor, count: int) -> bool:
-    return cursor.offset > 2 * count + SPARE_ROWS or cursor.pages > 20 * count + SPARE_ROWS
+    return cursor.offset > 2 * count + SPARE_ROWS
 
 
-def halves(cursor: CrawlCursor) -> list[NewLane]:
+def is_spent(cursor: CrawlCursor) -> bool:
+    """Whether the walk received so much more than was counted when it began that it only runs after its list."""
+    return cursor.received > MOST_ROUNDS * (cursor.counted or 0) + 2 * SPARE_ROWS
+
+
+def halves(cursor: CrawlCursor, walked: Walked) -> tuple[CrawlCursor, CrawlCursor]:
+    """The two partitions that a cut one becomes. Both lists are in the order of the whole one, so what it has walked
+    through is how each of them begins; if that is in doubt, a half begins at its start.
+    """
     middle = split_point(cursor.low, cursor.high)
-    return [
-        crawl_lane(cursor.low, middle, cursor.limit, cursor.crawl),
-        crawl_lane(middle, cursor.high, cursor.limit, cursor.crawl),
-    ]
+    whole = CrawlCursor(low=cursor.low, high=cursor.high, limit=cursor.limit, crawl=cursor.crawl, cuts=cursor.cuts + 1)
+    lower, upper = whole.but(high=middle), whole.but(low=middle)
+    if cursor.shifts or cursor.empties or walked.stones + len(cursor.edge) != cursor.offset:
+        return lower, upper
+    price = {each: walked.prices.get(each, cursor.high * 100) for each in cursor.tail}
+    return (
+        _begun(
+            lower, walked.below, [each for each in cursor.tail if price[each] <= middle * 100], map(mark, walked.at)
+        ),
+        _begun(
+            upper,
+            walked.above + len(cursor.edge),
+            [each for each in cursor.tail if price[each] >= middle * 100],
+            cursor.edge,
+        ),
+    )
+
+
+def _begun(half: CrawlCursor, offset: int, tail: Sequence[str], edge: Iterable[str]) -> CrawlCursor:
+    marks = tuple(edge)
+    return half.but(offset=offset, tail=tuple(tail), edge=marks) if tail and len(marks) <= MOST_EDGE else half
 
 
 # --- audit ------------------------------------------------------------------------------------------------------------
@@ -211,23 +267,22 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
     audits = _audits(run.epoch, held.values())
     if not audits:
         return NextPhase(audit_lanes(run.epoch, 1, parts))
-    return _after_audit(run, params, parts, audits)
+    return _after_audit(run, params, list(held.values()), audits)
 
 
-def _after_audit(run: Run, params: IngestParams, parts: Sequence[Lane], audits: Sequence[Sequence[Lane]]) -> Settlement:
+def _after_audit(run: Run, params: IngestParams, lanes: Sequence[Lane], audits: Sequence[Sequence[Lane]]) -> Settlement:
+    parts = latest_crawls(lanes)
     last = audits[-1]
     if any(lane.status is not LaneStatus.DONE for lane in last):
         return _failed("the partitions could not be counted again", last)
     drifted = {tuple(each) for lane in last for each in lane.cursor["drifted"]}
     again = [lane for lane in parts if _crawl(lane) in drifted]
     if again and len(audits) <= params.recrawls:
-        return NextPhase(
-            [crawl_lane(low, high, params.page_size, crawl + 1) for low, high, crawl in map(_crawl, again)]
-        )
+        return NextPhase([_crawl_again(lane, params.page_size) for lane in again])
     if drifted and not again:
         return NextPhase(audit_lanes(run.epoch, len(audits) + 1, parts))
     complete = not drifted and all(lane.status is LaneStatus.DONE for lane in parts)
-    cursor = ConsolidateCursor(complete=complete)
+    cursor = ConsolidateCursor(complete=complete, drops=complete and any(map(_leaves_old_rows, lanes)))
     return NextPhase([NewLane(key=f"consolidate:{run.epoch}", cursor=cursor.to_json())])
 
 
@@ -242,6 +297,19 @@ def latest_crawls(lanes: Iterable[Lane]) -> list[Lane]:
 
 def _crawl(lane: Lane) -> tuple[int, int, int]:
     return lane.cursor["low"], lane.cursor["high"], lane.cursor["crawl"]
+
+
+def _crawl_again(lane: Lane, page_size: int) -> NewLane:
+    low, high, crawl = _crawl(lane)
+    return crawl_lane(
+        CrawlCursor(low=low, high=high, limit=page_size, crawl=crawl + 1, cuts=lane.cursor.get("cuts", 0))
+    )
+
+
+def _leaves_old_rows(lane: Lane) -> bool:
+    """Whether rows may have been left behind that this crawl's successor, or its second beginning, did not see."""
+    cursor = lane.cursor
+    return lane.key.startswith("part:") and (cursor["crawl"] > 1 or cursor["split"] or cursor.get("began", 0) > 0)
 
 
 def _audits(epoch: int, lanes: Iterable[Lane]) -> list[list[Lane]]:
@@ -260,14 +328,14 @@ def broken_policy(params: IngestParams, parts: Sequence[Lane]) -> Problem | None
         return None
     match params.policy:
         case AllPartitions():
-            return Problem("partitions_failed", f"{len(failed)} of {len(parts)} partitions failed: {_named(failed)}")
+            return Problem("partitions_failed", f"{len(failed)} of {len(parts)} partitions failed {_why(failed)}")
         case AtLeast(percent=percent):
             reached = 100 * (len(parts) - len(failed)) / len(parts)
-            too_few = f"{reached:.1f} % of the partitions succeeded, {percent:g} % are needed: {_named(failed)}"
+            too_few = f"{reached:.1f} % of the partitions succeeded, {percent:g} % are needed; failed {_why(failed)}"
             return Problem("too_few_partitions", too_few) if reached < percent else None
         case Critical(prices=critical):
             hit = [lane for lane in failed if any(lane.cursor["low"] <= p < lane.cursor["high"] for p in critical)]
-            return Problem("critical_partitions_failed", f"critical partitions failed: {_named(hit)}") if hit else None
+            return Problem("critical_partitions_failed", f"critical partitions failed {_why(hit)}") if hit else None
         case _:
             assert_never(params.policy)
 
@@ -295,10 +363,20 @@ def _ended(consolidation: Lane, parts: Sequence[Lane]) -> Ending:
 
 
 def _failed(what: str, lanes: Sequence[Lane]) -> Ending:
-    reasons = [(lane.last_error or {}).get("message") for lane in lanes if lane.status is not LaneStatus.DONE]
-    why = next((reason for reason in reasons if reason), "no reason was noted")
+    why = next(iter(_causes(lanes)), "no reason was noted")
     return Ending(RunStatus.FAILED, "failed", Problem("phase_failed", f"{what}: {why}"))
 
 
-def _named(lanes: Sequence[Lane]) -> str:
-    return ", ".join(lane.key for lane in lanes[:5]) + (", …" if len(lanes) > 5 else "")
+def _why(failed: Sequence[Lane]) -> str:
+    """Which partitions they are, as people name them, and what they failed of."""
+    named = [f"${lane.cursor['low']:,}\N{EN DASH}${lane.cursor['high']:,}" for lane in failed[:5]]
+    which = ", ".join([*named, *(["\N{HORIZONTAL ELLIPSIS}"] if len(failed) > 5 else [])])
+    first, *others = _causes(failed) or ["no reason was noted"]
+    more = f" (and {len(others)} other causes)" if others else ""
+    return f"({which}): {first}{more}"
+
+
+def _causes(lanes: Sequence[Lane]) -> list[str]:
+    """Each reason once, the most frequent first."""
+    said = Counter((lane.last_error or {}).get("message") for lane in lanes if lane.status is not LaneStatus.DONE)
+    return [reason for reason, _ in said.most_common() if reason]

@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shared.kernel.model import Json, NewLane
-from shared.page_ingest.ports import HIGHEST_DOLLARS, PriceRange
+from shared.kernel.model import Json, NewLane, account_name
 
 KIND = "page_ingest"
 SMALLEST_PAGE, LARGEST_PAGE = 4, 50
+HIGHEST_DOLLARS = 2**31 - 1  # a GraphQL Int
+USUAL_TIME_LIMIT_S = 3 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRange:
+    """Whole dollars, half open: low <= price < high. Ranges that share a border share no stone."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= HIGHEST_DOLLARS:
+            raise ValueError(
+                f"a price range needs 0 <= low < high <= {HIGHEST_DOLLARS}, not {self.low} and {self.high}"
+            )
+
+    def holds(self, price_cents: int) -> bool:
+        return self.low * 100 <= price_cents < self.high * 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One offer of one stone. `body` is the item as it came, as JSON with sorted keys, but for what Postgres cannot store."""
+
+    external_id: str
+    offer_id: str
+    price_cents: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One answer. The offset moves by `fetched`, whatever the range kept; `ids` are the stones of all that was fetched."""
+
+    items: tuple[Item, ...]
+    fetched: int
+    ids: tuple[str, ...]
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The stones that belong to the range."""
+        return frozenset(item.external_id for item in self.items)
 
 
 class AllPartitions(BaseModel):
@@ -49,14 +93,14 @@ class IngestParams(BaseModel):
     page_size: Annotated[int, Field(ge=SMALLEST_PAGE, le=LARGEST_PAGE)] = LARGEST_PAGE
     policy: Policy = AllPartitions()
     recrawls: Annotated[int, Field(ge=0, le=5)] = 2
-    time_limit_s: Annotated[int, Field(ge=60, le=30 * 86_400)] | None = None
+    time_limit_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = USUAL_TIME_LIMIT_S
     # By whose account: the id or name of a connection of the tenant; its id from the start on. None: the deployment's.
     connection: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
     @property
     def account(self) -> str:
         """What the steps of a tenant that use one account share what they know under."""
-        return self.source if self.connection is None else f"{self.source}:{self.connection}"
+        return account_name(self.source, self.connection)
 
     @model_validator(mode="after")
     def the_range_is_not_empty(self) -> Self:
@@ -96,8 +140,13 @@ class CrawlCursor:
     """Where a crawl of one partition stands.
 
     `offset` rows have been walked through; `tail` are the last of them: the next page begins with these, so that rows
-    that moved are noticed. `counted` is the upstream's count when the crawl began, `shifts` how often rows had moved,
-    `misses` how often in a row the tail was not found, `empties` how often in a row nothing new came.
+    that moved are noticed. `counted` is the upstream's count when the walk began, `received` how many rows have come
+    since, `shifts` how often rows had moved, `misses` how often in a row the tail was not found, `empties` how often in a
+    row nothing new came.
+
+    `began` is the lane's seq at the walk's first page: a stone belongs to this walk if its row was written since. `edge`
+    are marks of stones that the upstream lists here though they belong to the next partition (those at exactly `high`).
+    `cuts` is how often this range was cut out of a larger one.
     """
 
     low: int
@@ -110,17 +159,21 @@ class CrawlCursor:
     misses: int = 0
     shifts: int = 0
     pages: int = 0
+    received: int = 0
     duplicates: int = 0
     counted: int | None = None
+    began: int = 0
+    edge: Sequence[str] = ()
+    cuts: int = 0
     split: bool = False
     clean: bool = False
 
     @classmethod
     def read(cls, cursor: Json) -> Self:
-        return cls(**{**cursor, "tail": tuple(cursor["tail"])})
+        return cls(**{**cursor, "tail": tuple(cursor["tail"]), "edge": tuple(cursor.get("edge", ()))})
 
     def to_json(self) -> Json:
-        return {**asdict(self), "tail": list(self.tail)}
+        return {**asdict(self), "tail": list(self.tail), "edge": list(self.edge)}
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
@@ -130,9 +183,35 @@ class CrawlCursor:
         return PriceRange(low=self.low, high=self.high)
 
     @property
+    def key(self) -> str:
+        return part_key(self.low, self.high, self.crawl)
+
+    @property
     def from_the_start(self) -> Self:
-        """The same crawl, not begun yet: what a reset of a partition restarts its lane with."""
-        return type(self)(low=self.low, high=self.high, limit=self.limit, crawl=self.crawl)
+        """The same crawl, not started yet: what a reset of a partition restarts its lane with."""
+        return type(self)(low=self.low, high=self.high, limit=self.limit, crawl=self.crawl, cuts=self.cuts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walked:
+    """What a walk has seen on each side of a price, both sides including the stones at exactly that price.
+
+    `prices` (in cents) are those of the walk's last rows, as far as they are the partition's own.
+    """
+
+    below: int
+    above: int
+    at: Sequence[str]
+    prices: Mapping[str, int]
+
+    @property
+    def stones(self) -> int:
+        return self.below + self.above - len(self.at)
+
+
+def mark(external_id: str) -> str:
+    """A stone in few characters. Two that look alike are counted as one: a crawl is then not clean, never wrongly clean."""
+    return base64.b85encode(hashlib.blake2b(external_id.encode(), digest_size=5).digest()).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +231,13 @@ class AuditCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidateCursor:
-    """`complete`: the run saw all there was. Rows up to `after` are consolidated; then those up to `gone_after` judged."""
+    """`complete`: the run saw all there was; `drops`: some rows may be of crawls that a later one replaced.
+
+    Rows up to `after` are consolidated; then those up to `gone_after` are judged.
+    """
 
     complete: bool
+    drops: bool = False
     after: str = ""
     gone_after: str = ""
 
@@ -171,6 +254,5 @@ def part_key(low: int, high: int, crawl: int = 1) -> str:
     return f"part:{low:010d}-{high:010d}{again}"
 
 
-def crawl_lane(low: int, high: int, page_size: int, crawl: int = 1) -> NewLane:
-    cursor = CrawlCursor(low=low, high=high, limit=page_size, crawl=crawl)
-    return NewLane(key=part_key(low, high, crawl), cursor=cursor.to_json())
+def crawl_lane(cursor: CrawlCursor) -> NewLane:
+    return NewLane(key=cursor.key, cursor=cursor.to_json())

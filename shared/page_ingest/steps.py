@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from uuid import UUID
-
-from pydantic import ValidationError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Refused, Transient
-from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Run, Turn, Wait
+from shared.kernel.errors import Permanent, Throttled, Transient
+from shared.kernel.model import Continue, Decision, Effect, Finish, NewLane, NewRun, Run, Starting, Turn, account_name
+from shared.kernel.params import parse, with_connection
 from shared.kernel.ports import Tx
+from shared.kernel.tokens import TokenRefused
 from shared.page_ingest import decide, store
 from shared.page_ingest.model import (
     KIND,
@@ -20,27 +21,21 @@ from shared.page_ingest.model import (
     ConsolidateCursor,
     CrawlCursor,
     IngestParams,
+    Item,
+    Page,
     PlanCursor,
+    crawl_lane,
 )
-from shared.page_ingest.ports import Page, PageTooBig, TokenExpired, Upstream
+from shared.page_ingest.ports import Memory, PageTooBig, Upstream
 from shared.page_ingest.ports import Ports as IngestPorts
 
-TOKEN_BEING_FETCHED_S = 2.0
 CONSOLIDATE_BATCH = 1_000
 
 
-def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
+def start(tx: Tx, starting: Starting) -> NewRun:
     """A run begins with the lane that divides the price range."""
-    try:
-        wanted = IngestParams.model_validate(dict(params))
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
-        raise Refused("bad_params", problems) from None
-    if wanted.connection is not None:
-        connection = tx.find_connection(tenant_id, wanted.source, wanted.connection)
-        if connection is None:
-            raise Refused("unknown_connection", f"connection: there is none of this id or name to {wanted.source}.")
-        wanted = wanted.model_copy(update={"connection": str(connection)})
+    wanted = parse(IngestParams, starting.params)
+    wanted = with_connection(tx, starting.tenant_id, wanted, wanted.source)
     plan = NewLane(key="plan", cursor=PlanCursor(todo=[(wanted.low, wanted.high)]).to_json())
     return NewRun(
         params=wanted.model_dump(mode="json", exclude_none=True), lanes=[plan], time_limit_s=wanted.time_limit_s,
@@ -57,32 +52,21 @@ class PageIngest:
         if turn.key.startswith("consolidate:"):
             return self._consolidate(turn, params)
         upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
-        known = self.ports.store.look_up(turn, params.account)
-        if known.token is None and not known.ours:
-            return Wait(after_s=TOKEN_BEING_FETCHED_S)
-        token = known.token or self._new_token(turn, params.account, upstream)
+        token = self.ports.tokens.of(turn, params.account, upstream.authenticate)
+        asked = Asked(turn, params, upstream, token.value, self.ports.store, outside.time_left_s)
         try:
-            return self._look(turn, params, Asked(upstream, token), known.page_size)
-        except TokenExpired:
-            self.ports.store.forget_token(turn, params.account, token)
-            raise
+            return self._look(asked)
+        finally:
+            if asked.token_refused:
+                self.ports.tokens.forget(turn, params.account, token)
 
-    def _new_token(self, turn: Turn, account: str, upstream: Upstream) -> str:
-        """The token that all steps of the tenant with this account share: one of them fetches it, the others wait."""
-        try:
-            token = upstream.authenticate()
-        except Exception:
-            self.ports.store.give_up_token(turn, account)
-            raise
-        self.ports.store.save_token(turn, account, token)
-        return token.value
-
-    def _look(self, turn: Turn, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
+    def _look(self, asked: Asked) -> Decision:
+        turn = asked.turn
         match turn.key.partition(":")[0]:
             case "plan":
-                return _plan(PlanCursor.read(turn.cursor), params, asked)
+                return _plan(PlanCursor.read(turn.cursor), asked)
             case "part":
-                return _crawl(CrawlCursor.read(turn.cursor), params, asked, page_size)
+                return _crawl(CrawlCursor.read(turn.cursor), asked)
             case "audit":
                 return _audit(AuditCursor.read(turn.cursor), asked)
             case _:
@@ -93,8 +77,8 @@ class PageIngest:
         cursor = ConsolidateCursor(**turn.cursor)
         upto = self.ports.store.batch_ends_at(turn, cursor.after, CONSOLIDATE_BATCH)
         if upto is not None:
-            effect = Effect(store.CONSOLIDATE, {"after": cursor.after, "upto": upto})
-            return Continue(cursor=cursor.but(after=upto).to_json(), effects=[effect])
+            effects = store.consolidate(cursor.after, upto, drops=cursor.drops)
+            return Continue(cursor=cursor.but(after=upto).to_json(), effects=effects)
         if not cursor.complete:
             return Finish()
         cents = (params.low * 100, params.high * 100)
@@ -105,22 +89,38 @@ class PageIngest:
         return Continue(cursor=cursor.but(gone_after=upto).to_json(), effects=[effect])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
-    """An upstream with the token for this step."""
+    """What one step may ask: the upstream, with a token, and the store about the lane's own rows."""
 
+    turn: Turn
+    params: IngestParams
     upstream: Upstream
     token: str
+    store: Memory
+    time_left_s: Callable[[], float]
+    token_refused: bool = False
 
     def count(self, low: int, high: int) -> int:
-        return self.upstream.count(self.token, decide.prices(low, high))
+        with self._token_watched():
+            return self.upstream.count(self.token, decide.prices(low, high))
 
     def page(self, cursor: CrawlCursor, offset: int, limit: int) -> Page:
-        return self.upstream.page(self.token, cursor.prices, offset, limit)
+        with self._token_watched():
+            return self.upstream.page(self.token, cursor.prices, offset, limit)
+
+    @contextmanager
+    def _token_watched(self) -> Iterator[None]:
+        try:
+            yield
+        except TokenRefused:
+            self.token_refused = True
+            raise
 
 
-def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
+def _plan(cursor: PlanCursor, asked: Asked) -> Decision:
     """A few probes; those before a failure count."""
+    params = asked.params
     if cursor.planned:  # a lane that was done and is restarted in its place
         return Finish()
     for probes in range(decide.PROBES_PER_STEP):
@@ -130,10 +130,10 @@ def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
         low, high = cursor.todo[0]
         try:
             count = asked.count(low, high)
-        except Transient as error:
-            if not probes or isinstance(error, TokenExpired):
+        except (Transient, Throttled) as error:
+            if not probes:
                 raise
-            break
+            return Continue(cursor=cursor.to_json(), throttled=_only_throttled(error))
         cursor = decide.probed(cursor, low, high, count, params.partition_records)
         if len(cursor.parts) > decide.MOST_PARTITIONS:
             most = f"more than {decide.MOST_PARTITIONS} partitions: raise partition_records"
@@ -141,39 +141,121 @@ def _plan(cursor: PlanCursor, params: IngestParams, asked: Asked) -> Decision:
     return Continue(cursor=cursor.to_json())
 
 
-def _crawl(cursor: CrawlCursor, params: IngestParams, asked: Asked, page_size: int | None) -> Decision:
-    """One page of one partition."""
+def _only_throttled(error: Exception | None) -> Throttled | None:
+    """What was done before the upstream asked to wait is kept, and everybody waits."""
+    return error if isinstance(error, Throttled) else None
+
+
+def _crawl(cursor: CrawlCursor, asked: Asked) -> Decision:
+    """Some pages of one partition, one after the other, while there is time; those before a failure count."""
     if cursor.split:  # as a plan that is restarted: others do its work
         return Finish()
-    if cursor.counted is None:
-        cursor = cursor.but(counted=asked.count(cursor.low, cursor.high))
-    asked_at, limit = decide.page_request(cursor, page_size)
-    try:
-        page = asked.page(cursor, asked_at, limit)
-    except PageTooBig:
-        return _ask_for_less(cursor, params, limit)
-    wants_count = decide.wants_count(cursor, page, limit, params)
-    count = asked.count(cursor.low, cursor.high) if wants_count else None
-    effect, rows = store.upsert_page(params.source, page.items)
-    cursor = decide.after_page(cursor, page, asked_at, limit, count)
-    if decide.crawl_ended(cursor, count):
-        ended = cursor.but(clean=decide.is_clean(cursor, count))
-        return Finish(effects=[effect], rows=rows, cursor=ended.to_json())
-    if decide.must_split(cursor, params, count):
-        lanes = decide.halves(cursor)
-        return Finish(effects=[effect], rows=rows, lanes=lanes, cursor=cursor.but(split=True).to_json())
-    if decide.is_endless(cursor, count):
-        raise Permanent(f"pages do not end: {cursor.offset} rows where {count} are counted", "endless")
-    after_s = decide.CONFIRM_AFTER_S if cursor.empties else 0.0
-    return Continue(cursor=cursor.to_json(), effects=[effect], rows=rows, after_s=after_s)
+    walk = Walk(cursor, asked, began_with_s=asked.time_left_s())
+    while True:
+        try:
+            decision = walk.next_page()
+        except (Transient, Throttled) as error:
+            if not walk.moved:
+                raise
+            return walk.so_far(throttled=_only_throttled(error))
+        if decision is not None:
+            return decision
 
 
-def _ask_for_less(cursor: CrawlCursor, params: IngestParams, limit: int) -> Decision:
+@dataclass(slots=True)
+class Walk:
+    """The pages of one step: where they lead, and what they brought."""
+
+    cursor: CrawlCursor
+    asked: Asked
+    began_with_s: float
+    moved: bool = False
+    trouble: Exception | None = None
+    pages: int = 0
+    items: dict[str, Item] = field(default_factory=dict)  # each stone once; the last one counts
+
+    def next_page(self) -> Decision | None:
+        """Read on by one page. None: there is more to do, and time for it."""
+        asked, cursor = self.asked, self.cursor
+        if cursor.counted is None:
+            counted = asked.count(cursor.low, cursor.high)
+            began = cursor.began if cursor.offset else asked.turn.seq
+            cursor = self.cursor = cursor.but(counted=counted, began=began)
+            self.moved = True
+        asked_at, limit = decide.page_request(cursor, asked.store.page_size(asked.turn, asked.params.account))
+        try:
+            page = asked.page(cursor, asked_at, limit)
+        except PageTooBig as error:
+            # After other pages less time was left for this one: the next step tells whether it is too big by itself.
+            return self.so_far() if self.pages else _ask_for_less(cursor, asked, limit, error)
+        count = self._count_if_wanted(page, limit)
+        if decide.must_split(cursor, asked.params, count):
+            return self.so_far() if self.pages else _cut(cursor, asked)
+        return self._after(page, asked_at, limit, count)
+
+    def _after(self, page: Page, asked_at: int, limit: int, count: int | None) -> Decision | None:
+        cursor = self.cursor = decide.after_page(self.cursor, page, asked_at, limit, count)
+        self.items |= {item.external_id: item for item in page.items}
+        self.moved = True
+        self.pages += 1
+        if decide.crawl_ended(cursor, count):
+            stones = self.asked.store.stones_walked(self.asked.turn, cursor, list(self.items))
+            return self._ended(clean=decide.is_clean(cursor, count, stones))
+        if decide.is_endless(cursor, count):
+            raise Permanent(f"Pages do not end: {cursor.offset} rows where {count} are counted.", "endless")
+        if decide.is_spent(cursor):
+            return self._ended(clean=False)
+        if self.trouble is not None or cursor.empties:
+            return self.so_far(after_s=decide.CONFIRM_AFTER_S, throttled=_only_throttled(self.trouble))
+        return None if self._goes_on() else self.so_far()
+
+    def _goes_on(self) -> bool:
+        left_s = self.asked.time_left_s()
+        is_early = self.began_with_s - left_s < decide.LONGEST_BURST_S and left_s > decide.LEAST_FOR_A_PAGE_S
+        return self.pages < decide.PAGES_PER_STEP and is_early
+
+    def _count_if_wanted(self, page: Page, limit: int) -> int | None:
+        """A page is kept although its count failed; the next one asks again, or ends the crawl without it, as not clean."""
+        cursor, asked = self.cursor, self.asked
+        if not decide.wants_count(cursor, page, limit, asked.params):
+            return None
+        try:
+            return asked.count(cursor.low, cursor.high)
+        except (Transient, Throttled) as error:
+            self.trouble = error
+            return None
+
+    def so_far(self, *, after_s: float = 0.0, throttled: Throttled | None = None) -> Continue:
+        effects, rows, cursor = self._effects(), len(self.items), self.cursor.to_json()
+        return Continue(cursor=cursor, effects=effects, rows=rows, after_s=after_s, throttled=throttled)
+
+    def _ended(self, *, clean: bool) -> Finish:
+        return Finish(effects=self._effects(), rows=len(self.items), cursor=self.cursor.but(clean=clean).to_json())
+
+    def _effects(self) -> list[Effect]:
+        items = self.items.values()
+        return [store.upsert_page(self.asked.params.source, items, self.cursor.began)] if items else []
+
+
+def _cut(cursor: CrawlCursor, asked: Asked) -> Decision:
+    """Two partitions take over, each from where this one stands in its part of the list."""
+    middle = decide.split_point(cursor.low, cursor.high)
+    lower, upper = decide.halves(cursor, asked.store.walked(asked.turn, cursor, middle * 100))
+    return Finish(
+        effects=[store.hand_on(cursor, lower, upper)],
+        lanes=[crawl_lane(lower), crawl_lane(upper)],
+        cursor=cursor.but(split=True).to_json(),
+    )
+
+
+def _ask_for_less(cursor: CrawlCursor, asked: Asked, limit: int, error: PageTooBig) -> Decision:
     smaller = limit // 2
     if smaller < SMALLEST_PAGE:
-        raise Transient(f"the upstream cannot answer even {limit} records", "page_too_big")
-    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": params.account, "page_size": smaller})
-    return Continue(cursor=cursor.but(limit=smaller).to_json(), effects=[remember])
+        raise Transient(f"Even {limit} records are too many. {error.message}", "page_too_big")
+    account = asked.params.account
+    asked.store.forget_page_size(asked.turn, account)
+    remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": account, "page_size": smaller})
+    return Continue(cursor=cursor.to_json(), effects=[remember])
 
 
 def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
@@ -184,16 +266,21 @@ def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
         low, high, *_ = cursor.todo[0]
         try:
             count = asked.count(low, high)
-        except Transient as error:
-            if not counts or isinstance(error, TokenExpired):
+        except (Transient, Throttled) as error:
+            if not counts:
                 raise
-            break
+            return Continue(cursor=cursor.to_json(), throttled=_only_throttled(error))
         cursor = decide.recounted(cursor, count)
     return Continue(cursor=cursor.to_json())
 
 
 def gates(turn: Turn) -> list[str]:
-    return [] if turn.key.startswith("consolidate:") else [str(turn.params["source"])]
+    """The account's own: a 429 on one of a tenant's accounts does not stop the others."""
+    return (
+        []
+        if turn.key.startswith("consolidate:")
+        else [account_name(turn.params["source"], turn.params.get("connection"))]
+    )
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:

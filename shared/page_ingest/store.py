@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 import orjson
 import sqlalchemy as sa
 
 from shared.kernel import db, direct
 from shared.kernel.model import Effect, Statement, Turn
-from shared.page_ingest.ports import Item, Known, Token
+from shared.page_ingest.model import LARGEST_PAGE, CrawlCursor, Item, Walked
 
-# One statement for a page. Rows that did not change are not written; keys come sorted, so two lanes cannot deadlock.
+PAGE_SIZE_KEPT_S = 10
+MOST_KEPT = 1_000
+
+# One statement for a page. A row says which walk saw the stone last (partition and page); what this walk has seen before
+# is not written again unless it changed. Keys come sorted, so two lanes cannot deadlock.
 UPSERT_PAGE = Statement(
     "page_ingest.upsert_page",
     """insert into raw_item as r (run_id, external_id, tenant_id, source, offer_id, price_cents, partition, page, hash, payload, seen_at)
@@ -25,25 +31,74 @@ UPSERT_PAGE = Statement(
        on conflict (run_id, external_id) do update
        set offer_id = excluded.offer_id, price_cents = excluded.price_cents, partition = excluded.partition,
            page = excluded.page, hash = excluded.hash, payload = excluded.payload, seen_at = excluded.seen_at
-       where r.hash is distinct from excluded.hash""",
+       where r.hash <> excluded.hash or r.partition <> excluded.partition or r.page < :began""",
 )
 
+# The rows of one walk. Only by their price is there an index.
+_OF_THE_WALK = """run_id = :run_id and price_cents >= :low_cents and price_cents < :high_cents and partition = :key and page >= :began"""
+STONES_WALKED = sa.text(f"""
+select count(*) from (select external_id from raw_item where {_OF_THE_WALK} union select unnest(cast(:ids as text[]))) w
+""")  # noqa: S608 - our own words
+WALKED = sa.text(f"""
+select count(*) filter (where price_cents <= :at_cents) as below, count(*) filter (where price_cents >= :at_cents) as above,
+       coalesce(array_agg(external_id) filter (where price_cents = :at_cents), array[]::text[]) as at,
+       coalesce(jsonb_object_agg(external_id, price_cents) filter (where external_id = any(cast(:tail as text[]))), '{{}}') as prices
+from raw_item where {_OF_THE_WALK}
+""")  # noqa: S608 - our own words
+# A cut partition hands what it has walked through on to its halves; a half that begins at its start gets nothing.
+HAND_ON = Statement(
+    "page_ingest.hand_on",
+    """update raw_item i set partition = case when i.price_cents < :middle_cents then :lower else :upper end, page = 0
+       from turn
+       where i.run_id = turn.run_id and i.price_cents >= :low_cents and i.price_cents < :high_cents and i.partition = turn.key
+         and i.page >= :began
+         and case when i.price_cents < :middle_cents then cast(:lower as text) else cast(:upper as text) end is not null""",
+)
+
+# How much an account can bear, as long as that is known; then twice as much, and again, until it is no limit any more. An
+# account that fails at growing is left alone for twice as long, up to a day.
+PAGE_SIZE = sa.text("""
+select case when page_size_until > now() then page_size
+            else page_size * 2 ^ least(10, 1 + floor(extract(epoch from now() - page_size_until) / page_size_hold_s)) end::integer
+from upstream where tenant_id = :tenant_id and source = :account and page_size is not null
+""")
+_HOLD_S = """case when u.page_size_until > now() then u.page_size_hold_s
+                when u.page_size_until > now() - interval '1 day' then least(86400, 2 * u.page_size_hold_s) else 300 end"""
 REMEMBER_PAGE_SIZE = Statement(
     "page_ingest.remember_page_size",
-    """insert into upstream as u (tenant_id, source, page_size, page_size_until)
-       select tenant_id, :upstream, :page_size, now() + interval '1 day' from turn
+    f"""insert into upstream as u (tenant_id, source, page_size, page_size_until)
+       select tenant_id, :upstream, :page_size, now() + interval '300 s' from turn
        on conflict (tenant_id, source) do update
        set page_size = case when u.page_size_until > now() then least(u.page_size, excluded.page_size)
                             else excluded.page_size end,
-           page_size_until = excluded.page_size_until""",
+           page_size_hold_s = {_HOLD_S}, page_size_until = now() + make_interval(secs => {_HOLD_S})""",  # noqa: S608 - our own words
 )
 
+# In a complete run each partition has one last walk that saw all there was. A row that this walk did not write is of a stone
+# that an earlier crawl of the same run saw and that is not there any more.
+_LAST_WALKS = """last_walk as materialized (
+           select distinct on (low, high) key, split, began
+           from (select l.key, (l.cursor ->> 'low')::bigint as low, (l.cursor ->> 'high')::bigint as high,
+                        (l.cursor ->> 'crawl')::integer as crawl, (l.cursor ->> 'split')::boolean as split,
+                        coalesce((l.cursor ->> 'began')::bigint, 0) as began
+                 from turn join lane l on l.run_id = turn.run_id and l.key like 'part:%') p
+           order by low, high, crawl desc)"""
+_SEEN_LAST = "exists (select from last_walk w where w.key = i.partition and not w.split and i.page >= w.began)"
+DROP_OLD_ROWS = Statement(
+    "page_ingest.drop_old_rows",
+    f"""with {_LAST_WALKS}
+       delete from raw_item i using turn
+       where i.run_id = turn.run_id and i.external_id > :drop_after and i.external_id <= :drop_upto and not {_SEEN_LAST}""",  # noqa: S608 - our own words
+)
+
+
 # The newest run that says anything of a stone wins. A batch is a range of this run's external ids.
-# A run that comes late must not bring back what a newer complete run has looked for and not seen.
-CONSOLIDATE = Statement(
-    "page_ingest.consolidate",
-    """with newer as materialized (
-           select n.id, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
+# A run that comes late must not bring back what newer complete runs have looked for and not seen.
+def _consolidate(name: str, *, drops: bool) -> Statement:
+    return Statement(
+        name,
+        f"""with {_LAST_WALKS + "," if drops else ""} newer as materialized (
+           select n.id, n.created_at, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
                   (n.params ->> 'high')::bigint * 100 as high_cents
            from turn
            join run on run.id = turn.run_id
@@ -51,34 +106,44 @@ CONSOLIDATE = Statement(
            where exists (select from lane c where c.run_id = n.id and c.key like 'consolidate:%'
                                               and (c.cursor ->> 'complete')::boolean))
        insert into diamond as d (tenant_id, source, external_id, offer_id, price_cents, carats, shape, color, clarity, lab,
-                                 certificate, availability, rest, source_run, said_by, said_at, gone_at)
+                                 certificate, availability, rest, source_run, said_by, said_at, missed_by, gone_at)
        select i.tenant_id, i.source, i.external_id, i.offer_id, i.price_cents,
               case when jsonb_typeof(c.c -> 'carats') = 'number' then (c.c ->> 'carats')::numeric end,
               c.c ->> 'shape', c.c ->> 'color', c.c ->> 'clarity', c.c ->> 'lab', c.c ->> 'certNumber',
               i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, run.created_at,
-              (select now() from newer n
-               where n.source = i.source and i.price_cents >= n.low_cents and i.price_cents < n.high_cents
-                 and not exists (select from raw_item x where x.run_id = n.id and x.external_id = i.external_id)
-               limit 1)
+              m.by[1], case when cardinality(m.by) > 1 then now() end
        from turn
        join run on run.id = turn.run_id
        join raw_item i on i.run_id = turn.run_id and i.external_id > :after and i.external_id <= :upto
        cross join lateral (select i.payload -> 'diamond' -> 'certificate' as c) c
+       cross join lateral (
+           select array_agg(n.id order by n.created_at desc) as by from newer n
+           where n.source = i.source and i.price_cents >= n.low_cents and i.price_cents < n.high_cents
+             and not exists (select from raw_item x where x.run_id = n.id and x.external_id = i.external_id)) m
+       {f"where {_SEEN_LAST}" if drops else ""}
        order by i.external_id
        on conflict (tenant_id, source, external_id) do update
        set offer_id = excluded.offer_id, price_cents = excluded.price_cents, carats = excluded.carats, shape = excluded.shape,
            color = excluded.color, clarity = excluded.clarity, lab = excluded.lab, certificate = excluded.certificate,
            availability = excluded.availability, rest = excluded.rest, source_run = excluded.source_run,
-           said_by = excluded.said_by, said_at = excluded.said_at, gone_at = excluded.gone_at
-       where (d.said_at, d.said_by) <= (excluded.said_at, excluded.said_by)""",
-)
+           said_by = excluded.said_by, said_at = excluded.said_at, missed_by = excluded.missed_by, gone_at = excluded.gone_at
+       where (d.said_at, d.said_by) <= (excluded.said_at, excluded.said_by)""",  # noqa: S608 - our own words
+    )
 
-# A complete run knows what is not there any more. Nothing is deleted.
+
+CONSOLIDATE = _consolidate("page_ingest.consolidate", drops=False)
+CONSOLIDATE_LAST = _consolidate("page_ingest.consolidate_last", drops=True)
+
+# What a complete run looked for and did not see. One run may be wrong (a stone can leave and another come while it looks),
+# so the first one is noted and the second one decides. Nothing is deleted.
 _UNSEEN = """d.source = :source and d.gone_at is null and d.price_cents >= :low_cents and d.price_cents < :high_cents
-         and d.external_id > :gone_after and d.source_run <> run.id and (d.said_at, d.said_by) < (run.created_at, run.id)"""
+         and d.external_id > :gone_after and d.missed_by is distinct from run.id
+         and ((d.said_at, d.said_by) < (run.created_at, run.id) or (run.epoch > 1 and d.source_run = run.id and not exists (
+                  select from raw_item x where x.run_id = run.id and x.external_id = d.external_id)))"""
 MARK_GONE = Statement(
     "page_ingest.mark_gone",
-    f"""update diamond d set gone_at = now(), said_by = run.id, said_at = run.created_at
+    f"""update diamond d
+       set gone_at = case when d.missed_by is not null then now() end, missed_by = run.id, said_by = run.id, said_at = run.created_at
        from turn join run on run.id = turn.run_id
        where d.tenant_id = turn.tenant_id and d.external_id <= :gone_upto and {_UNSEEN}""",  # noqa: S608 - our own words
 )
@@ -100,35 +165,6 @@ PRUNE = Statement(
     """delete from raw_item where ctid = any(array(
            select ctid from raw_item where run_id = :run_id order by external_id limit :most))""",
 )
-
-# A token that holds; or the right to fetch a new one; or neither, while somebody else fetches it.
-LOOK_UP = sa.text("""
-with known as (
-    select case when token_until > now() then token end as token,
-           case when page_size_until > now() then page_size end as page_size
-    from upstream where tenant_id = :tenant_id and source = :source),
-taken as (
-    insert into upstream as u (tenant_id, source, refresher, refresh_until)
-    select :tenant_id, :source, :refresher, now() + interval '30 s'
-    where not exists (select from known where token is not null)
-    on conflict (tenant_id, source) do update set refresher = excluded.refresher, refresh_until = excluded.refresh_until
-    where (u.refresh_until is null or u.refresh_until < now()) and (u.token_until is null or u.token_until <= now())
-    returning refresher)
-select (select token from known) as token, (select page_size from known) as page_size, exists (select from taken) as ours
-""")
-# A token is given up a little before its end: a step that begins with it must be able to end with it.
-SAVE_TOKEN = sa.text("""
-update upstream set token = :token, refresher = null, refresh_until = null,
-    token_until = now() + make_interval(secs => cast(:lives_s as double precision) - least(60, cast(:lives_s as double precision) / 2))
-where tenant_id = :tenant_id and source = :source and refresher = :refresher
-""")
-GIVE_UP_TOKEN = sa.text("""
-update upstream set refresher = null, refresh_until = null
-where tenant_id = :tenant_id and source = :source and refresher = :refresher
-""")
-FORGET_TOKEN = sa.text("""
-update upstream set token = null, token_until = null where tenant_id = :tenant_id and source = :source and token = :token
-""")
 
 IS_INGESTION = sa.text("select id from run where id = :run_id and tenant_id = :tenant_id and kind = 'page_ingest'")
 
@@ -192,25 +228,39 @@ order by p.partition_id
 
 
 class PageStore:
-    """What steps read and write beside their commit. Every statement is bound to the tenant of the turn."""
+    """What steps read beside their commit. Every statement is bound to the tenant of the turn."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        self._page_sizes: dict[tuple[UUID, str], tuple[int | None, datetime]] = {}
 
-    def look_up(self, turn: Turn, account: str) -> Known:
+    def page_size(self, turn: Turn, account: str) -> int | None:
+        """Remembered for some seconds, so that not every page asks for it."""
+        size, until = self._page_sizes.get((turn.tenant_id, account), (None, None))
+        if until is not None and turn.now < until:
+            return size
         with direct.alone(self._engine, turn.tenant_id) as line:
-            row = line.one(LOOK_UP, _refresher(turn, account))
+            found = line.scalars(PAGE_SIZE, {"tenant_id": turn.tenant_id, "account": account})
+        size = found[0] if found and found[0] < LARGEST_PAGE else None
+        if len(self._page_sizes) >= MOST_KEPT:
+            self._page_sizes.clear()
+        self._page_sizes[turn.tenant_id, account] = (size, turn.now + timedelta(seconds=PAGE_SIZE_KEPT_S))
+        return size
+
+    def forget_page_size(self, turn: Turn, account: str) -> None:
+        self._page_sizes.pop((turn.tenant_id, account), None)
+
+    def stones_walked(self, turn: Turn, cursor: CrawlCursor, ids: Sequence[str]) -> int:
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            found = line.scalars(STONES_WALKED, {**_walk(turn, cursor), "ids": list(ids)})
+        return int(found[0])
+
+    def walked(self, turn: Turn, cursor: CrawlCursor, at_cents: int) -> Walked:
+        params = {**_walk(turn, cursor), "at_cents": at_cents, "tail": list(cursor.tail)}
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            row = line.one(WALKED, params)
         assert row is not None
-        return Known(**row)
-
-    def save_token(self, turn: Turn, account: str, token: Token) -> None:
-        self._run(turn, SAVE_TOKEN, {**_refresher(turn, account), "token": token.value, "lives_s": token.expires_in_s})
-
-    def give_up_token(self, turn: Turn, account: str) -> None:
-        self._run(turn, GIVE_UP_TOKEN, _refresher(turn, account))
-
-    def forget_token(self, turn: Turn, account: str, token: str) -> None:
-        self._run(turn, FORGET_TOKEN, {"tenant_id": turn.tenant_id, "source": account, "token": token})
+        return Walked(**row)
 
     def batch_ends_at(self, turn: Turn, after: str, most: int) -> str | None:
         return self._text(turn, BATCH_ENDS_AT, {"run_id": turn.run_id, "after": after, "most": most})
@@ -223,36 +273,54 @@ class PageStore:
             found: str | None = line.scalars(statement, params)[0]
         return found
 
-    def _run(self, turn: Turn, statement: sa.TextClause, params: dict[str, Any]) -> None:
-        with direct.alone(self._engine, turn.tenant_id) as line:
-            line.run(statement, params)
 
-
-def _refresher(turn: Turn, account: str) -> dict[str, Any]:
-    return {"tenant_id": turn.tenant_id, "source": account, "refresher": turn.token}
+def _walk(turn: Turn, cursor: CrawlCursor) -> dict[str, Any]:
+    return {
+        "run_id": turn.run_id,
+        "low_cents": cursor.low * 100,
+        "high_cents": cursor.high * 100,
+        "key": turn.key,
+        "began": cursor.began,
+    }
 
 
 def _gone(source: str, cents: tuple[int, int], after: str) -> dict[str, Any]:
     return {"source": source, "low_cents": cents[0], "high_cents": cents[1], "gone_after": after}
 
 
+def consolidate(after: str, upto: str, *, drops: bool) -> list[Effect]:
+    """A batch of the run's rows; with `drops`, those that the last walk of their partition did not see are left out."""
+    batch = {"after": after, "upto": upto}
+    if not drops:
+        return [Effect(CONSOLIDATE, batch)]
+    return [Effect(CONSOLIDATE_LAST, batch), Effect(DROP_OLD_ROWS, {"drop_after": after, "drop_upto": upto})]
+
+
 def mark_gone(source: str, cents: tuple[int, int], after: str, upto: str) -> Effect:
     return Effect(MARK_GONE, {**_gone(source, cents, after), "gone_upto": upto})
 
 
-def upsert_page(source: str, items: Iterable[Item]) -> tuple[Effect, int]:
-    """The page's rows, each stone once (the last one counts), and how many they are."""
-    rows = {item.external_id: _row(item) for item in items}
-    return Effect(UPSERT_PAGE, {"source": source, "items": db.jsonb(list(rows.values()))}), len(rows)
+def hand_on(whole: CrawlCursor, lower: CrawlCursor, upper: CrawlCursor) -> Effect:
+    """What the whole partition has walked through belongs to those of its halves that go on from there."""
+    return Effect(
+        HAND_ON,
+        {
+            "low_cents": whole.low * 100,
+            "high_cents": whole.high * 100,
+            "middle_cents": upper.low * 100,
+            "began": whole.began,
+            "lower": lower.key if lower.offset else None,
+            "upper": upper.key if upper.offset else None,
+        },
+    )
+
+
+def upsert_page(source: str, items: Iterable[Item], began: int = 0) -> Effect:
+    """The rows of a step, each stone once. `began`: the walk's first step."""
+    return Effect(UPSERT_PAGE, {"source": source, "items": db.jsonb([_row(item) for item in items]), "began": began})
 
 
 def _row(item: Item) -> tuple[str, str, int, str, orjson.Fragment]:
-    """The columns in the order of the statement; the payload is encoded once, for its hash and for the row."""
-    body = orjson.dumps(item.payload, option=orjson.OPT_SORT_KEYS)
-    return (
-        item.external_id,
-        item.offer_id,
-        item.price_cents,
-        hashlib.sha256(body).hexdigest()[:32],
-        orjson.Fragment(body),
-    )
+    """The columns in the order of the statement."""
+    hashed = hashlib.sha256(item.body).hexdigest()[:32]
+    return (item.external_id, item.offer_id, item.price_cents, hashed, orjson.Fragment(item.body))

@@ -132,7 +132,7 @@ def test_a_connection_that_is_cut_while_it_waits_is_a_503_and_the_next_request_h
 def test_a_start_that_was_cut_after_its_commit_is_found_again_by_its_key(door: Door, acme: TenantHouse) -> None:
     """Nobody can tell whether such a commit was done: whoever asks again with his key is told the truth."""
 
-    def cut(point: Point) -> None:
+    def cut(point: str) -> None:
         if point is Point.START_COMMITTED:
             raise ConnectionResetError("the answer to the commit was lost")
 

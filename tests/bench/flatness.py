@@ -32,6 +32,8 @@ FILLING = {
 }
 LANES_PER_RUN = 100
 STEPS, TICKS, TICK_BATCH = 15, 5, 200
+FROM_THE_FIRST = {"most": TICK_BATCH, "at": "-infinity", "id": UUID(int=0), "began": None}
+DUE_LANES = {**FROM_THE_FIRST, "but_kinds": [], "but_delayed": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +194,11 @@ class Watch:
 
     def _tick(self) -> None:
         with self._rolled_back() as connection:
-            self._explain(connection, "tick: due lanes", sql.LOCK_DUE_LANES, {"most": TICK_BATCH})
-            lanes = [str(one) for one in connection.execute(sql.LOCK_DUE_LANES, {"most": TICK_BATCH}).scalars()]
+            self._explain(connection, "tick: due lanes", sql.LOCK_DUE_LANES, DUE_LANES)
+            lanes = [str(one) for one in connection.execute(sql.LOCK_DUE_LANES, DUE_LANES).scalars()]
             self._explain(connection, "tick: facts", sql.FACTS, {"lane_ids": lanes})
             self._explain(connection, "tick: judgements", sql.APPLY_JUDGEMENTS, {"judgements": _judgements(lanes)})
-            self._explain(connection, "tick: due runs", sql.DUE_RUNS, {"most": TICK_BATCH})
+            self._explain(connection, "tick: due runs", sql.DUE_RUNS, FROM_THE_FIRST)
 
     def _seq(self, lane: UUID) -> int:
         with self._autocommit() as connection:
@@ -219,7 +221,7 @@ class Watch:
 
 
 def _judgements(lanes: Sequence[str]) -> str:
-    judged = {"resend_no": 1, "resends": 1, "send": True, "check_at": "2100-01-01T00:00:00Z", "why": "unclaimed"}
+    judged = {"resend_no": 1, "resends": 1, "send": True, "due_now": False, "check_at": "2100-01-01T00:00:00Z"}
     return db.jsonb([{"lane_id": lane, **judged} for lane in lanes])
 
 

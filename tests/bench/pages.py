@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 from shared.kernel import db
 from shared.kernel.catalogue import Kind, Outside
-from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Statement, Turn
+from shared.kernel.model import Continue, Decision, Effect, Finish, Json, NewLane, NewRun, Starting, Statement, Turn
 from shared.kernel.ports import Tx
 from tests.bench import rows
 
@@ -29,7 +28,8 @@ def _page(number: int, size: int) -> list[dict[str, Any]]:
     return rows.page(number, size)
 
 
-def _start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
+def _start(tx: Tx, starting: Starting) -> NewRun:
+    params = starting.params
     lanes = [NewLane(key=f"l{n:05d}", cursor={"n": 0}) for n in range(params["lanes"])]
     return NewRun(params=params, lanes=lanes)
 
@@ -42,7 +42,7 @@ def _take_step(turn: Turn, outside: Outside) -> Decision:
     return Continue(cursor={"n": n + 1}, effects=effects, rows=size)
 
 
-PAGES = Kind(name="pages", take_step=_take_step, start=_start)
+PAGES = Kind(name="pages", take_step=_take_step, start=_start, most_open_runs=100_000_000)
 
 
 def params(*, lanes: int = 1, steps: int = 1_000_000, size: int = rows.PAGE_ROWS) -> Json:

@@ -34,6 +34,9 @@ class ListQueue:
         self.bodies.extend(message.body for message in messages)
         return []
 
+    def is_empty(self, queue: str) -> bool:
+        return not self.bodies
+
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         """Nothing comes back here."""
 

@@ -31,6 +31,7 @@ from tests.chaos.hub import BATONS, ORDERS, Hub
 from tests.chaos.stage import Stage, let_calls_end, open_stage, pass_time_for_the_idle
 from tests.chaos.worker import TENANTS, Duty
 from tests.support.databases import as_user, scratch_server
+from tests.support.subject import Subject, subjects
 
 Range = tuple[float, float]
 ACTIONS = ("cancel", "pause", "retry", "wake", "restart")
@@ -106,6 +107,8 @@ class Chaos:
         self._port = 0
         self._handed_out = 0
         self._crew: dict[int, str] = {}
+        # Kinds whose outside needs no process of its own take part.
+        self._others = [subject for subject in subjects().values() if subject.order is not None]
 
     def run(self) -> Report:
         self._port = self._open_proxy()
@@ -203,6 +206,7 @@ class Chaos:
             seed=self.rng.getrandbits(32),
             skew_s=self.rng.uniform(-self.plan.skew_s, self.plan.skew_s),
             send_trouble=0.0 if self.peace else self.plan.send_trouble,
+            outside={subject.name: None for subject in self._others},
         )
 
     def _open_proxy(self) -> int:
@@ -222,7 +226,7 @@ class Chaos:
     def _order_more(self) -> None:
         open_at_most = self._ended + self.plan.most_open
         while self.ordered < min(self.plan.runs, open_at_most):
-            self._order(draw_order(self.rng))
+            self._order(draw_order(self.rng, self._others))
             self.ordered += 1
 
     def _order(self, order: dict[str, Any]) -> None:
@@ -277,7 +281,9 @@ class Chaos:
     def _fill_in(self, report: Report) -> None:
         with self.stage.connect() as connection:
             report.figures = {name: int(number) for name, number in connection.execute(FIGURES)}
-            report.violations = violations(connection)
+            report.violations = violations(
+                connection, {rule: query for subject in self._others for rule, query in subject.rules.items()}
+            )
         if report.figures["runs"] < self.plan.runs:
             report.violations.append(f"only {report.figures['runs']} of {self.plan.runs} runs were accepted")
         report.counts = self.counts + self.hub.counts
@@ -300,8 +306,18 @@ class _Repeated:
             self._wind_up()
 
 
-def draw_order(rng: Random) -> dict[str, Any]:
+def draw_order(rng: Random, others: Sequence[Subject]) -> dict[str, Any]:
     """A run of some shape, and what an operator will ask of it."""
+    if others and rng.random() < 0.2:
+        subject = rng.choice(others)
+        assert subject.order is not None
+        asked = {"kind": subject.name, "params": subject.order(rng)}
+        return {
+            "op": "start",
+            "tenant": rng.randrange(3),
+            **asked,
+            "then": _draw_actions(rng, ("cancel", "pause", "wake")),
+        }
     lanes = rng.choice((1, 1, 2, 2, 3))
     names = [f"l{n}" for n in range(lanes)]
     params: dict[str, Any] = {"lanes": lanes, "target": rng.choice((1, 2, 2, 3))}

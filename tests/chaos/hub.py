@@ -173,6 +173,9 @@ class Line:
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         self._ask("change_visibility", queue, receipt, seconds)
 
+    def is_empty(self, queue: str) -> bool:
+        return bool(self._ask("is_empty", queue))
+
     def receive(self, queue: str) -> list[Received]:
         received: list[Received] = self._ask("receive", queue)
         return received

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
@@ -17,13 +17,13 @@ import sqlalchemy as sa
 from shared.kernel.points import Point
 from tests.chaos.checks import OPEN_WORK, violations
 from tests.chaos.hub import BATONS, FIFO, MAX_RECEIVE_COUNT, QUEUES, Hub
-from tests.chaos.ingestion import Upstream, open_upstream
-from tests.chaos.scenarios import INGESTIONS, SCENARIOS
+from tests.chaos.scenarios import scenarios, subject_of
 from tests.chaos.stage import Stage, let_calls_end, pass_time
-from tests.chaos.worker import Catalogued, Duty
+from tests.chaos.worker import Duty
 from tests.support.databases import as_user
+from tests.support.subject import OpenOutside, Subject
 
-Kill = tuple[Point, int]
+Kill = tuple[str, int]
 TICK_EVERY_S = 60.0
 REPAIRED_WITHIN_S = 300.0
 MOST_ROUNDS = 100
@@ -40,7 +40,7 @@ class Died(Exception):
 class Result:
     """What one case showed."""
 
-    hits: Counter[Point] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
     deaths: int = 0
     waited_s: float = 0.0
     violations: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Puppet:
         number: int,
         die_at: Kill | None = None,
         stop_at: Kill | None = None,
-        catalogue: Catalogued | None = None,
+        outside: Mapping[str, Any] | None = None,
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
@@ -70,7 +70,7 @@ class Puppet:
                     seed=number,
                     die_at=die_at,
                     stop_at=stop_at,
-                    catalogue=catalogue,
+                    outside=outside or {},
                 )
             )
             self._socket, _ = listener.accept()
@@ -99,20 +99,22 @@ class Puppet:
 class Play:
     """What a scenario may do. A request that dies with its worker is asked for again, as a person would."""
 
-    def __init__(self, stage: Stage, hub: Hub, kills: Sequence[Kill], upstream: Upstream | None = None) -> None:
+    def __init__(
+        self, stage: Stage, hub: Hub, kills: Sequence[Kill], subject: Subject | None, outside: OpenOutside
+    ) -> None:
         self.result = Result()
         self._stage = stage
         self._hub = hub
         self._kills = list(kills)
-        self._upstream = upstream
+        self._subject, self._outside = subject, outside
         self._expected: dict[UUID, str] = {}
         self._tenants: dict[UUID, int] = {}
         self._worker = self._next_worker()
 
     def _next_worker(self) -> Puppet:
         kill = self._kills.pop(0) if self._kills else None
-        catalogue = None if self._upstream is None else self._upstream.address
-        return Puppet(self._stage, self._hub, self.result.deaths, kill, catalogue=catalogue)
+        known = {} if self._subject is None else {self._subject.name: self._outside.address}
+        return Puppet(self._stage, self._hub, self.result.deaths, kill, outside=known)
 
     def _ask(self, name: str, *args: Any) -> Any:
         while True:
@@ -123,10 +125,14 @@ class Play:
                 self._worker.end()
                 self._worker = self._next_worker()
 
-    def start(self, expected: str, tenant: int = 0, **params: Any) -> UUID:
-        run_id: UUID = self._ask("start", tenant, params)
+    def start(self, expected: str, tenant: int = 0, kind: str = "tally", **params: Any) -> UUID:
+        run_id: UUID = self._ask("start", tenant, params, kind)
         self._expected[run_id], self._tenants[run_id] = expected, tenant
         return run_id
+
+    def say(self, name: str, payload: dict[str, Any], tenant: int = 0) -> None:
+        """An event from outside: asked for again it is the same one."""
+        self._ask("say", UUID(int=0x5A1), tenant, name, payload)
 
     def act(self, name: str, run_id: UUID) -> None:
         self._ask("act", name, self._tenants[run_id], run_id)
@@ -184,9 +190,8 @@ class Play:
 
     def judge(self) -> None:
         with self._stage.connect() as connection:
-            self.result.violations = violations(connection)
-            if self._upstream is not None:
-                self.result.violations += self._upstream.violations(connection)
+            self.result.violations = violations(connection, {} if self._subject is None else self._subject.rules)
+            self.result.violations += self._outside.violations(connection)
             for run_id, expected in self._expected.items():
                 status = connection.execute(STATUS, {"run_id": run_id}).scalar_one()
                 if status != expected:
@@ -199,10 +204,11 @@ class Play:
 def play(stage: Stage, name: str, kills: Sequence[Kill] = ()) -> Result:
     """Run one scenario on an empty database."""
     stage.clear()
-    with Hub(Random(name)) as hub, open_upstream() if name in INGESTIONS else nullcontext() as upstream:
-        performance = Play(stage, hub, kills, upstream)
+    subject = subject_of(name)
+    with Hub(Random(name)) as hub, nullcontext(OpenOutside()) if subject is None else subject.outside() as outside:
+        performance = Play(stage, hub, kills, subject, outside)
         try:
-            SCENARIOS[name](performance)
+            scenarios()[name](performance)
             performance.finish()
             performance.judge()
         finally:

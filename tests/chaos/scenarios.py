@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from tests.support.subject import Subject, subjects
+
 if TYPE_CHECKING:
     from tests.chaos.matrix import Play
 
@@ -124,15 +126,6 @@ def work_that_kills_its_process(play: Play) -> None:
     play.work()
 
 
-def an_ingestion(play: Play) -> None:
-    """A few partitions of a catalogue that throttles once and shows empty pages; paused and resumed on its way."""
-    run = play.start("succeeded", source="nivoda", low=200, high=20_000, partition_records=30, page_size=10)
-    play.work()
-    play.act("pause", run)
-    play.act("resume", run)
-    play.work()
-
-
 SCENARIOS: Mapping[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -152,12 +145,24 @@ SCENARIOS: Mapping[str, Scenario] = {
         lost_messages,
         a_dead_letter,
         work_that_kills_its_process,
-        an_ingestion,
     )
 }
 
-# Those that read a catalogue; all others tally.
-INGESTIONS = frozenset({an_ingestion.__name__})
+# In all others nobody dies but by our hand.
+BY_ITSELF = work_that_kills_its_process.__name__
 
-# Those in which nobody dies but by our hand.
-KILLED_BY_US = tuple(name for name in SCENARIOS if name != work_that_kills_its_process.__name__)
+
+def scenarios() -> Mapping[str, Scenario]:
+    """The relay's own, and those of every kind of work that brings some."""
+    theirs = {
+        f"{subject.name}.{name}": play for subject in subjects().values() for name, play in subject.scenarios.items()
+    }
+    return {**SCENARIOS, **theirs}
+
+
+def killed_by_us() -> list[str]:
+    return [name for name in scenarios() if name != BY_ITSELF]
+
+
+def subject_of(scenario: str) -> Subject | None:
+    return subjects().get(scenario.partition(".")[0])

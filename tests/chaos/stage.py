@@ -13,6 +13,7 @@ from tests.chaos import outside
 from tests.chaos.hub import Hub
 from tests.chaos.zygote import Zygote
 from tests.support import tally
+from tests.support.subject import subjects
 
 TABLES = (
     "run",
@@ -23,12 +24,10 @@ TABLES = (
     "gate",
     "repair",
     "signal",
+    "hearing",
     "tally",
     "thing",
     "visit",
-    "raw_item",
-    "diamond",
-    "upstream",
 )
 
 
@@ -47,7 +46,8 @@ class Stage:
     def clear(self) -> None:
         """A truncate would take ten times as long for so few rows."""
         with self.connect() as connection:
-            connection.exec_driver_sql("; ".join(f"delete from {table}" for table in TABLES))
+            tables = [*TABLES, *(table for subject in subjects().values() for table in subject.tables)]
+            connection.exec_driver_sql("; ".join(f"delete from {table}" for table in tables))
 
 
 @contextmanager
@@ -58,6 +58,9 @@ def open_stage(url: str) -> Iterator[Stage]:
         with db.autocommit(engine).connect() as connection:
             connection.exec_driver_sql(tally.SCHEMA)
             connection.exec_driver_sql(outside.SCHEMA)
+            for subject in subjects().values():
+                if subject.schema:
+                    connection.exec_driver_sql(subject.schema)
         with Zygote() as zygote:
             yield Stage(url, engine, zygote)
     finally:
@@ -79,20 +82,23 @@ where finished_at is null
 GATES = "update gate set until = until - {by} where state <> 'probing'"
 LEASES = "update lane set lease_until = lease_until - {by} where lease_until is not null"
 PROBES = "update gate set until = until - {by} where state = 'probing'"
-TOKENS = "update upstream set refresh_until = refresh_until - {by}, token_until = token_until - {by}"
-CALLS = "update remote_call set intended_at = intended_at - {by}"
+CALLS = (
+    "update remote_call set intended_at = intended_at - {by}, looked_at = looked_at - {by}, clean_at = clean_at - {by}"
+)
+HEARINGS = "update hearing set due_at = due_at - {by}"
 A_CALL_IS_OVER_S = 17 * 60
 
 
 def pass_time(connection: sa.Connection, hub: Hub, seconds: float) -> None:
     """For a stage on which nobody works."""
-    _shift(connection, seconds, LANES, RUNS, GATES, LEASES, PROBES, TOKENS)
+    clocks = [clock for subject in subjects().values() for clock in subject.clocks]
+    _shift(connection, seconds, LANES, RUNS, GATES, LEASES, PROBES, CALLS, HEARINGS, *clocks)
     hub.skip(seconds)
 
 
 def pass_time_for_the_idle(connection: sa.Connection, seconds: float) -> None:
     """For a stage on which somebody may be at work."""
-    _shift(connection, seconds, LANES, RUNS, GATES)
+    _shift(connection, seconds, LANES, RUNS, GATES, HEARINGS)
 
 
 def let_calls_end(connection: sa.Connection) -> None:

@@ -8,19 +8,17 @@ import pytest
 
 from shared.kernel.points import Point
 from tests.chaos.matrix import Kill, Result, check, play
-from tests.chaos.scenarios import KILLED_BY_US
+from tests.chaos.scenarios import killed_by_us
 from tests.chaos.stage import Stage
+from tests.support.subject import subjects
 
 PAIRS = 300
-PASSED_BY_AN_INGESTION = {
-    point for point in Point if point.partition(".")[0] in ("start", "step", "turn", "forward", "action", "tick")
-} - {Point.TICK_RUN_LOCKED, Point.TICK_RUN_COMMITTED}  # the tick looks at a run that is busy once an hour
 
 
 @pytest.fixture(scope="module")
 def recorded(stage: Stage) -> dict[str, Result]:
     """Every scenario without a kill: which points it passes, how often, and how long it takes."""
-    return {name: play(stage, name) for name in KILLED_BY_US}
+    return {name: play(stage, name) for name in killed_by_us()}
 
 
 def kill(stage: Stage, clean: Result, name: str, *kills: Kill) -> list[str]:
@@ -50,14 +48,22 @@ def test_a_process_killed_at_a_point_loses_nothing_and_does_nothing_twice(
     assert kill(stage, recorded[shortest], shortest, (point, 1)) == []
 
 
-def test_an_ingestion_killed_at_each_of_its_points_reads_everything_once(
-    stage: Stage, recorded: dict[str, Result]
+@pytest.mark.parametrize("name", sorted(subjects()))
+def test_a_kind_killed_at_each_of_its_points_keeps_its_promise(
+    name: str, stage: Stage, recorded: dict[str, Result]
 ) -> None:
-    clean = recorded["an_ingestion"]
-    assert set(clean.hits) >= PASSED_BY_AN_INGESTION
+    """At every point that its scenarios pass, the relay's and its own, half way through."""
+    subject = subjects()[name]
+    theirs = {scenario: recorded[f"{name}.{scenario}"] for scenario in subject.scenarios}
+    passed = {point for clean in theirs.values() for point in clean.hits}
+    assert subject.points <= passed, f"no scenario of {name} passes {sorted(subject.points - passed)}"
 
-    halfway = [(point, (hits + 1) // 2) for point, hits in sorted(clean.hits.items())]
-    broken = [line for each in halfway for line in kill(stage, clean, "an_ingestion", each)]
+    broken = []
+    for point in sorted(passed):
+        passing = [each for each in theirs if theirs[each].hits[point]]
+        scenario = min(passing, key=lambda each: sum(theirs[each].hits.values()))
+        clean = theirs[scenario]
+        broken += kill(stage, clean, f"{name}.{scenario}", (point, (clean.hits[point] + 1) // 2))
 
     assert broken == []
 
@@ -71,7 +77,7 @@ def test_work_that_kills_every_process_ends_as_poison_and_harms_nobody_else(stag
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", KILLED_BY_US)
+@pytest.mark.parametrize("name", killed_by_us())
 def test_a_process_killed_at_any_hit_of_any_point_loses_nothing_and_does_nothing_twice(
     name: str, stage: Stage, recorded: dict[str, Result]
 ) -> None:
@@ -89,7 +95,7 @@ def test_two_processes_killed_one_after_the_other_lose_nothing_and_do_nothing_tw
 ) -> None:
     rng, broken = Random(5), []
     for _ in range(PAIRS):
-        name = rng.choice(KILLED_BY_US)
+        name = rng.choice(killed_by_us())
         first, second = (_any_hit(rng, recorded[name]) for _ in range(2))
         broken += kill(stage, recorded[name], name, first, second)
 

@@ -11,9 +11,9 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 from uuid import UUID
@@ -22,16 +22,15 @@ import sqlalchemy as sa
 
 from shared.kernel import db
 from shared.kernel import run as runs
-from shared.kernel.baton import Baton
+from shared.kernel.baton import Baton, read_baton
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import Chance, new_id
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.metrics import Metric
-from shared.kernel.model import LaneState, Refusal, Turn
-from shared.kernel.points import Point, watch_points
+from shared.kernel.model import By, LaneState, NoTurn, Turn
+from shared.kernel.points import watch_points
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueError
 from shared.kernel.retry import Backoff
@@ -39,35 +38,24 @@ from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import tick
-from shared.page_ingest.adapters.nivoda import Nivoda
-from shared.page_ingest.ports import Ports as IngestPorts
-from shared.page_ingest.steps import page_ingest
-from shared.page_ingest.store import PageStore
 from tests.chaos.hub import BATONS, DELAY, FIFO, ORDERS, Address, Line, Taken, TroubledLine
 from tests.chaos.outside import PgWorld
 from tests.chaos.proxy import run_proxy
+from tests.support.subject import subjects
 from tests.support.tally import tally_kind
 
 TENANTS = tuple(UUID(int=0xC000 + n) for n in range(3))
 RELAY = Relay(step_timeout_s=2, lease_s=3, asset_grace_s=0, tick_seconds=10)
-INGESTION_RELAY = Relay(step_timeout_s=30, lease_s=40, tick_seconds=10, fifo_queue=FIFO)
 TICK_TIMEOUT_S = 15.0
 LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
+KIND_OF = sa.text("select kind from run where id = :id")
 COUNTED_BY = ("reason", "why", "outcome", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogued:
-    """Where an ingestion finds its upstream."""
-
-    base_url: str
-    username: str
-    password: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What a worker is told at its birth. One with a catalogue ingests it; the others tally."""
+    """What a worker is told at its birth. Every worker tallies; `outside` says which kinds it knows besides, and where
+    the outside of each is."""
 
     role: Literal["obey", "serve", "tick", "proxy"]
     hub: Address
@@ -75,13 +63,13 @@ class Duty:
     outside_url: str = ""
     control_port: int = 0
     seed: int = 0
-    die_at: tuple[Point, int] | None = None
-    stop_at: tuple[Point, int] | None = None
+    die_at: tuple[str, int] | None = None
+    stop_at: tuple[str, int] | None = None
     skew_s: float = 0.0
     send_trouble: float = 0.0
     cut_rate: float = 0.0
     server_port: int = 0
-    catalogue: Catalogued | None = None
+    outside: Mapping[str, Any] = field(default_factory=dict)
 
 
 def warm_up() -> None:
@@ -115,10 +103,10 @@ class Tracker:
     """Counts the points that were passed, stops at one of them and dies at another."""
 
     def __init__(self, duty: Duty) -> None:
-        self.hits: Counter[Point] = Counter()
+        self.hits: Counter[str] = Counter()
         self._signals = {duty.stop_at: signal.SIGSTOP, duty.die_at: signal.SIGKILL}
 
-    def __call__(self, point: Point) -> None:
+    def __call__(self, point: str) -> None:
         self.hits[point] += 1
         number = self._signals.get((point, self.hits[point]))
         if number is not None:
@@ -133,7 +121,7 @@ class CountingMeter:
         self._counts: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         detail = next((dimensions[name] for name in COUNTED_BY if name in dimensions), "")
         self._counts[f"{metric}.{detail}" if detail else metric] += int(value)
 
@@ -152,7 +140,7 @@ class WatchedStore(PgStore):
         self._line = line
         self._token = UUID(int=0)
 
-    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | Refusal:
+    def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         self._token = token
         return super().claim(baton, token, lease_s)
 
@@ -163,13 +151,6 @@ class WatchedStore(PgStore):
         return state
 
 
-def _ingestion(engine: sa.Engine, at: Catalogued) -> Kind:
-    def upstream(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Nivoda:
-        return Nivoda(at.base_url, at.username, at.password, time_left_s=time_left_s)
-
-    return page_ingest(IngestPorts(upstream=upstream, store=PageStore(engine)))
-
-
 class Worker:
     def __init__(self, duty: Duty) -> None:
         rng = Random(duty.seed)
@@ -178,12 +159,12 @@ class Worker:
         self.tracker = Tracker(duty)
         self.line = TroubledLine(duty.hub, rng, duty.send_trouble) if duty.send_trouble else Line(duty.hub)
         self.meter = CountingMeter(self.line)
-        engine = db.connect_engine(duty.database_url, connect_seconds=2)
-        if duty.catalogue is None:
-            self.kind, relay = tally_kind(PgWorld(duty.outside_url), LIMITS), RELAY
-        else:
-            self.kind, relay = _ingestion(engine, duty.catalogue), INGESTION_RELAY
-        self.kinds = Catalogue(self.kind)
+        self.engine = engine = db.connect_engine(duty.database_url, connect_seconds=2)
+        known = [subjects()[name] for name in duty.outside]
+        others = [each.build(engine, duty.outside[each.name], duty.outside_url) for each in known]
+        self.kinds = Catalogue(tally_kind(PgWorld(duty.outside_url), LIMITS), *others)
+        # One queue for all. A kind that is alone has the time it needs; in chaos everybody is in a hurry.
+        relay = (known[0].relay if duty.role == "obey" and known else RELAY).model_copy(update={"fifo_queue": FIFO})
         self.ports = Ports(
             store=WatchedStore(engine, self.line),
             queue=self.line,
@@ -222,8 +203,11 @@ class Worker:
                 self.handle(each)
                 handled += 1
 
-    def do_start(self, tenant: int, params: dict[str, Any]) -> UUID:
-        return runs.start_run(self.ports, self.kind, TENANTS[tenant], params)
+    def do_start(self, tenant: int, params: dict[str, Any], kind: str = "tally") -> UUID:
+        return runs.start_run(self.ports, self.kinds[kind], TENANTS[tenant], params)
+
+    def do_say(self, event_id: UUID, tenant: int, name: str, payload: dict[str, Any]) -> None:
+        self.ports.store.add_signal_once(event_id, TENANTS[tenant], name, payload)
 
     def do_act(self, name: str, tenant: int, target: UUID) -> str:
         """An operator's action on a run or a lane; answers what came of it."""
@@ -239,30 +223,37 @@ class Worker:
     def do_sweep(self) -> None:
         sweep(self.ports, self.kinds)
 
-    def do_hits(self) -> Counter[Point]:
+    def do_hits(self) -> Counter[str]:
         return self.tracker.hits
 
     def _act(self, name: str, tenant: UUID, target: UUID) -> None:
         match name:
             case "cancel":
-                runs.cancel_run(self.ports, self.kind, tenant, target, runs.By(reason="asked"))
+                runs.cancel_run(self.ports, self._kind_of(target), tenant, target, By(reason="asked"))
             case "pause":
                 runs.pause_run(self.ports, tenant, target)
             case "resume":
                 runs.resume_run(self.ports, tenant, target)
             case "retry":
-                runs.retry_run(self.ports, self.kind, tenant, target)
+                runs.retry_run(self.ports, self._kind_of(target), tenant, target)
             case "wake":
                 runs.wake_lane(self.ports, tenant, self._lane(target))
             case "restart":
                 runs.restart_lane(self.ports, tenant, self._lane(target))
+            case "wake_side":
+                runs.wake_lane(self.ports, tenant, self._lane(target, holds_run=False))
             case _:
                 raise ValueError(name)
 
-    def _lane(self, run_id: UUID) -> UUID:
+    def _kind_of(self, run_id: UUID) -> Kind:
+        with self.engine.connect() as connection:
+            found = connection.execute(KIND_OF, {"id": run_id}).scalar_one_or_none()
+        return self.kinds[found or "tally"]
+
+    def _lane(self, run_id: UUID, *, holds_run: bool | None = None) -> UUID:
         """Some lane of a run."""
         with self.ports.store.begin(None) as tx:
-            lanes = tx.lanes(run_id)
+            lanes = [lane for lane in tx.lanes(run_id) if holds_run in (None, lane.holds_run)]
         return self.rng.choice(lanes).id if lanes else run_id
 
     # Chaos: whatever comes.
@@ -302,7 +293,7 @@ class Worker:
         queue, message = taken
         match queue:
             case _ if queue == FIFO:
-                done = handle_baton(self.ports, self.kind, message)
+                done = handle_baton(self.ports, self.kinds[read_baton(message.body).kind], message)
             case _ if queue == DELAY:
                 done = handle_delayed(self.ports, message)
             case _ if queue == ORDERS:
@@ -323,7 +314,7 @@ class Worker:
             result = self.do_act(order["op"], order["tenant"], UUID(order["target"]))
             self.line.add({f"action {order['op']} {result}": 1})
             return True
-        run_id = self.do_start(order["tenant"], order["params"])
+        run_id = self.do_start(order["tenant"], order["params"], order.get("kind", "tally"))
         for op, delay_s in order["then"]:
             later = {"op": op, "tenant": order["tenant"], "target": str(run_id)}
             self.line.send(ORDERS, [Outgoing(body=json.dumps(later), group="", delay_s=delay_s)])

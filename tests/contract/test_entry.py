@@ -145,7 +145,7 @@ def test_metrics_are_written_even_if_the_work_fails(rig: Rig, lines: ReadOut) ->
     with pytest.raises(FunctionFailed, match="the database is away"):
         handler({}, FakeContext())
 
-    assert [line["Tick"] for line in lines() if "Tick" in line] == [[1.0]]
+    assert [line["Tick"] for line in lines() if "Tick" in line] == [[2.0]], "lanes and signals, each on its own"
 
 
 def test_a_tick_tells_the_alarms_how_much_it_mended_and_the_api_that_it_lives(rig: Rig) -> None:
@@ -235,7 +235,16 @@ def test_a_record_without_attributes_fails_alone(rig: Rig) -> None:
 def test_a_sweep_says_how_much_it_removed(rig: Rig) -> None:
     answer = sweep_handler(rig.ports, rig.kinds)({}, FakeContext())
 
-    assert answer == {"assets": 0, "step": 0, "pulse": 0, "repair": 0, "signal": 0, "answered": 0, "run": 0}
+    assert answer == {
+        "assets": 0,
+        "step": 0,
+        "pulse": 0,
+        "repair": 0,
+        "signal": 0,
+        "hearing": 0,
+        "answered": 0,
+        "run": 0,
+    }
 
 
 HEAVY = ("sqlalchemy.orm", "boto3", "alembic", "moto", "requests", "aws_lambda_powertools.utilities.batch")

@@ -77,7 +77,7 @@ def test_the_forwarder_gives_back_what_its_queue_does_not_take(sqs: Any) -> None
 def test_a_tick_says_what_it_did(sqs: Any) -> None:
     answer = _handler("tick")(json.loads(EVENTS["tick"].read_text()), FakeContext())
 
-    assert answer == {"lanes": {}, "runs_moved": 0, "finished": True}
+    assert answer == {"lanes": {}, "runs_moved": 0, "signals_heard": 0, "finished": True}
 
 
 def _handler(name: str) -> Callable[[Any, Any], dict[str, Any]]:

@@ -13,8 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from shared.kernel import db
+from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.intake import Unreadable, intake_handler, read_event
 from shared.kernel.metrics import Metric
+from shared.kernel.model import Finish
 from shared.kernel.ports import Ports
 from shared.kernel.queue_sqs import SqsQueue
 from shared.kernel.store import PgStore
@@ -36,9 +38,9 @@ class Counted:
     def __init__(self) -> None:
         self.outcomes: list[str] = []
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
-        assert metric is Metric.EVENT
-        self.outcomes.append(dimensions["outcome"])
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
+        if metric is Metric.EVENT:
+            self.outcomes.append(dimensions["outcome"])
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def changed(event: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 
 
 def test_an_upload_is_one_signal_however_often_it_is_told(ports: Ports, engine: sa.Engine, counted: Counted) -> None:
-    handler = intake_handler(ports, BUCKET)
+    handler = intake_handler(ports, BUCKET, Catalogue())
     again = changed(EVENT, "id", "another-delivery-of-the-same-object")
 
     answers = [handler(event, FakeContext())["outcome"] for event in (EVENT, EVENT, again)]
@@ -84,7 +86,7 @@ def test_an_upload_is_one_signal_however_often_it_is_told(ports: Ports, engine: 
 
 
 def test_the_next_version_of_an_object_is_another_signal(ports: Ports, engine: sa.Engine) -> None:
-    handler = intake_handler(ports, BUCKET)
+    handler = intake_handler(ports, BUCKET, Catalogue())
 
     handler(EVENT, FakeContext())
     handler(changed(EVENT, "detail/object/version-id", "next"), FakeContext())
@@ -93,7 +95,7 @@ def test_the_next_version_of_an_object_is_another_signal(ports: Ports, engine: s
 
 
 def test_what_was_put_on_the_bus_is_one_signal(ports: Ports, engine: sa.Engine) -> None:
-    handler = intake_handler(ports, BUCKET)
+    handler = intake_handler(ports, BUCKET, Catalogue())
 
     answers = [handler(SAID, FakeContext())["outcome"] for _ in range(2)]
 
@@ -127,10 +129,61 @@ def test_what_was_put_on_the_bus_is_one_signal(ports: Ports, engine: sa.Engine) 
 def test_what_is_no_event_of_ours_is_refused_once_and_for_all(
     ports: Ports, engine: sa.Engine, counted: Counted, event: dict[str, Any]
 ) -> None:
-    answer = intake_handler(ports, BUCKET)(event, FakeContext())
+    answer = intake_handler(ports, BUCKET, Catalogue())(event, FakeContext())
 
     assert answer["outcome"] == "refused"
     assert counted.outcomes == ["refused"]
+    assert signals(engine) == []
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"deeper": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        ({"a": {"b": "x\x00y"}}, "a.b: a NUL character"),
+        ({"\x00": 1}, "a key with a NUL character"),
+        ({"a": ["fine", "\ud800"]}, "a[1]: half of a surrogate pair"),
+        ({"a": 2**64}, "a: a number beyond 64 bits"),
+        ({"a": -(2**63) - 1}, "a: a number beyond 64 bits"),
+        ({"a": float("inf")}, "a: not a finite number"),
+        (deep(300), "nested more than"),
+        (deep(100_000), "nested more than"),
+    ],
+    ids=["nul", "nul in a key", "surrogate", "huge", "hugely negative", "infinite", "deep", "very deep"],
+)
+def test_a_payload_that_postgres_cannot_keep_is_refused_by_its_place(
+    ports: Ports, engine: sa.Engine, payload: dict[str, Any], named: str
+) -> None:
+    answer = intake_handler(ports, BUCKET, Catalogue())(changed(SAID, "detail/payload", payload), FakeContext())
+
+    assert answer["outcome"] == "refused"
+    assert named in answer["reason"]
+    assert signals(engine) == []
+
+
+def test_a_payload_at_the_limits_is_kept_as_it_came(ports: Ports, engine: sa.Engine) -> None:
+    payload = {"largest": 2**64 - 1, "smallest": -(2**63), "text": "\\u0000 \U0001f600", "none": None, "deep": deep(30)}
+
+    intake_handler(ports, BUCKET, Catalogue())(changed(SAID, "detail/payload", payload), FakeContext())
+
+    ((_, _, kept),) = signals(engine)
+    assert kept == payload
+
+
+@pytest.mark.parametrize("name", ["run.succeeded", "object.created", "queries.ready", "query_run.ready", "query_run.x"])
+def test_nobody_outside_says_what_only_baton_says(ports: Ports, engine: sa.Engine, name: str) -> None:
+    kinds = Catalogue(Kind(name="queries", take_step=lambda *_: Finish(), says=["query_run."]))
+
+    answer = intake_handler(ports, BUCKET, kinds)(changed(SAID, "detail/name", name), FakeContext())
+
+    assert answer["outcome"] == "refused"
+    assert "query_run." in answer["reason"], "it says which names are taken"
     assert signals(engine) == []
 
 
@@ -146,6 +199,6 @@ def test_a_database_that_is_away_makes_the_event_come_again(ports: Ports, counte
     away = PgStore(db.connect_engine("postgresql://baton_worker@127.0.0.1:1/x", pool="none"))
 
     with pytest.raises(Exception, match=r"(?i)connection"):
-        intake_handler(Ports(store=away, queue=ports.queue, meter=counted), BUCKET)(EVENT, FakeContext())
+        intake_handler(Ports(store=away, queue=ports.queue, meter=counted), BUCKET, Catalogue())(EVENT, FakeContext())
 
     assert counted.outcomes == []

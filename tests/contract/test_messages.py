@@ -99,9 +99,9 @@ class Untouched:
 
 class Counts:
     def __init__(self) -> None:
-        self.counted: Counter[Metric] = Counter()
+        self.counted: Counter[str] = Counter()
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         self.counted[metric] += int(value)
 
 

@@ -418,11 +418,27 @@ def test_a_purge_leaves_nothing_behind(backend: Backend, queue: str) -> None:
     assert backend.queue.receive(queue, 10) == []
 
 
+@pytest.mark.parametrize("queue", [STEPS, LATER])
+def test_a_queue_knows_whether_it_is_empty(backend: Backend, queue: str) -> None:
+    assert backend.queue.is_empty(queue)
+    backend.queue.send(queue, [step("a")] if queue == STEPS else [note("a", 1)])
+    assert not backend.queue.is_empty(queue), "what is delayed is there"
+
+    backend.wait(1)
+    (received,) = backend.queue.receive(queue)
+    assert not backend.queue.is_empty(queue), "what is in somebody's hands is there"
+
+    backend.queue.delete(queue, received.receipt)
+    assert backend.queue.is_empty(queue)
+
+
 def test_a_queue_that_does_not_exist_is_refused(backend: Backend) -> None:
     with pytest.raises(QueueRefused):
         backend.queue.receive("nowhere.fifo")
     with pytest.raises(QueueRefused):
         backend.queue.send("nowhere.fifo", [step("a")])
+    with pytest.raises(QueueRefused):
+        backend.queue.is_empty("nowhere.fifo")
 
 
 # --- order and groups (FIFO) ------------------------------------------------------------------------------------------

@@ -15,17 +15,20 @@ import sqlalchemy as sa
 from infra.local.standins.nivoda_faults import Fault, Operation
 from shared.kernel import db
 from shared.kernel import run as runs
+from shared.kernel.answers import storable
 from shared.kernel.baton import read_baton
 from shared.kernel.metrics import Metric
 from shared.kernel.model import Turn
 from shared.kernel.points import Point, watch_points
 from shared.kernel.queue import Outgoing, QueueUnavailable, Received
 from shared.page_ingest import store
-from shared.page_ingest.model import CrawlCursor
-from shared.page_ingest.ports import Item, Page, PriceRange, Upstream
+from shared.page_ingest.model import CrawlCursor, Item, Page, PriceRange
+from shared.page_ingest.ports import Upstream
 from tests.support.databases import as_user
 from tests.support.ingest import HIGH, LOW, IngestRig, at_once, ids
 from tests.support.rig import LEASE_S, TENANT
+
+pytestmark = pytest.mark.usefixtures("page_by_page")
 
 
 class Killed(BaseException):
@@ -33,10 +36,10 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_at(wanted: Point, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def killed_at(wanted: str, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """The process dies when it passes this point for the first time that `when` holds."""
 
-    def hook(point: Point) -> None:
+    def hook(point: str) -> None:
         if point is wanted and when():
             watch_points(None)
             raise Killed
@@ -84,6 +87,9 @@ class DeafQueue:
         if self.deaf:
             raise QueueUnavailable("no answer")
         return list(self.queue.send(queue, messages))
+
+    def is_empty(self, queue: str) -> bool:
+        return bool(self.queue.is_empty(queue))
 
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         self.queue.change_visibility(queue, receipt, seconds)
@@ -153,7 +159,7 @@ def test_2d_two_partitions_that_end_at_the_same_moment_open_one_next_phase(inges
     last = [ingest.expect() for _ in lanes]
     meet = threading.Barrier(len(lanes))
 
-    def wait_for_the_others(point: Point) -> None:
+    def wait_for_the_others(point: str) -> None:
         if point is Point.TURN_RUN_LOCKED:
             with suppress(threading.BrokenBarrierError):  # where one has the lock, the others cannot come
                 meet.wait(0.5)
@@ -198,7 +204,7 @@ def test_2f_a_short_page_is_not_the_end_and_one_empty_page_neither(ingest: Inges
 def test_2g_a_stone_that_vanishes_before_the_offset_takes_no_other_with_it(ingest: IngestRig) -> None:
     standin = ingest.stock(400)
     before = ingest.moment()
-    ingest.start(partition_records=5_000)
+    ingest.start(partition_records=5_000, recrawls=0)
     first = list[int]()
     oldest = [stone.id for stone in standin.stones[:40]]
 
@@ -206,7 +212,7 @@ def test_2g_a_stone_that_vanishes_before_the_offset_takes_no_other_with_it(inges
         if operation is Operation.PAGE and variables["offset"] > 100 and not first:
             first.append(variables["offset"])
             for stone_id in oldest:
-                standin.catalogue.delete(stone_id)
+                standin.stock.delete(stone_id)
 
     standin.before_each = delete_some
     ingest.pass_time(60)
@@ -221,8 +227,8 @@ def test_2g_ranges_share_no_stone_and_leave_none_out_at_their_borders(ingest: In
     standin = ingest.stock(0)
     for dollars in range(LOW, LOW + 40):
         for cents in (0, 1, 99):
-            standin.catalogue.insert(price_cents=dollars * 100 + cents)
-    standin.catalogue.insert(price_cents=(LOW + 40) * 100)
+            standin.stock.insert(price_cents=dollars * 100 + cents)
+    standin.stock.insert(price_cents=(LOW + 40) * 100)
     run_id = ingest.start(partition_records=10, high=LOW + 40)
 
     assert ingest.finish(run_id) == "succeeded complete"
@@ -244,7 +250,7 @@ def test_2g_a_stone_whose_price_moved_into_a_partition_already_crawled_is_found_
         ingest.work(message_of(ingest, first))
         ingest.now += 200
         ingest.tick()
-    standin.catalogue.reprice(moved, first["cursor"]["low"] * 100)
+    standin.stock.reprice(moved, first["cursor"]["low"] * 100)
 
     ends_well(ingest, run_id)
 
@@ -256,8 +262,9 @@ def test_2h_a_stone_twice_in_one_page_is_one_row_and_counted(ingest: IngestRig) 
     standin.misbehave("twins", share=0.2)
     run_id = ingest.start(partition_records=5_000)
 
-    ends_well(ingest, run_id)
-
+    assert ingest.finish(run_id) == "succeeded drifted", "a list that counts a stone twice may have hidden another"
+    assert sorted(ingest.seen(run_id)) == sorted(ids(standin))
+    assert ingest.diamonds() == ids(standin)
     assert ingest.view("select duplicates from partition_progress")[0]["duplicates"] >= 40
 
 
@@ -276,11 +283,10 @@ def test_2i_lanes_that_write_the_same_stones_in_opposite_order_do_not_deadlock(
         try:
             for n in range(40):
                 stones = [
-                    Item(external_id=f"s{i:03d}", offer_id="o", price_cents=1, payload={"n": n, "b": backwards})
+                    Item(external_id=f"s{i:03d}", offer_id="o", price_cents=1, body=storable({"n": n, "b": backwards}))
                     for i in range(400)
                 ]
-                effect, rows = store.upsert_page("nivoda", stones[::-1] if backwards else stones)
-                assert rows == 400
+                effect = store.upsert_page("nivoda", stones[::-1] if backwards else stones)
                 begin.wait(20)
                 with engine.begin() as connection:
                     connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(TENANT)})
@@ -303,8 +309,8 @@ def test_2j_runs_that_overlap_keep_their_rows_and_the_newest_wins(ingest: Ingest
         ingest.work(ingest.expect())
     kept = ingest.expect()  # the older run is about to consolidate
     stone, sold = standin.stones[0].id, standin.stones[1].id
-    standin.catalogue.reprice(stone, 77_700)
-    standin.catalogue.delete(sold)
+    standin.stock.reprice(stone, 77_700)
+    standin.stock.delete(sold)
     ingest.now += 10
     newer = ingest.start()
     assert ingest.finish(newer) == "succeeded complete"
@@ -314,9 +320,14 @@ def test_2j_runs_that_overlap_keep_their_rows_and_the_newest_wins(ingest: Ingest
 
     (row,) = ingest.rows("select * from diamond where external_id = :id", id=stone)
     assert (row["price_cents"], row["source_run"]) == (77_700, newer)
-    assert ingest.diamonds() == ids(standin), "and what the newer run did not see stays gone"
+    assert ingest.diamonds() == ids(standin) | {sold}, "one run that did not see it is one witness"
+    (row,) = ingest.rows("select missed_by from diamond where external_id = :id", id=sold)
+    assert row["missed_by"] == newer, "which the late run does not take back"
     assert {older, newer} == {row["run_id"] for row in ingest.rows("select distinct run_id from raw_item")}
     assert len(ingest.seen(older)) == len(ingest.seen(newer)) + 1
+    ingest.now += 10
+    assert ingest.finish(ingest.start()) == "succeeded complete"
+    assert ingest.diamonds() == ids(standin), "the next one is the second"
 
 
 class Meanwhile:

@@ -29,10 +29,10 @@ from shared.kernel.model import (
     Due,
     Effect,
     Finish,
-    Json,
     LaneChange,
     NewLane,
     NewRun,
+    Starting,
     StepOutcome,
     Turn,
     Wait,
@@ -66,8 +66,10 @@ class Killed(BaseException):
 
 
 def a_kind(take_step: Callable[[Turn], Decision], **lane: Any) -> Kind:
-    def start(tx: Tx, tenant_id: UUID, params: Json) -> NewRun:
-        return NewRun(params=params, lanes=[NewLane(key="l0", cursor={"n": 0}, **lane)])
+    def start(tx: Tx, starting: Starting) -> NewRun:
+        time_limit_s = starting.params.get("time_limit_s")
+        first = NewLane(key="l0", cursor={"n": 0}, **lane)
+        return NewRun(params=starting.params, lanes=[first], time_limit_s=time_limit_s)
 
     def step(turn: Turn, outside: Outside) -> Decision:
         return take_step(turn)
@@ -96,12 +98,7 @@ def test_p1_a_runaway_lane_is_stopped_by_its_own_budget_of_steps(rig: Rig) -> No
 @pytest.mark.parametrize("whose", ["lane", "run"])
 def test_p1_a_runaway_lane_is_stopped_by_its_deadline(rig: Rig, whose: str) -> None:
     rig.kind = a_kind(endless, time_limit_s=600 if whose == "lane" else None)
-    if whose == "run":
-        start = rig.kind.start
-        rig.kind = replace(
-            rig.kind, start=lambda tx, tenant, params: replace(start(tx, tenant, params), time_limit_s=600)
-        )
-    run_id = rig.start(after_s=30)
+    run_id = rig.start(after_s=30, **({"time_limit_s": 600} if whose == "run" else {}))
 
     assert rig.run_to_end(run_id, within_s=900) == "failed"
 
@@ -185,6 +182,7 @@ def test_p3_a_lane_that_was_never_sent_is_sent_by_one_of_two_ticks(rig: Rig) -> 
     run_id = rig.start()
     rig.ports = working
     assert rig.lane(run_id)["sent_at"] is None
+    rig.now += 60
 
     rig.tick()
     rig.tick()
@@ -195,6 +193,9 @@ def test_p3_a_lane_that_was_never_sent_is_sent_by_one_of_two_ticks(rig: Rig) -> 
 
 class Unreachable:
     def send(self, queue: str, messages: Sequence[Outgoing]) -> list[int]:
+        raise QueueUnavailable("no answer")
+
+    def is_empty(self, queue: str) -> bool:
         raise QueueUnavailable("no answer")
 
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
@@ -561,6 +562,7 @@ def test_p11_the_last_lane_out_asks_after_the_lock_and_in_the_same_transaction(r
 
 
 def test_p11_the_tick_judges_after_the_lock(rig: Rig) -> None:
+    rig.start(time_limit_s=3600)
     rig.start()
     rig.now = 3700
     store = Recording(rig.engine)
@@ -568,9 +570,9 @@ def test_p11_the_tick_judges_after_the_lock(rig: Rig) -> None:
 
     rig.tick()
 
-    lanes, run = store.transactions[0], store.transactions[-1]
+    lanes, run = store.transactions
     assert _in_order(lanes, ["lock_due_lanes", "facts", "apply_judgements"])
-    assert _in_order(run, ["lock_run", "has_open_lanes", "look_at_run_later"])
+    assert _in_order(run, ["lock_run", "fail_open_lanes", "end_run"])
 
 
 def test_p11_what_is_locked_is_out_of_reach_for_everyone_else(rig: Rig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,16 +18,17 @@ from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.errors import Permanent, Refused
 from shared.kernel.metrics import Metric
-from shared.kernel.model import Run, Turn
+from shared.kernel.model import Run, Turn, account_name
 from shared.kernel.ports import Tx
 from shared.kernel.queue import Outgoing
 from shared.kernel.sweep import sweep
 from shared.page_ingest import decide, steps, store
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.api import latest_phases
-from shared.page_ingest.ports import PriceRange, Token, Upstream
+from shared.page_ingest.model import CrawlCursor, PriceRange
+from shared.page_ingest.ports import Upstream
 from tests.support.databases import as_user
-from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, at_once, ids
+from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, ids
 from tests.support.rig import DEAD, FIFO, TENANT
 
 
@@ -59,6 +59,7 @@ def shop(ingest: IngestRig) -> IngestRig:
     return ingest
 
 
+@pytest.mark.usefixtures("page_by_page")
 def test_the_summary_of_a_run_adds_up(shop: IngestRig) -> None:
     run_id = shop.start()
     assert shop.finish(run_id) == "succeeded complete"
@@ -135,7 +136,7 @@ def test_a_partition_that_grows_while_it_is_crawled_is_cut(ingest: IngestRig) ->
 
     def grow(operation: Operation, variables: Any) -> None:
         if operation is Operation.PAGE and not grown:
-            grown.extend(standin.catalogue.insert() for _ in range(400))
+            grown.extend(standin.stock.insert() for _ in range(400))
 
     standin.before_each = grow
     run_id = ingest.start(partition_records=60, page_size=20, recrawls=5)
@@ -148,28 +149,121 @@ def test_a_partition_that_grows_while_it_is_crawled_is_cut(ingest: IngestRig) ->
     assert metadata["expected_workers"] == metadata["completed_workers"] > 1
 
 
-def test_what_a_complete_run_does_not_see_is_gone_but_never_deleted(shop: IngestRig) -> None:
+def test_what_two_complete_runs_do_not_see_is_gone_but_never_deleted(shop: IngestRig) -> None:
     everything = ids(shop.standin)
     assert shop.finish(shop.start()) == "succeeded complete"
     sold = {stone.id for stone in shop.standin.stones[::7]}
     for stone_id in sold:
-        shop.standin.catalogue.delete(stone_id)
+        shop.standin.stock.delete(stone_id)
     shop.now += 3_600
 
     broken = BrokenAt(shop, 5_000)
     shop.use(broken)
-    assert shop.finish(shop.start(policy={"rule": "at_least", "percent": 50})) == "succeeded partial"
+    for _ in range(2):
+        assert shop.finish(shop.start(policy={"rule": "at_least", "percent": 50})) == "succeeded partial"
     assert shop.diamonds(gone=True) == set(), "a run that did not see all cannot say what is gone"
 
     broken.dollars.clear()
     shop.now += 3_600
     assert shop.finish(shop.start(high=5_000)) == "succeeded complete"
+    assert shop.diamonds(gone=True) == set(), "one witness is not enough"
+    shop.now += 3_600
+    assert shop.finish(shop.start(high=5_000)) == "succeeded complete"
     cheap = {row["external_id"] for row in shop.rows("select external_id from diamond where price_cents < 500000")}
     assert shop.diamonds(gone=True) == sold & cheap, "and a run says nothing about prices that it did not look at"
 
-    shop.now += 3_600
-    assert shop.finish(shop.start()) == "succeeded complete"
+    for _ in range(2):
+        shop.now += 3_600
+        assert shop.finish(shop.start()) == "succeeded complete"
     assert (shop.diamonds(), shop.diamonds(gone=True)) == (everything - sold, sold)
+
+
+def test_a_retried_run_is_no_second_witness_of_its_own(shop: IngestRig) -> None:
+    shop.finish(shop.start())
+    sold = shop.standin.stock.delete(shop.standin.stones[3].id)
+    shop.now += 60
+    broken = BrokenAt(shop)
+    shop.use(broken)
+    run_id = shop.start()
+    assert shop.finish(run_id) == "succeeded complete"
+
+    runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
+    assert shop.finish(run_id) == "succeeded complete"
+
+    assert shop.diamonds(gone=True) == set()
+    (row,) = shop.rows("select missed_by from diamond where external_id = :id", id=sold)
+    assert row["missed_by"] == run_id
+
+
+def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: IngestRig) -> None:
+    shop.finish(shop.start())
+    stone = shop.standin.stones[3]
+    for there in (False, True, False):
+        shop.standin.stock.reprice(stone.id, stone.price_cents if there else 10**9)
+        shop.now += 60
+        assert shop.finish(shop.start()) == "succeeded complete"
+        assert stone.id in shop.diamonds()
+
+    shop.now += 60
+    assert shop.finish(shop.start()) == "succeeded complete"
+    assert shop.diamonds(gone=True) == {stone.id}
+
+
+def test_what_a_second_crawl_of_the_same_run_does_not_see_is_not_there(shop: IngestRig) -> None:
+    before = ids(shop.standin)
+    run_id = shop.start()
+    while not shop.lanes(run_id, "audit:"):
+        shop.work(shop.expect())
+    sold = shop.standin.stones[0]
+    shop.standin.stock.delete(sold.id)
+
+    assert shop.finish(run_id) == "succeeded complete"
+
+    assert any(lane["key"].endswith("#2") for lane in shop.lanes(run_id)), "its partition was crawled again"
+    assert shop.diamonds() == set(shop.seen(run_id)) == before - {sold.id}
+
+
+def test_what_a_restarted_crawl_does_not_see_is_not_there(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.work(shop.expect())
+    (lane,) = shop.lanes(run_id)
+    sold = shop.standin.stones[0]
+    assert sold.id in shop.seen(run_id)
+    shop.standin.stock.delete(sold.id)
+
+    cursor = CrawlCursor.read(lane["cursor"]).from_the_start.to_json()
+    runs.restart_lane(shop.ports, TENANT, lane["id"], cursor)
+    assert shop.finish(run_id) == "succeeded complete"
+
+    assert [each["key"] for each in shop.lanes(run_id)] == [lane["key"]], (
+        "one crawl, of which the second beginning counts"
+    )
+    assert shop.diamonds() == set(shop.seen(run_id)) == ids(shop.standin)
+
+
+def test_two_stones_that_change_places_across_a_page_boundary_make_no_complete_run(ingest: IngestRig) -> None:
+    standin = ingest.stock(300)
+    swapped = list[int]()
+
+    def swap(operation: Operation, variables: Any) -> None:
+        if operation is Operation.PAGE and variables["offset"] > 40 and len(swapped) < 1:
+            swapped.append(variables["offset"])
+            standin.stock.swap(5, 120)
+
+    standin.before_each = swap
+    run_id = ingest.start(partition_records=5_000)
+    while not ingest.lanes(run_id, "audit:"):
+        ingest.work(ingest.expect())
+    missing = ids(standin) - set(ingest.seen(run_id))
+    (lane,) = ingest.lanes(run_id)
+    assert len(missing) == 1
+    assert (lane["cursor"]["shifts"], lane["cursor"]["offset"]) == (0, lane["cursor"]["counted"])
+    assert not lane["cursor"]["clean"]
+
+    assert ingest.finish(run_id) == "succeeded complete"
+    assert set(ingest.seen(run_id)) == ids(standin), "the second crawl found it"
 
 
 def test_a_stone_has_its_typed_columns_and_the_rest_as_it_came(shop: IngestRig) -> None:
@@ -192,31 +286,32 @@ def test_a_stone_has_its_typed_columns_and_the_rest_as_it_came(shop: IngestRig) 
     assert (raw["nivoda_stone_id"], raw["raw_payload"], len(raw["source_hash"])) == (stone.offer_id, row["rest"], 32)
 
 
-def test_a_row_that_did_not_change_is_not_written_again(shop: IngestRig) -> None:
+def test_a_row_is_written_once_by_each_crawl_that_sees_it(shop: IngestRig) -> None:
     run_id = shop.start()
     while not shop.lanes(run_id, "audit:"):
         shop.work(shop.expect())
     before = {row["external_id"]: row["v"] for row in shop.rows("select external_id, xmin::text as v from raw_item")}
     stone = shop.standin.stones[0]
-    shop.standin.catalogue.insert(price_cents=stone.price_cents)  # the partition drifts and is crawled again
+    shop.standin.stock.insert(price_cents=stone.price_cents)  # the partition drifts and is crawled again
 
     assert shop.finish(run_id) == "succeeded complete"
 
     after = {row["external_id"]: row["v"] for row in shop.rows("select external_id, xmin::text as v from raw_item")}
-    assert any(lane["key"].endswith("#2") for lane in shop.lanes(run_id))
+    (again,) = [lane["cursor"] for lane in shop.lanes(run_id) if lane["key"].endswith("#2")]
+    crawled_again = ids(shop.standin, again["low"], again["high"])
     assert len(after) == len(before) + 1
-    assert {key: after[key] for key in before} == before
+    assert {key for key in before if after[key] != before[key]} == crawled_again & before.keys()
 
 
 def test_consolidation_goes_in_bounded_batches(shop: IngestRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "CONSOLIDATE_BATCH", 50)
     shop.finish(shop.start())
     for stone in shop.standin.stones[:120]:
-        shop.standin.catalogue.delete(stone.id)
-    shop.now += 60
-    run_id = shop.start()
-
-    assert shop.finish(run_id) == "succeeded complete"
+        shop.standin.stock.delete(stone.id)
+    for _ in range(2):
+        shop.now += 60
+        run_id = shop.start()
+        assert shop.finish(run_id) == "succeeded complete"
 
     (lane,) = shop.lanes(run_id, "consolidate:")
     assert lane["steps"] == -(-len(shop.seen(run_id)) // 50) + -(-120 // 50) + 1
@@ -234,11 +329,46 @@ def test_a_page_that_is_too_big_is_asked_for_in_halves_and_that_is_remembered(in
     assert ingest.finish(ingest.start()) == "succeeded complete"
     assert standin.struck[Fault.TOO_BIG_ABOVE] == refused, "the next run knows it from the start"
 
-    standin.behave()
-    ingest.now += 86_400 + 3_600
-    standin.log.clear()
+
+def test_three_slow_answers_make_pages_small_for_minutes_and_not_for_a_day(ingest: IngestRig) -> None:
+    standin = ingest.stock(300)
+    standin.misbehave("too_big_above", above=4, budget=3)
     assert ingest.finish(ingest.start()) == "succeeded complete"
-    assert max(call.limit for call in standin.log if call.operation is Operation.PAGE) == 50, "and for a day"
+    sizes = []
+    for _ in range(5):
+        standin.log.clear()
+        assert ingest.finish(ingest.start()) == "succeeded complete"
+        sizes.append(max(call.limit for call in standin.log if call.operation is Operation.PAGE))
+        ingest.now += 300
+
+    assert sizes == [6, 12, 24, 48, 50]
+    assert [row["limit"] for row in ingest.rows("select distinct cursor ->> 'limit' as limit from lane where key like 'part:%'")] == ["50"]  # fmt: skip
+
+
+def test_an_account_that_fails_at_growing_is_tried_ever_less_often(ingest: IngestRig) -> None:
+    standin = ingest.stock(120)
+    standin.misbehave("too_big_above", above=20)
+    refused = []
+    for _ in range(24):  # two hours
+        before = standin.struck[Fault.TOO_BIG_ABOVE]
+        assert ingest.finish(ingest.start()) == "succeeded complete"
+        refused.append(standin.struck[Fault.TOO_BIG_ABOVE] - before > 0)
+        ingest.now += 300
+
+    assert sum(refused) <= 6, refused
+
+
+def test_the_page_size_of_one_account_says_nothing_about_another(shop: IngestRig) -> None:
+    turn = a_turn(1)
+    shop.rows(
+        """insert into upstream (tenant_id, source, page_size, page_size_until)
+           values (:t, 'nivoda:a', 6, 'infinity') returning 1""",
+        t=TENANT,
+    )
+
+    assert shop.store.page_size(turn, "nivoda:a") == 6
+    assert shop.store.page_size(turn, "nivoda:b") is None
+    assert shop.store.page_size(replace(turn, tenant_id=OTHER_TENANT), "nivoda:a") is None
 
 
 def test_an_upstream_that_can_answer_nothing_fails_the_partition_with_its_reason(ingest: IngestRig) -> None:
@@ -262,13 +392,25 @@ def test_a_token_that_ends_is_fetched_again_once_for_all(shop: IngestRig) -> Non
     assert shop.standin.calls[Operation.AUTHENTICATE] == 2
 
 
+@pytest.mark.parametrize("uses", [1, 2, 3])
+def test_a_token_that_dies_after_a_few_uses_is_fetched_again_and_the_work_goes_on(shop: IngestRig, uses: int) -> None:
+    shop.standin.token_lives_calls = uses
+    run_id = shop.start(partition_records=60)
+
+    ended = shop.finish(run_id, within_s=24 * 3600)
+
+    assert ended == "succeeded complete" if uses > 1 else ended.startswith("succeeded")
+    assert shop.diamonds() == ids(shop.standin)
+    assert shop.lane(run_id, "plan")["steps"] > 1, "what each token was good for was kept"
+
+
 def test_a_token_that_is_never_accepted_is_not_asked_for_without_end(shop: IngestRig) -> None:
     shop.standin.misbehave("expired")
     run_id = shop.start()
 
     assert shop.finish(run_id, within_s=24 * 3600) == "failed failed"
 
-    assert shop.lane(run_id, "plan")["last_error"]["code"] == "token_expired"
+    assert shop.lane(run_id, "plan")["last_error"]["code"] == "token_refused"
     assert shop.standin.calls[Operation.AUTHENTICATE] <= 12
 
 
@@ -281,39 +423,8 @@ def test_a_wrong_password_fails_the_run_at_once_and_says_so(shop: IngestRig) -> 
 
     assert shop.finish(run_id) == "failed failed"
 
-    assert "refuses the user name and password" in shop.run(run_id)["error"]["message"]
+    assert "Nivoda refuses the user name and password" in shop.run(run_id)["error"]["message"]
     assert shop.standin.calls[Operation.AUTHENTICATE] == 1
-
-
-def test_of_steps_that_need_a_token_at_once_one_may_fetch_it(ingest: IngestRig) -> None:
-    begin, known = threading.Barrier(4), list[Any]()
-
-    def look(token: int) -> None:
-        with ingest.another_process() as process:
-            begin.wait(10)
-            known.append(process.store.look_up(a_turn(token), "nivoda"))
-
-    at_once(look, range(1, 5))
-
-    assert sorted(each.ours for each in known) == [False, False, False, True]
-
-
-def test_a_token_is_shared_until_its_end_and_a_dead_fetcher_blocks_nobody_for_long(ingest: IngestRig) -> None:
-    store = ingest.store
-    assert store.look_up(a_turn(1), "nivoda").ours
-    ingest.now = 29
-    assert not store.look_up(a_turn(2), "nivoda").ours
-    ingest.now = 31
-    assert store.look_up(a_turn(2), "nivoda").ours, "the first one died"
-    store.save_token(a_turn(1), "nivoda", Token("late", 600))
-    assert store.look_up(a_turn(3), "nivoda").token is None, "and what it brings later does not count"
-    store.save_token(a_turn(2), "nivoda", Token("good", 600))
-    assert store.look_up(a_turn(3), "nivoda").token == "good"
-    assert store.look_up(a_turn(3, OTHER_TENANT), "nivoda").token is None, "another tenant has its own"
-    ingest.now = 31 + 541
-    assert store.look_up(a_turn(4), "nivoda").ours, "a little before it ends"
-    store.give_up_token(a_turn(4), "nivoda")
-    assert store.look_up(a_turn(5), "nivoda").ours
 
 
 def test_runs_of_one_tenant_at_the_same_time_do_not_disturb_each_other(shop: IngestRig) -> None:
@@ -392,6 +503,7 @@ SEED_QUERIES = {
 }
 
 
+@pytest.mark.usefixtures("page_by_page")
 def test_the_monitoring_queries_of_the_seed_work(shop: IngestRig) -> None:
     run_id = shop.start()
     while not shop.lanes(run_id):
@@ -452,7 +564,7 @@ def test_a_tenant_sees_only_its_own(shop: IngestRig) -> None:
 def test_the_worker_is_bound_to_the_tenant_of_its_turn(shop: IngestRig, rig_database: str) -> None:
     shop.finish(shop.start())
     engine = db.connect_engine(as_user(rig_database, "baton_worker"))
-    tables = ("raw_item", "diamond", "upstream")
+    tables = ("raw_item", "diamond", "account_token", "upstream")
 
     def counts(tenant: UUID | None) -> list[int]:
         with engine.begin() as connection:
@@ -460,8 +572,8 @@ def test_the_worker_is_bound_to_the_tenant_of_its_turn(shop: IngestRig, rig_data
                 connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(tenant)})
             return [connection.execute(sa.text(f"select count(*) from {table}")).scalar_one() for table in tables]
 
-    assert counts(None) == counts(OTHER_TENANT) == [0, 0, 0]
-    assert min(counts(TENANT)) > 0
+    assert counts(None) == counts(OTHER_TENANT) == [0, 0, 0, 0]
+    assert min(counts(TENANT)[:3]) > 0
     foreign = sa.text("insert into upstream (tenant_id, source) values (:t, 'nivoda')")
     with engine.begin() as connection:
         connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(TENANT)})
@@ -483,6 +595,110 @@ def test_a_throttled_upstream_is_left_alone_by_every_partition(shop: IngestRig) 
     assert shop.standin.calls.total() == before + 1, "one was told to wait, and all waited"
     assert shop.finish(run_id) == "succeeded complete"
     assert {lane["attempts"] for lane in shop.lanes(run_id)} == {0}
+
+
+def test_a_429_on_one_account_does_not_stop_the_tenants_other_accounts(shop: IngestRig) -> None:
+    def with_account(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
+        gate = account_name(source, turn.params.get("connection"))
+        username, password = shop.standin.username, shop.standin.password
+        return Nivoda(shop.base_url, username, password, time_left_s=time_left_s, gate=gate, pool=shop.pool)
+
+    shop.use(with_account)
+    one, other = shop.start(), shop.start()
+    for run_id, connection in ((one, "1"), (other, "2")):
+        shop.rows(
+            "update run set params = params || jsonb_build_object('connection', cast(:c as text)) where id = :id returning 1",
+            id=run_id,
+            c=connection,
+        )
+    shop.standin.misbehave("throttle", budget=1, retry_after="3000")
+
+    shop.pass_time(600)
+
+    states = {run["id"]: run["status"] for run in shop.rows("select id, status from run")}
+    assert sorted(states.values()) == ["running", "succeeded"]
+    assert [row["key"] for row in shop.rows("select key from gate where state <> 'open'")] in (
+        ["nivoda:1"],
+        ["nivoda:2"],
+    )
+
+
+@pytest.mark.parametrize("fault", ["drip", "slow"])
+def test_a_slow_upstream_is_called_slow_and_never_poison(ingest: IngestRig, fault: str) -> None:
+    standin = ingest.stock(30)
+    run_id = ingest.start()
+    while not ingest.lanes(run_id):
+        ingest.work(ingest.expect())
+    standin.misbehave(fault, on=["count"], seconds=0.5 if fault == "drip" else 5)
+    in_time, ingest.ports = ingest.ports, replace(ingest.ports, time_left_s=lambda: 3.2)
+
+    ingest.work(ingest.expect())
+
+    lane = ingest.lanes(run_id)[0]
+    assert (lane["claims"], lane["attempts"], lane["last_error"]["code"]) == (0, 1, "slow_upstream")
+    assert "Slow upstream" in lane["last_error"]["message"]
+    standin.behave()
+    ingest.ports = in_time
+    assert ingest.finish(run_id) == "succeeded complete"
+
+
+@pytest.mark.parametrize("allowed", [1, 2, 5])
+def test_an_upstream_that_allows_few_calls_at_a_time_is_ingested_all_the_same(ingest: IngestRig, allowed: int) -> None:
+    shop = ingest
+    shop.stock(120)
+    shop.standin.misbehave("throttle", every=allowed + 1, retry_after="60")
+    run_id = shop.start(partition_records=60)
+
+    ended = shop.finish(run_id, within_s=7 * 86_400)
+
+    assert ended == "succeeded complete" if allowed > 1 else ended.startswith("succeeded")
+    assert shop.diamonds() == ids(shop.standin)
+    steps = shop.rows("select outcome, count(*) as n from step group by 1")
+    assert {row["outcome"] for row in steps} <= {"moved", "done", "throttled", "waited"}, "nothing was tried in vain"
+
+
+def test_a_step_reads_some_pages_and_writes_them_at_once(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["cursor"]["pages"]) == (1, decide.PAGES_PER_STEP)
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"] == 50 + (decide.PAGES_PER_STEP - 1) * 47
+
+
+def test_pages_before_a_429_are_kept_and_the_gate_closes_for_everybody(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.misbehave("throttle", on=["page"], after=3, budget=1, retry_after="300")
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["cursor"]["pages"], lane["waits_for"]) == (1, 3, "gate:nivoda")
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"]
+    assert [(row["key"], row["state"]) for row in shop.rows("select key, state from gate")] == [("nivoda", "closed")]
+    calls = shop.standin.calls.total()
+    shop.pass_time(290)
+    assert shop.standin.calls.total() == calls
+    assert shop.finish(run_id) == "succeeded complete"
+
+
+def test_pages_before_a_failure_are_kept(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.misbehave("server_error", on=["page"], after=3, budget=1)
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["attempts"], lane["cursor"]["pages"]) == (1, 0, 3)
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"]
+    assert shop.finish(run_id) == "succeeded complete"
 
 
 def test_the_ledger_has_one_row_for_every_step(shop: IngestRig) -> None:
@@ -538,5 +754,6 @@ def test_a_run_that_is_half_pruned_stays_closed_and_the_next_sweep_ends_it(
         runs.retry_run(shop.ports, shop.kind, TENANT, run_id)
     assert shop.run(run_id)["status"] == "failed"
 
+    shop.now += 900
     assert sweep(shop.ports, shop.kinds)["run"] == 1
     assert (raw_rows(shop), shop.rows("select id from run")) == ({}, [])

@@ -16,7 +16,8 @@ from tests.support.plans import Cost, Filler, Sizes, measure
 SMALL, LARGE = Sizes(active=1_000, ended=50_000), Sizes(active=50_000, ended=50_000)
 MOST_GROWTH, ANOTHER_LEVEL = 1.3, 2  # an index that grows by a level costs a page more each time it is entered
 STATEMENTS = (
-    "claim", "commit", "mark_unsent", "lock_due_lanes", "facts", "apply_judgements", "due_runs", "lock_run",
+    "claim", "commit", "mark_unsent", "lock_due_lanes", "facts", "apply_judgements", "due_runs", "longest_waits",
+    "lock_run",
     "has_open_lanes", "last_lane_out", "lanes", "cancel_lanes",
 )  # fmt: skip
 

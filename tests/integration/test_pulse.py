@@ -13,8 +13,8 @@ from shared.kernel.clock import new_id
 from shared.kernel.entry import tick_handler
 from shared.kernel.errors import Permanent, Transient
 from shared.kernel.log_json import FunctionFailed
-from shared.kernel.model import Turn
-from shared.kernel.run import By, start_run
+from shared.kernel.model import By, Turn
+from shared.kernel.run import start_run
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.sweep import sweep
@@ -160,11 +160,6 @@ def test_old_minutes_leave_with_the_sweep(house: House) -> None:
 
 
 # What it costs.
-
-
-def test_pages_of_the_ledger_are_summarized_as_they_fill(house: House) -> None:
-    """A range that nobody summarized is read by every look; a vacuum comes only after a fifth of the table is new."""
-    assert house.value("select reloptions from pg_class where relname = 'step_age'") == ["autosummarize=on"]
 
 
 FEW, MANY, LATELY = 20_000, 80_000, 2_000

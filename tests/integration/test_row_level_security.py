@@ -34,7 +34,7 @@ from shared.kernel.store import PgStore
 from tests.support.house import ALICE, BOB, House
 
 # The same list as in the migrations: here the worker finds rows of all tenants, elsewhere only of its turn's.
-KERNEL_TABLES = ["gate", "history", "lane", "pulse", "remote_call", "repair", "run", "signal", "step"]
+KERNEL_TABLES = ["gate", "hearing", "history", "lane", "pulse", "remote_call", "repair", "run", "signal", "step"]
 # The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
 PRUNED_TABLES = ["answered"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
@@ -190,9 +190,10 @@ def test_no_role_reads_what_only_functions_of_the_owner_need(house: House, role:
 def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     """Each looks over the walls: the API alone may call it, and it tells one person's or one token's own things.
 
-    `open_runs` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
-    `everywhere` counts of all tenants: they ask themselves whether a super admin asks. `add_person` is not the API's at
-    all: a function of its own adds the first person of a tenant.
+    `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
+    `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
+    nobody anything, and the worker may delete steps anyway. `add_person` is not the API's at all: a function of its own adds
+    the first person of a tenant.
     """
     rows = house.sql("""
         select proname as name, has_function_privilege('public', oid, 'execute') as everybody,
@@ -202,11 +203,27 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
         from pg_proc where prosecdef and pronamespace = 'public'::regnamespace""")  # fmt: skip
 
     assert {row.name for row in rows} == {
-        "memberships", "membership", "use_token", "cursor_key", "open_runs", "move_shared_gate", "everywhere", "add_person",
+        "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
+        "forget_steps", "add_person",
     }  # fmt: skip
-    assert [row.name for row in rows if row.everybody or row.worker] == []
+    assert [row.name for row in rows if row.everybody] == []
+    assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]
     assert [row.name for row in rows if row.people] == ["add_person"]
-    assert [row.name for row in rows if not row.api] == ["add_person"]
+    assert sorted(row.name for row in rows if not row.api) == ["add_person", "forget_steps"]
+
+
+@pytest.mark.parametrize("role", ["baton_api", "baton_worker"])
+def test_nobody_reaches_the_leaves_of_the_ledger_past_its_policies(house: House, role: str) -> None:
+    (leaf,) = house.sql(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'step'::regclass limit 1"
+    )
+    with pytest.raises(sa.exc.DatabaseError) as caught, house.engine(role).connect() as connection:
+        connection.exec_driver_sql(f"select from {leaf.name}")
+
+    assert db.sqlstate(caught.value) == "42501"
+    assert not house.value("""
+        select bool_or(has_table_privilege(:role, inhrelid, 'select, insert, update, delete, truncate'))
+        from pg_inherits where inhparent = 'step'::regclass""", role=role)  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ["baton_api", "baton_worker", "baton_people"])
@@ -229,6 +246,9 @@ def hers(house: House) -> UUID:
     house.sql("insert into gate (tenant_id, key, state, until) values (:t, 'api', 'closed', now())", t=ALICE)
     house.sql("insert into repair (lane_id, tenant_id, why) values (:id, :t, 'unsent')", id=lane_id, t=ALICE)
     house.sql("insert into signal (tenant_id, name, payload) values (:t, 'x', '{}')", t=ALICE)
+    house.sql(
+        "insert into hearing (signal_id, listener, tenant_id, at, due_at) values (1, 'x', :t, now(), now())", t=ALICE
+    )
     house.store.roll_up(60)
     return run_id
 

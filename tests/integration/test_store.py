@@ -24,8 +24,9 @@ from shared.kernel.model import (
     LaneChange,
     LaneStatus,
     NewLane,
+    NoTurn,
     Problem,
-    Refusal,
+    PrunedRuns,
     RemoteCall,
     RunStatus,
     Statement,
@@ -38,7 +39,7 @@ from shared.kernel.sweep import sweep
 from tests.support.house import ALICE, BOB, House
 from tests.support.tally import ADD
 
-MOVED = LaneChange(status=LaneStatus.ACTIVE, outcome=StepOutcome.MOVED, attempts=0, cursor={"n": 1}, progress=True)
+MOVED = LaneChange(status=LaneStatus.ACTIVE, outcome=StepOutcome.MOVED, attempts=0, cursor={"n": 1}, spent=1)
 PROBLEM = Problem("broken", "it broke at 17")
 
 
@@ -148,19 +149,19 @@ def twin(house: House, run_id: UUID, baton: Baton) -> Baton:
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (unknown, Refusal.UNKNOWN),
-        (of_another_kind, Refusal.UNKNOWN),
-        (stale, Refusal.STALE),
-        (of_an_old_epoch, Refusal.STALE),
-        (ahead, Refusal.AHEAD),
-        (of_a_later_epoch, Refusal.AHEAD),
-        (ended, Refusal.ENDED),
-        (paused, Refusal.PAUSED),
-        (early, Refusal.EARLY),
-        (twin, Refusal.TWIN),
+        (unknown, NoTurn.UNKNOWN),
+        (of_another_kind, NoTurn.UNKNOWN),
+        (stale, NoTurn.STALE),
+        (of_an_old_epoch, NoTurn.STALE),
+        (ahead, NoTurn.AHEAD),
+        (of_a_later_epoch, NoTurn.AHEAD),
+        (ended, NoTurn.ENDED),
+        (paused, NoTurn.PAUSED),
+        (early, NoTurn.EARLY),
+        (twin, NoTurn.TWIN),
     ],
 )
-def test_a_refused_claim_says_why_and_changes_nothing(house: House, prepare: Any, reason: Refusal) -> None:
+def test_a_refused_claim_says_why_and_changes_nothing(house: House, prepare: Any, reason: NoTurn) -> None:
     run_id = house.start()
     baton = prepare(house, run_id, house.baton(run_id))
     before = house.lane(run_id)
@@ -170,9 +171,9 @@ def test_a_refused_claim_says_why_and_changes_nothing(house: House, prepare: Any
 
 
 def test_every_reason_for_a_refusal_is_tried_above() -> None:
-    tried = {Refusal(name) for name in ("unknown", "stale", "ahead", "ended", "paused", "early", "twin")}
+    tried = {NoTurn(name) for name in ("unknown", "stale", "ahead", "ended", "paused", "early", "twin")}
 
-    assert tried == set(Refusal)
+    assert tried == set(NoTurn)
 
 
 def test_a_baton_may_come_a_second_before_its_time(house: House) -> None:
@@ -263,7 +264,7 @@ def test_a_commit_frees_the_lane_and_writes_the_ledger(house: House) -> None:
 def test_a_wait_without_a_cursor_keeps_the_place_and_spends_no_step(house: House) -> None:
     run_id = house.start()
 
-    commit(house, house.claim(run_id), replace(MOVED, outcome=StepOutcome.WAITED, cursor=None, progress=False))
+    commit(house, house.claim(run_id), replace(MOVED, outcome=StepOutcome.WAITED, cursor=None, spent=0))
 
     lane = house.lane(run_id)
     assert (lane.seq, lane.steps, lane.cursor) == (1, 0, {"n": 0})
@@ -346,9 +347,12 @@ def test_a_failed_effect_takes_the_whole_commit_with_it(house: House) -> None:
     assert (house.lane(run_id).seq, house.ledger(run_id)) == (0, [])
 
 
-def test_a_released_lane_is_free_and_its_claim_stays_counted(house: House) -> None:
+def test_a_released_lane_is_free_and_only_its_own_claim_is_uncounted(house: House) -> None:
     run_id = house.start()
+    house.claim(run_id)
+    house.expire_lease(run_id)
     baton, turn = house.baton(run_id), house.claim(run_id)
+    assert turn.claims == 2
 
     house.store.release(baton, new_id())
     assert house.lane(run_id).claim_token == turn.token, "only the holder gives a lane back"
@@ -429,18 +433,23 @@ def test_an_ended_lane_is_not_marked(house: House) -> None:
 # Runs and lanes.
 
 
-@pytest.mark.parametrize(("delay_s", "sent", "check_s"), [(0, True, 90), (900, True, 990), (900.5, False, 780)])
-def test_new_lanes_are_sent_up_to_900_seconds(house: House, delay_s: float, sent: bool, check_s: float) -> None:
+@pytest.mark.parametrize(
+    ("delay_s", "limit_s", "sent", "check_s"),
+    [(0, 800, True, 90), (900, 1000, True, 990), (900.5, 800, False, 780), (900.5, 60, False, 60), (0, 60, True, 60)],
+)
+def test_new_lanes_are_sent_up_to_900_seconds_and_looked_at_by_their_deadline(
+    house: House, delay_s: float, limit_s: int, sent: bool, check_s: float
+) -> None:
     run_id = house.start()
     with house.store.begin(ALICE) as tx:
         run = tx.lock_run(run_id, ALICE)
         assert run is not None
-        (due,) = tx.insert_lanes(run, [(new_id(), NewLane(key="x", delay_s=delay_s, time_limit_s=60))], 17)
+        (due,) = tx.insert_lanes(run, [(new_id(), NewLane(key="x", delay_s=delay_s, time_limit_s=limit_s))], 17)
 
     lane = house.lane(run_id, "x")
     assert due.delay_s == pytest.approx(delay_s)
     assert (lane.sent_at is not None, lane.max_steps, lane.cancel_at) == (sent, 17, None)
-    assert (lane.deadline_at - lane.created_at).total_seconds() == 60
+    assert (lane.deadline_at - lane.created_at).total_seconds() == limit_s
     assert seconds_from_now(house, run_id, "check_at", "x") == pytest.approx(check_s, abs=1)
 
 
@@ -462,11 +471,11 @@ def test_lanes_born_while_the_run_is_canceled_are_canceled_unless_they_clean_up(
     assert seconds_from_now(house, run_id, "next_due_at", "cleans") == 5000
 
 
-def test_a_run_is_looked_at_by_its_deadline_or_after_an_hour(house: House) -> None:
-    soon, late, never = house.start(time_limit_s=60), house.start(time_limit_s=86_400), house.start()
+def test_a_run_is_looked_at_by_its_deadline_or_after_a_day(house: House) -> None:
+    soon, late, never = house.start(time_limit_s=60), house.start(time_limit_s=100_000), house.start()
 
     ages = "select round(extract(epoch from check_at - created_at)) from run where id = :id"
-    assert [int(house.value(ages, id=run_id)) for run_id in (soon, late, never)] == [60, 3600, 3600]
+    assert [int(house.value(ages, id=run_id)) for run_id in (soon, late, never)] == [60, 86_400, 86_400]
     assert house.run(never).deadline_at is None
 
 
@@ -543,6 +552,7 @@ def test_one_epoch_takes_one_terminal_line(house: House) -> None:
 def test_a_cancel_makes_every_holding_lane_due_now_in_a_new_copy(house: House) -> None:
     run_id = house.start(lanes=2, delays=[600])
     house.take_turn(run_id, "l0")
+    house.set_lane(run_id, "l0", "resends = 7")
     house.set_lane(run_id, "l1", "holds_run = false")
     before = house.lane(run_id, "l1")
 
@@ -623,6 +633,7 @@ def test_a_reopened_run_begins_its_next_epoch_fresh(house: House) -> None:
         run = tx.lock_run(run_id, ALICE)
         assert run is not None
         reopened = tx.reopen_run(run)
+        assert reopened is not None
         dues = tx.reopen_lanes(run_id)
 
     assert (reopened.status, reopened.epoch, reopened.outcome) == (RunStatus.RUNNING, 2, None)
@@ -708,8 +719,11 @@ def test_an_intent_is_fresh_once(house: House) -> None:
     house.store.confirm(call_of(turn), "remote-2")
     known = house.store.intend(turn, "job", "thing", leaves_asset=True)
 
-    assert (first, again) == (Intent(True, False, None), Intent(False, False, None))
-    assert known == Intent(False, True, "remote-1"), "the first confirmation stays"
+    assert first == Intent(True, False, None)
+    assert again is not None
+    assert known is not None
+    assert (again.fresh, again.confirmed) == (False, False)
+    assert (known.confirmed, known.remote_id) == (True, "remote-1"), "the first confirmation stays"
 
 
 @pytest.mark.parametrize("foreign", [{"token": UUID(int=1)}, {"seq": 5}, {"epoch": 5}], ids=str)
@@ -764,7 +778,7 @@ def test_a_call_that_may_still_be_under_way_is_not_cleaned(house: House) -> None
 
     assert house.store.leaked_assets(10, 0) == []
     house.sql("update remote_call set intended_at = now() - interval '17 min'")
-    assert house.store.leaked_assets(10, 0) == [call_of(turn, "under way")]
+    assert [call for call, _ in house.store.leaked_assets(10, 0)] == [call_of(turn, "under way")]
 
 
 def leaking(house: House, finished: str = "2 hours", **params: Any) -> UUID:
@@ -782,7 +796,7 @@ def test_assets_of_runs_that_ended_a_while_ago_are_leaked(house: House) -> None:
     open_run = house.start(assets=["l0"])
     house.take_turn(open_run)
 
-    assert [call.run_id for call in house.store.leaked_assets(10, 3600)] == [old]
+    assert [call.run_id for call, _ in house.store.leaked_assets(10, 3600)] == [old]
     assert len(house.store.leaked_assets(1, 0)) == 1, "no more than asked for"
 
 
@@ -800,15 +814,15 @@ def test_a_sweep_cleans_leaked_assets_and_notes_it(house: House) -> None:
 
 AGED = {
     "answered": "insert into answered (tenant_id, actor, key, request_hash, at) values (:t, :id, :n, '', {at})",
-    "step": "insert into step (lane_id, epoch, seq, tenant_id, outcome, at) values (:id, 1, :n, :t, 'moved', {at})",
     "repair": "insert into repair (lane_id, tenant_id, why, at) values (:id, :t, 'unsent' || :n, {at})",
     "pulse": "insert into pulse values (:t, {at}, :id || '-' || :n, 1, 0, 1)",
-    "signal": "insert into signal (tenant_id, name, payload, at, dispatched_at) values (:t, :id || '-' || :n, '{{}}', {at}, now())",
+    "hearing": "insert into hearing (signal_id, listener, tenant_id, at, due_at) values (cast(:n as int), :id, :t, {at}, now())",
+    "signal": "insert into signal (tenant_id, name, payload, at) values (:t, :id || '-' || :n, '{{}}', {at})",
 }
 
 
 def test_every_table_with_a_retention_can_be_pruned() -> None:
-    assert set(RETENTION_DAYS) == {*AGED, "run"}
+    assert set(RETENTION_DAYS) == {*AGED, "step", "run"}
 
 
 @pytest.mark.parametrize("table", list(AGED))
@@ -819,8 +833,8 @@ def test_old_rows_go_in_batches_and_young_rows_stay(house: House, table: str) ->
         statement = AGED[table].format(at=f"now() - interval '{age} days'")
         house.sql(
             f"{statement}",
-            id=str(new_id()) if table in {"signal", "answered", "pulse"} else new_id(),
-            n=n if table == "step" else str(n),
+            id=new_id() if table == "repair" else str(new_id()),
+            n=str(n),
             t=ALICE,
         )
 
@@ -846,6 +860,14 @@ def rows_of(house: House, run_id: UUID) -> dict[str, int]:
     return counts | {"step": house.value("select count(*) from step where lane_id = :id", id=LANES[run_id])}
 
 
+def prune_runs(house: House, most: int = 10) -> int:
+    """How many runs go when the batches are asked for until nothing is left to do."""
+    gone = 0
+    while (batch := house.store.prune_runs([], RETENTION_DAYS["run"], most)).rows or batch.runs:
+        gone += batch.runs
+    return gone
+
+
 LANES: dict[UUID, UUID] = {}
 
 
@@ -855,7 +877,7 @@ def test_an_old_run_leaves_with_all_that_belongs_to_it(house: House) -> None:
     LANES.update({run_id: house.lane(run_id).id for run_id in (old, young)})
     assert min(rows_of(house, old).values()) == 1
 
-    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == [(old, ALICE, "tally")]
+    assert prune_runs(house) == 1
 
     assert set(rows_of(house, old).values()) == {0}
     assert {table for table, count in rows_of(house, young).items() if count} == {"run", "lane", "history", "step"}
@@ -865,7 +887,7 @@ def test_a_run_with_an_active_lane_or_an_asset_outside_stays(house: House) -> No
     working, leaky = finished(house, "91 days"), finished(house, "91 days", assets=["l0"], leaks=True)
     house.set_lane(working, "l0", "status = 'active', holds_run = false")
 
-    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == []
+    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == PrunedRuns(0, 0, [])
     assert (house.run(working).id, house.run(leaky).id) == (working, leaky)
 
 
@@ -873,15 +895,18 @@ def test_an_open_run_stays_however_old_it_is(house: House) -> None:
     run_id = house.start()
     house.sql("update run set created_at = now() - interval '400 days'")
 
-    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == []
+    assert house.store.prune_runs([], RETENTION_DAYS["run"], 10) == PrunedRuns(0, 0, [])
     assert house.run(run_id).id == run_id
 
 
 def test_old_runs_go_in_batches_oldest_first(house: House) -> None:
     runs_by_age = [finished(house, f"{days} days") for days in (200, 100, 150)]
 
-    assert [run_id for run_id, *_ in house.store.prune_runs([], 90, 2)] == [runs_by_age[0], runs_by_age[2]]
-    assert house.run(runs_by_age[1]).id == runs_by_age[1]
+    house.store.prune_runs([], 90, 2)
+
+    leaving = house.sql("select id from run where leaving_since is not null order by finished_at")
+    assert [row.id for row in leaving] == [runs_by_age[0], runs_by_age[2]]
+    assert prune_runs(house) == 3
 
 
 # Dead letters.
@@ -973,6 +998,20 @@ def test_a_step_may_probe_several_gates(house: House, turns: list[Turn]) -> None
     assert knock(house, turns[0], "a", "b") == GatePass(None, frozenset({"a", "b"}))
 
 
+def test_twin_gates_of_one_key_are_probed_and_opened_together(house: House, turns: list[Turn]) -> None:
+    """One of all tenants and one of this tenant: two rows, one key."""
+    for shared in (True, False):
+        close(house, 30, shared=shared)
+    let_it_pass(house)
+
+    assert knock(house, turns[0]) == GatePass(None, frozenset({"api"}))
+    with house.store.begin(ALICE) as tx:
+        tx.open_gates(ALICE, ["api"], turns[0].token)
+
+    assert [row.state for row in house.sql("select state from gate")] == ["open", "open"]
+    assert knock(house, turns[1]) == GatePass(None, frozenset())
+
+
 def test_a_killed_prober_blocks_nobody_for_longer_than_its_lease(house: House, turns: list[Turn]) -> None:
     close(house, 30)
     let_it_pass(house)
@@ -1040,11 +1079,29 @@ def test_open_runs_whose_time_has_come_are_due_oldest_first(house: House) -> Non
         house.sql(f"update run set check_at = now() - interval '{age} s' where id = :id", id=run_id)
     house.sql("update run set status = 'failed', finished_at = now() where id = :id", id=over)
 
-    assert house.store.due_runs(10) == [(first, ALICE, "tally"), (second, BOB, "tally")]
-    assert house.store.due_runs(1) == [(first, ALICE, "tally")]
+    house.sql("update lane set status = 'done'")
+    found = house.store.due_runs(10)
+    assert [(each.id, each.tenant_id, each.kind) for each in found] == [(first, ALICE, "tally"), (second, BOB, "tally")]
+    assert not any(each.at_work for each in found)
+    assert [each.id for each in house.store.due_runs(1)] == [first], "what has to be moved stays due"
+    assert [each.id for each in house.store.due_runs(10, found[0].place)] == [second]
+    assert house.store.due_runs(10, found[1].place) == []
 
 
-def test_a_paused_run_is_looked_at_in_an_hour_and_another_by_its_deadline(house: House) -> None:
+def test_a_run_at_work_is_put_off_by_the_look_itself(house: House) -> None:
+    late, working, paused = house.start(time_limit_s=600), house.start(time_limit_s=600), house.start(time_limit_s=60)
+    runs.pause_run(house.ports, ALICE, paused)
+    house.sql("update run set check_at = now() - interval '1 s'")
+    house.sql("update run set deadline_at = now() - interval '1 s' where id = any(:ids)", ids=[late, paused])
+
+    found = {each.id: each.at_work for each in house.store.due_runs(10)}
+
+    assert found == {late: False, working: True, paused: True}, "the clock of a paused run stands still"
+    assert house.run(working).check_at == house.run(working).deadline_at
+    assert [each.id for each in house.store.due_runs(10)] == [late]
+
+
+def test_a_paused_run_is_looked_at_in_a_day_and_another_by_its_deadline(house: House) -> None:
     run_id = house.start(time_limit_s=600)
 
     def look() -> datetime:

@@ -11,13 +11,13 @@ from typing import Any, Generic, TypeVar
 import sqlalchemy as sa
 
 from shared.kernel import db, direct
-from shared.kernel.points import Point, watch_points
+from shared.kernel.points import watch_points
 from shared.kernel.store import PgStore
 from tests.support.house import House
 
 T = TypeVar("T")
 PATIENCE_S = 15.0
-Place = Point | sa.TextClause
+Place = str | sa.TextClause
 
 BLOCKED = """
 select count(*) from pg_stat_activity

@@ -19,7 +19,7 @@ def canceled_lanes(house: House, run_id: object) -> list[str]:
 
 
 @pytest.mark.parametrize("where", [Point.TURN_RUN_LOCKED, Point.TURN_WRITTEN, Point.TURN_SETTLED])
-def test_a_cancel_that_waited_for_a_split_cancels_the_new_lane_too(house: House, stage: Stage, where: Point) -> None:
+def test_a_cancel_that_waited_for_a_split_cancels_the_new_lane_too(house: House, stage: Stage, where: str) -> None:
     run_id = house.start_running(splits=["l0"])
     worker, operator = stage.actor("worker"), stage.actor("operator")
 

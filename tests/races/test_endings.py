@@ -16,7 +16,7 @@ IN_THE_COMMIT = (Point.TURN_RUN_LOCKED, Point.TURN_WRITTEN, Point.TURN_SETTLED)
 
 
 @pytest.mark.parametrize("where", IN_THE_COMMIT)
-def test_two_last_lanes_that_end_at_once_end_the_run_once(house: House, stage: Stage, where: Point) -> None:
+def test_two_last_lanes_that_end_at_once_end_the_run_once(house: House, stage: Stage, where: str) -> None:
     run_id = house.start(lanes=2, target=1)
     first, second = stage.actor("first"), stage.actor("second")
 
@@ -32,7 +32,7 @@ def test_two_last_lanes_that_end_at_once_end_the_run_once(house: House, stage: S
 
 
 @pytest.mark.parametrize("where", IN_THE_COMMIT)
-def test_two_last_lanes_that_end_at_once_open_one_next_phase(house: House, stage: Stage, where: Point) -> None:
+def test_two_last_lanes_that_end_at_once_open_one_next_phase(house: House, stage: Stage, where: str) -> None:
     run_id = house.start(lanes=2, target=1, final=True)
     first, second = stage.actor("first"), stage.actor("second")
 

@@ -151,3 +151,24 @@ def test_a_step_that_only_probes_keeps_its_probe_when_it_asks_again(house: House
     answers = [prober.does(knock).answer(), prober.does(knock).answer()]
 
     assert answers == [GatePass(None, frozenset({GATE}))] * 2
+
+
+def test_a_step_that_gets_only_one_of_its_probes_gives_it_back(house: House, stage: Stage) -> None:
+    """Else nobody could probe the gate while its prober waits for the other one."""
+    run_id, next_run = house.start_running(), house.start_running()
+    for key in ("a", "b"):
+        house.sql(
+            "insert into gate (tenant_id, key, state, until) values (:t, :key, 'closed', now() - interval '1 s')",
+            t=ALICE,
+            key=key,
+        )
+    held, prober = house.claim(run_id), stage.actor("prober")
+
+    with house.locking(
+        "update gate set state = 'probing', holder = gen_random_uuid(), until = now() + interval '70 s' where key = 'b'"
+    ):
+        knocking = prober.does(lambda actor: actor.store.pass_gates(held, ["a", "b"], 70))
+        prober.blocks()
+
+    assert knocking.answer() == GatePass(1.0, frozenset())
+    assert house.store.pass_gates(house.claim(next_run), ["a"], 70) == GatePass(None, frozenset({"a"}))

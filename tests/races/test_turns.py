@@ -9,7 +9,7 @@ import pytest
 
 from shared.kernel.clock import new_id
 from shared.kernel.errors import Refused
-from shared.kernel.model import Refusal, StepOutcome, Turn
+from shared.kernel.model import NoTurn, StepOutcome, Turn
 from shared.kernel.points import Point
 from shared.kernel.step import Lost
 from tests.races.acts import restart, retry, ticks, turn
@@ -17,7 +17,7 @@ from tests.races.stage import Actor, Stage
 from tests.support.house import House
 
 
-def claim(house: House, run_id: UUID) -> Callable[[Actor], Turn | Refusal]:
+def claim(house: House, run_id: UUID) -> Callable[[Actor], Turn | NoTurn]:
     baton = house.baton(run_id)
     return lambda actor: actor.store.claim(baton, new_id(), 70)
 
@@ -33,14 +33,14 @@ def test_two_claims_of_one_baton_at_once_give_one_turn(house: House, stage: Stag
 
     answers = [one.answer(), other.answer()]
     assert len([answer for answer in answers if isinstance(answer, Turn)]) == 1
-    assert [answer for answer in answers if isinstance(answer, Refusal)] == [Refusal.TWIN]
+    assert [answer for answer in answers if isinstance(answer, NoTurn)] == [NoTurn.TWIN]
     assert house.lane(run_id).claims == 1
 
 
 @pytest.mark.parametrize("target", [1, 2], ids=["ending", "plain step"])
 @pytest.mark.parametrize("successor_goes", [Point.STEP_LOOKED, None], ids=["claimed", "committed"])
 def test_a_zombie_that_wakes_after_its_successor_claimed_writes_nothing(
-    house: House, stage: Stage, target: int, successor_goes: Point | None
+    house: House, stage: Stage, target: int, successor_goes: str | None
 ) -> None:
     run_id = house.start_running(target=target)
     zombie, successor = stage.actor("zombie"), stage.actor("successor")
@@ -88,7 +88,7 @@ def test_a_late_commit_that_nobody_has_overtaken_counts_once(house: House, stage
     zombie.goes_on()
 
     assert late.answer() is StepOutcome.MOVED
-    assert successor.does(copy).answer() is Refusal.STALE
+    assert successor.does(copy).answer() is NoTurn.STALE
     assert (house.tally(run_id), house.lane(run_id).seq) == ([0], 1)
 
 

@@ -72,7 +72,7 @@ def test_new_code_is_deployed_and_the_same_code_is_not(scene: Scene, tmp_path: P
     shutil.copy(ROOT / TEMPLATE.name, tmp_path)
     app = tmp_path / "functions" / "tick" / "app.py"
     app.write_text(app.read_text() + "\nhandler = lambda event, context: {'new': 'code'}\n")
-    assert scene.tick().keys() == {"lanes", "runs_moved", "finished"}
+    assert scene.tick().keys() == {"lanes", "runs_moved", "signals_heard", "finished"}
     assert not scene.cloud.deploy().changed
 
     changed = scene.cloud.deploy(root=tmp_path)
@@ -80,4 +80,4 @@ def test_new_code_is_deployed_and_the_same_code_is_not(scene: Scene, tmp_path: P
     assert changed.changed
     assert scene.tick() == {"new": "code"}
     assert scene.cloud.deploy().changed
-    assert scene.tick().keys() == {"lanes", "runs_moved", "finished"}
+    assert scene.tick().keys() == {"lanes", "runs_moved", "signals_heard", "finished"}

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from functions.catalogue import KINDS
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
 from shared.kernel import db
@@ -22,18 +23,18 @@ from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
-from shared.kernel.model import Refusal
+from shared.kernel.model import By, NoTurn
 from shared.kernel.ports import Ports
 from shared.kernel.queue_memory import QueueSettings
-from shared.kernel.run import By
 from shared.kernel.settings import Relay
 from shared.kernel.step import take_turn
 from shared.kernel.store import PgStore
-from shared.page_ingest.live import live as live_page_ingest
+from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
 from tests.support.databases import as_user
 from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
+from tests.support.subject import brought, subjects
 from tests.support.tally import QuietWorld, tally_kind
 
 QUEUES = {
@@ -97,13 +98,22 @@ class Door:
         self.engine = db.connect_engine(as_user(superuser_url, "baton_api"), application_name="api")
         self._worker = db.connect_engine(as_user(superuser_url, "baton_worker"), application_name="worker")
         self.tally = tally_kind(QuietWorld())
-        self.kinds = Catalogue(self.tally, page_ingest(live_page_ingest(self._worker, {})))
+        here = [subject for subject in subjects().values() if subject.name not in KINDS]
+        for subject in here:
+            self.sql(subject.schema)
+        tried = [subject.build(self._worker, None, superuser_url) for subject in here]
+        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})), *tried)
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
         self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay)
         self.worker_ports = Ports(store=PgStore(self._worker), queue=self.queue, relay=relay)
         self.front = Front(self.engine, self.ports, self.kinds)
-        self.handler = api_handler(self.front, PgStore(self.engine).health, newest_revision(), ROUTERS)
+        self.handler = api_handler(
+            self.front,
+            PgStore(self.engine).health,
+            newest_revision(),
+            (*ROUTERS, *(module.router for module in brought("api"))),
+        )
         self.super_admin = Who(f"super-{new_id()}")
         self.sql("insert into super_admin (subject) values (:s)", s=self.super_admin.subject)
 
@@ -241,7 +251,7 @@ class Door:
 
     def claims(self, run_id: UUID) -> bool:
         """Whether the lane's own baton would be taken now."""
-        return not isinstance(self.worker_ports.store.claim(self.baton(run_id), new_id(), 70), Refusal)
+        return not isinstance(self.worker_ports.store.claim(self.baton(run_id), new_id(), 70), NoTurn)
 
     def audited(self, tenant: TenantHouse) -> list[tuple[str, str, str]]:
         rows = self.sql("select actor, action, target from audit where tenant_id = :t order by id", t=tenant.id)

@@ -17,7 +17,7 @@ from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
 from shared.kernel.decide import Limits
-from shared.kernel.model import Due, Refusal, Turn
+from shared.kernel.model import Due, NoTurn, Turn
 from shared.kernel.ports import Ports, Store
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
 from shared.kernel.settings import Relay
@@ -28,7 +28,20 @@ from tests.support.tally import SCHEMA, QuietWorld, tally_kind
 
 FIFO, DELAY = "baton-tally.fifo", "baton-delay"
 ALICE, BOB = UUID(int=0xA11CE), UUID(int=0xB0B)
-TABLES = ("tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "pulse", "beat")
+TABLES = (
+    "tally",
+    "run",
+    "lane",
+    "step",
+    "history",
+    "remote_call",
+    "gate",
+    "repair",
+    "signal",
+    "hearing",
+    "pulse",
+    "beat",
+)
 RELAY = Relay(step_timeout_s=60, lease_s=70)
 
 
@@ -182,7 +195,7 @@ class House:
 
     def claim(self, run_id: UUID, key: str = "l0", lease_s: float = 70) -> Turn:
         turn = self.store.claim(self.baton(run_id, key), new_id(), lease_s)
-        assert not isinstance(turn, Refusal), turn
+        assert not isinstance(turn, NoTurn), turn
         return turn
 
     def take_turn(self, run_id: UUID, key: str = "l0", ports: Ports | None = None) -> Outcome:

@@ -15,16 +15,18 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-import urllib3
 
 from infra.local.standins.nivoda import NivodaStandIn
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
 from shared.kernel.decide import Limits
+from shared.kernel.http import new_pool
 from shared.kernel.model import RunStatus, Turn
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
+from shared.kernel.tokens import Tokens
+from shared.page_ingest import decide
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.ports import Upstream
@@ -46,8 +48,9 @@ class IngestRig(Rig):
         self.standin = NivodaStandIn(stones=0)
         self.moments = count()
         self.store = PageStore(worker)
+        self.tokens = Tokens(worker)
         self.base_url = ""
-        self.pool = urllib3.PoolManager(maxsize=4)
+        self.pool = new_pool()
         self.use(self.nivoda)
         self.ports = replace(
             self.ports,
@@ -56,7 +59,7 @@ class IngestRig(Rig):
         )
 
     def use(self, upstream: Callable[[str, Turn, Callable[[], float]], Upstream], limits: Limits | None = None) -> None:
-        self.kind = page_ingest(IngestPorts(upstream=upstream, store=self.store), limits)
+        self.kind = page_ingest(IngestPorts(upstream=upstream, tokens=self.tokens, store=self.store), limits)
 
     def nivoda(self, source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
         username, password = self.standin.username, self.standin.password
@@ -93,6 +96,7 @@ class IngestRig(Rig):
         sa.event.listen(worker, "checkout", self.tell_the_time)
         other = copy(self)
         other.store = PageStore(worker)
+        other.tokens = Tokens(worker)
         other.ports = replace(self.ports, store=PgStore(worker))
         other.use(other.nivoda)
         try:
@@ -185,10 +189,16 @@ def a_turn(token: int, tenant: UUID = TENANT) -> Turn:
 
 
 @pytest.fixture
+def page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step reads one page: for tests that stop between two of them."""
+    monkeypatch.setattr(decide, "PAGES_PER_STEP", 1)
+
+
+@pytest.fixture
 def ingest(rig_database: str) -> Iterator[IngestRig]:
     worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
     with db.autocommit(owner).connect() as connection:
-        tables = (*TABLES, "raw_item", "diamond", "upstream")
+        tables = (*TABLES, "raw_item", "diamond", "upstream", "account_token")
         connection.exec_driver_sql("; ".join(f"delete from {table}" for table in tables))
     rig = IngestRig(worker, owner)
     sa.event.listen(worker, "checkout", rig.tell_the_time)

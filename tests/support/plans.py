@@ -164,8 +164,9 @@ def _a_step(connection: sa.Connection, sizes: Sizes) -> Measured:
 
 def _a_tick(connection: sa.Connection, sizes: Sizes) -> Measured:
     tx = PgTx(direct.Line(connection.connection.dbapi_connection))  # type: ignore[arg-type]
-    yield "lock_due_lanes", explain(connection, sql.LOCK_DUE_LANES, {"most": sizes.due})
-    lane_ids = tx.lock_due_lanes(sizes.due)
+    first = {"most": sizes.due, "at": "-infinity", "id": UUID(int=0), "began": None}
+    yield "lock_due_lanes", explain(connection, sql.LOCK_DUE_LANES, {**first, "but_kinds": [], "but_delayed": False})
+    lane_ids = [place.id for place in tx.lock_due_lanes(sizes.due)]
     assert len(lane_ids) == sizes.due, "as many lanes are due as were made due"
     yield "facts", explain(connection, sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]})
     judgements = [judge(facts) for facts in tx.facts(lane_ids)]
@@ -176,13 +177,15 @@ def _a_tick(connection: sa.Connection, sizes: Sizes) -> Measured:
             "resend_no": judgement.resend_no,
             "resends": judgement.resends,
             "send": True,
+            "due_now": False,
             "check_at": judgement.check_at and judgement.check_at.isoformat(),
-            "why": judgement.verdict,
         }
         for judgement in judgements
     ]
     yield "apply_judgements", explain(connection, sql.APPLY_JUDGEMENTS, {"judgements": db.jsonb(rows)})
-    yield "due_runs", explain(connection, sql.DUE_RUNS, {"most": sizes.due})
+    yield "due_runs", explain(connection, sql.DUE_RUNS, first)
+    waits = {"kinds": ["tally"], "lease_s": 70, "watch_s": 130}
+    yield "longest_waits", explain(connection, sql.LONGEST_WAITS, waits)
 
 
 def _an_ending(connection: sa.Connection, sizes: Sizes) -> Measured:

@@ -18,7 +18,6 @@ from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import Chance
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.metrics import Metric
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Received
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
@@ -59,7 +58,7 @@ class Rig:
         self.engine = worker
         self.world = QuietWorld()
         self.kind: Kind = tally_kind(self.world)
-        self.counted: Counter[Metric] = Counter()
+        self.counted: Counter[str] = Counter()
         self.queue = MemoryQueue(settings or QUEUE_SETTINGS, lambda: self.now, Random(11))
         self.ports = Ports(
             store=PgStore(worker),
@@ -69,7 +68,7 @@ class Rig:
             relay=Relay(step_timeout_s=30, lease_s=LEASE_S),
         )
 
-    def count(self, metric: Metric, value: float = 1, /, **dimensions: str) -> None:
+    def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         self.counted[metric] += int(value)
 
     def tell_the_time(self, connection: Any, *_: object) -> None:

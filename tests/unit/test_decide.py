@@ -150,7 +150,7 @@ def test_a_lane_ends_before_it_looks_when_its_budget_is_spent(changed: dict[str,
                 attempts=0,
                 cursor={"n": 5},
                 delay_s=7,
-                progress=True,
+                spent=1,
                 effects=EFFECTS,
                 rows=3,
                 lanes=LANES,
@@ -176,7 +176,7 @@ def test_a_lane_ends_before_it_looks_when_its_budget_is_spent(changed: dict[str,
                 outcome=StepOutcome.DONE,
                 attempts=0,
                 cursor={"n": 9},
-                progress=True,
+                spent=1,
                 effects=EFFECTS,
                 rows=1,
                 lanes=LANES,
@@ -290,7 +290,7 @@ def test_a_failure_never_counts_as_progress_and_never_moves_the_cursor(
 ) -> None:
     change = change_after(error, a_turn(attempts=attempts), Limits(), fraction)
 
-    assert not change.progress
+    assert not change.spent
     assert change.cursor is None
     assert not change.effects
     assert change.attempts - attempts in (0, 1)
@@ -317,6 +317,7 @@ def lane_facts(draw: st.DrawFn, /, **fixed: Any) -> LaneFacts:
         "sent_at": draw(st.none() | past),
         "lease_until": draw(st.none() | moments),
         "cancel_at": draw(st.none() | past),
+        "deadline_at": draw(st.none() | moments),
         "run_paused": draw(st.booleans()),
         "now": NOON,
     }
@@ -328,7 +329,15 @@ def applied(judgement: Judgement) -> LaneFacts:
     lane = judgement.lane
     if not judgement.send:
         return lane
-    return replace(lane, resend_no=judgement.resend_no, resends=judgement.resends, sent_at=lane.now, lease_until=None)
+    due_at = lane.now if judgement.due_now else lane.next_due_at
+    return replace(
+        lane,
+        resend_no=judgement.resend_no,
+        resends=judgement.resends,
+        sent_at=lane.now,
+        lease_until=None,
+        next_due_at=due_at,
+    )
 
 
 @given(lane_facts())
@@ -353,7 +362,7 @@ def test_a_copy_gets_a_new_number_exactly_when_an_old_one_may_be_in_the_way(lane
     judgement = judge(lane)
 
     raised = judgement.resend_no - lane.resend_no
-    assert raised == (judgement.verdict in REPAIRS)
+    assert raised == (judgement.verdict in REPAIRS | {Verdict.EXPIRED})
     assert judgement.due.baton.resend_no == judgement.resend_no
     assert judgement.resends - lane.resends == (judgement.verdict is Verdict.UNCLAIMED)
 
@@ -362,7 +371,7 @@ def test_a_copy_gets_a_new_number_exactly_when_an_old_one_may_be_in_the_way(lane
 def test_the_verdict_says_whether_anything_is_sent(lane: LaneFacts) -> None:
     judgement = judge(lane)
 
-    assert judgement.send == (judgement.verdict in REPAIRS | {Verdict.PROMOTED})
+    assert judgement.send == (judgement.verdict in REPAIRS | {Verdict.PROMOTED, Verdict.EXPIRED})
 
 
 @given(lane_facts(), st.integers(0, 10**9))
@@ -391,7 +400,38 @@ def test_nothing_is_missed_by_not_looking_before_the_check_time(lane: LaneFacts)
         assert not judge(replace(left, now=just_before)).send
 
 
-@given(lane_facts(lease_until=None, run_paused=False, sent_at=None))
+@given(lane_facts(lease_until=None, run_paused=False, cancel_at=None))
+def test_a_lane_that_waits_beyond_its_deadline_is_due_when_it_comes(lane: LaneFacts) -> None:
+    judgement = judge(lane)
+
+    if lane.deadline_at is None or lane.next_due_at <= lane.deadline_at:
+        assert judgement.verdict is not Verdict.EXPIRED
+    elif lane.deadline_at > lane.now:
+        assert judgement.check_at is not None
+        assert judgement.check_at <= lane.deadline_at, "it is seen in time"
+    elif lane.next_due_at > lane.now:
+        assert (judgement.verdict, judgement.send, judgement.due.delay_s) == (Verdict.EXPIRED, True, 0)
+
+
+@given(lane_facts(run_paused=True, cancel_at=None) | lane_facts(cancel_at=NOON))
+def test_the_clock_of_a_paused_or_canceled_lane_stands_still(lane: LaneFacts) -> None:
+    assert judge(lane).verdict is not Verdict.EXPIRED
+
+
+@given(lane_facts(lease_until=None, run_paused=False, deadline_at=None), st.booleans())
+def test_only_a_backlog_makes_the_tick_more_patient_and_it_never_looks_away_for_long(
+    lane: LaneFacts, backlog: bool
+) -> None:
+    judgement = judge(lane, backlog=backlog)
+
+    if lane.sent_at is not None:
+        silent_for = lane.now - max(lane.sent_at, lane.next_due_at)
+        assert judgement.send == (silent_for >= (resend_interval(lane.resends) if backlog else FIRST_RESEND))
+        assert judgement.check_at is not None
+        assert judgement.check_at <= max(lane.now, lane.next_due_at) + FIRST_RESEND
+
+
+@given(lane_facts(lease_until=None, run_paused=False, sent_at=None, deadline_at=None))
 def test_an_unsent_baton_is_sent_two_minutes_before_it_is_due(lane: LaneFacts) -> None:
     judgement = judge(lane)
 

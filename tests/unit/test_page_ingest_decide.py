@@ -10,23 +10,42 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.kernel.errors import Permanent, Refused
-from shared.kernel.model import Continue, Ending, Finish, Lane, LaneStatus, NewLane, NextPhase, Run, RunStatus
-from shared.page_ingest import decide
+from shared.kernel.model import (
+    By,
+    Continue,
+    Ending,
+    Finish,
+    Lane,
+    LaneStatus,
+    NewLane,
+    NextPhase,
+    Run,
+    RunStatus,
+    Starting,
+    Turn,
+)
+from shared.kernel.tokens import Token
+from shared.page_ingest import decide, store
 from shared.page_ingest.model import (
     AuditCursor,
     CrawlCursor,
     IngestParams,
+    Item,
+    Page,
     PlanCursor,
+    PriceRange,
+    Walked,
     crawl_lane,
     part_key,
 )
-from shared.page_ingest.ports import Item, Page, PriceRange, Token
 from shared.page_ingest.steps import Asked, _crawl, start
+from tests.support.ingest import a_turn
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PARAMS = IngestParams(source="nivoda", low=0, high=1_000)
@@ -97,7 +116,7 @@ class MovingList:
     def page(self, token: str, prices: PriceRange, offset: int, limit: int) -> Page:
         self._called()
         found = tuple(self.rows[offset : offset + limit])
-        items = tuple(Item(external_id=each, offer_id=each, price_cents=1, payload={}) for each in found)
+        items = tuple(Item(external_id=each, offer_id=each, price_cents=1, body=b"{}") for each in found)
         return Page(items=items, fetched=len(found), ids=found)
 
     def _called(self) -> None:
@@ -105,35 +124,104 @@ class MovingList:
         self.change(self.rows)
 
 
-def crawl(upstream: Any, limit: int = 10, seen: set[str] | None = None, most: int = 3_000) -> CrawlCursor:
+class Rows:
+    """The rows of one run as the statements keep them: each stone with the walk that saw it last."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[str, int, int]] = {}
+
+    def page_size(self, turn: Turn, account: str) -> int | None:
+        return None
+
+    def forget_page_size(self, turn: Turn, account: str) -> None:
+        pass
+
+    def stones_walked(self, turn: Turn, cursor: CrawlCursor, ids: Sequence[str]) -> int:
+        return len({*self.of_walk(turn, cursor), *ids})
+
+    def of_walk(self, turn: Turn, cursor: CrawlCursor) -> dict[str, int]:
+        return {
+            each: price
+            for each, (key, page, price) in self.seen.items()
+            if key == turn.key and page >= cursor.began and cursor.prices.holds(price)
+        }
+
+    def walked(self, turn: Turn, cursor: CrawlCursor, at_cents: int) -> Walked:
+        found = self.of_walk(turn, cursor)
+        return Walked(
+            below=sum(price <= at_cents for price in found.values()),
+            above=sum(price >= at_cents for price in found.values()),
+            at=[each for each, price in found.items() if price == at_cents],
+            prices={each: found[each] for each in cursor.tail if each in found},
+        )
+
+    def batch_ends_at(self, turn: Turn, after: str, most: int) -> str | None:
+        raise NotImplementedError
+
+    def gone_ends_at(self, turn: Turn, source: str, cents: tuple[int, int], after: str, most: int) -> str | None:
+        raise NotImplementedError
+
+    def commit(self, turn: Turn, decision: Continue | Finish) -> None:
+        for effect in decision.effects:
+            given = effect.params
+            if effect.statement is store.UPSERT_PAGE:
+                for each, _, price, *_ in orjson.loads(given["items"]):
+                    key, page, _ = self.seen.get(each, ("", -1, 0))
+                    again = key == turn.key and page >= given["began"]
+                    self.seen[each] = (turn.key, page if again else turn.seq, price)
+            elif effect.statement is store.HAND_ON:
+                for each, (key, page, price) in list(self.seen.items()):
+                    half = given["lower"] if price < given["middle_cents"] else given["upper"]
+                    if key == turn.key and page >= given["began"] and half is not None:
+                        self.seen[each] = (half, 0, price)
+
+
+def crawl(
+    upstream: Any,
+    limit: int = 10,
+    seen: set[str] | None = None,
+    most: int = 3_000,
+    rows: Rows | None = None,
+    number: int = 1,
+) -> CrawlCursor:
     """The crawl of one partition to its end, as the steps do it."""
-    cursor = CrawlCursor(low=0, high=1, limit=limit)
-    for _ in range(most):
-        decision = _crawl(cursor, PARAMS, Asked(upstream, "t"), None)
-        assert isinstance(decision, Continue | Finish)
-        if seen is not None:
-            seen.update(_ids(decision))
-        assert decision.cursor is not None
-        cursor = CrawlCursor.read(decision.cursor)
-        if isinstance(decision, Finish):
-            return cursor
-    raise AssertionError("the crawl does not end")
+    rows = Rows() if rows is None else rows
+    (ended,) = crawl_all([CrawlCursor(low=0, high=1, limit=limit, crawl=number)], upstream, rows, PARAMS, most)
+    if seen is not None:
+        seen.update(rows.seen)
+    return ended
 
 
-def _ids(decision: Continue | Finish) -> list[str]:
-    import orjson
-
-    return [row[0] for effect in decision.effects for row in orjson.loads(effect.params.get("items", "[]"))]
+def crawl_all(
+    begun: Sequence[CrawlCursor], upstream: Any, rows: Rows, params: IngestParams, most: int = 3_000
+) -> list[CrawlCursor]:
+    """The crawls of these partitions, and of those that they are cut into, one after the other."""
+    todo, ended = list(begun), list[CrawlCursor]()
+    while todo:
+        cursor, seq = todo.pop(0), 0
+        while True:
+            turn = replace(a_turn(1), key=cursor.key, seq=seq)
+            decision = _crawl(cursor, Asked(turn, params, upstream, "t", rows, lambda: 60.0))
+            assert isinstance(decision, Continue | Finish)
+            assert decision.cursor is not None
+            rows.commit(turn, decision)
+            cursor, seq = CrawlCursor.read(decision.cursor), seq + 1
+            if isinstance(decision, Finish):
+                break
+            assert seq < most, "the crawl does not end"
+        todo += [CrawlCursor.read(lane.cursor) for lane in decision.lanes]
+        ended += [] if cursor.split else [cursor]
+    return ended
 
 
 def crawl_until_clean(upstream: MovingList, limit: int, rounds: int = 60) -> set[str]:
-    """Crawl, count again, crawl again what drifted."""
-    seen: set[str] = set()
-    for _ in range(rounds):
-        cursor = crawl(upstream, limit, seen)
-        todo = [(0, 1, 1, cursor.counted if cursor.clean else None)]
+    """Crawl, count again, crawl again what drifted. What the last crawl saw."""
+    rows = Rows()
+    for number in range(1, rounds + 1):
+        cursor = crawl(upstream, limit, rows=rows, number=number)
+        todo = [(0, 1, number, cursor.counted if cursor.clean else None)]
         if not decide.recounted(AuditCursor(todo=todo), upstream.count("t", PriceRange(low=0, high=1))).drifted:
-            return seen
+            return {each for each, (key, _, _) in rows.seen.items() if key == cursor.key}
     raise AssertionError("the audit is never content")
 
 
@@ -168,6 +256,164 @@ def test_every_row_that_was_there_throughout_is_seen(
     assert set(before) - deleted <= seen
 
 
+# --- crawl: rows that change places
+
+
+def an_order_that_changes(chance: Random, how: str, rate: float) -> Callable[[list[str]], None]:
+    """Between any two answers, and never a stone more or less."""
+
+    def change(rows: list[str]) -> None:
+        if chance.random() > rate or len(rows) < 2:
+            return
+        at = chance.randrange(len(rows) - 1)
+        match how:
+            case "neighbours":
+                rows[at], rows[at + 1] = rows[at + 1], rows[at]
+            case "any two":
+                other = chance.randrange(len(rows))
+                rows[at], rows[other] = rows[other], rows[at]
+            case "ties":  # 400 rows with the same time of making: their order is nobody's promise
+                tied = rows[at : at + 400]
+                chance.shuffle(tied)
+                rows[at : at + 400] = tied
+            case "all":
+                chance.shuffle(rows)
+
+    return change
+
+
+@given(
+    size=st.integers(2, 600),
+    limit=st.sampled_from([4, 7, 10, 50]),
+    seed=st.integers(0, 2**32),
+    how=st.sampled_from(["neighbours", "any two", "ties", "all"]),
+    rate=st.sampled_from([0.05, 0.3, 1.0]),
+)
+@settings(max_examples=400, deadline=None)
+def test_a_clean_crawl_saw_every_stone_however_the_rows_change_places(
+    size: int, limit: int, seed: int, how: str, rate: float
+) -> None:
+    stones = [f"r{n}" for n in range(size)]
+    upstream, rows = MovingList(stones, an_order_that_changes(Random(seed), how, rate)), Rows()
+
+    cursor = crawl(upstream, limit, rows=rows)
+
+    assert not cursor.clean or rows.seen.keys() == set(stones)
+
+
+def test_two_stones_that_change_places_across_a_page_boundary_are_noticed() -> None:
+    upstream, rows = MovingList([f"r{n}" for n in range(40)]), Rows()
+
+    def swap(rows: list[str]) -> None:
+        if upstream.calls == 3:  # after the count and the first page, which ends with r9; the overlap r8, r9 stays
+            rows[5], rows[15] = rows[15], rows[5]
+
+    upstream.change = swap
+    cursor = crawl(upstream, 10, rows=rows)
+
+    assert "r15" not in rows.seen
+    assert (cursor.shifts, cursor.offset, cursor.counted) == (0, 40, 40), "nothing else shows it"
+    assert not cursor.clean
+
+
+def test_a_walk_counts_what_it_saw_itself_and_not_what_an_earlier_one_saw() -> None:
+    upstream, rows = MovingList([f"r{n}" for n in range(40)]), Rows()
+    assert crawl(upstream, 10, rows=rows).clean
+    upstream.calls = 0
+    upstream.change = lambda rows: rows.insert(15, rows.pop(5)) if upstream.calls == 3 else None
+
+    again = crawl(upstream, 10, rows=rows, number=2)
+
+    assert not again.clean or {key for key, _, _ in rows.seen.values()} == {again.key}
+
+
+# --- crawl: bounds
+
+
+@given(size=st.integers(0, 1_300), limit=st.sampled_from([20, 50]), seed=st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
+def test_an_order_that_changes_with_every_answer_ends_within_what_was_counted_at_first(
+    size: int, limit: int, seed: int
+) -> None:
+    upstream = MovingList([f"r{n}" for n in range(size)], an_order_that_changes(Random(seed), "all", 1.0))
+
+    cursor = crawl(upstream, limit)
+
+    assert cursor.received <= decide.MOST_ROUNDS * size + 2 * decide.SPARE_ROWS + limit
+
+
+def test_a_count_that_grows_with_every_answer_over_pages_without_end_comes_to_an_end() -> None:
+    upstream = Liar([f"r{n}" for n in range(100)])
+    upstream.lies = {"endless": True}
+    upstream.change = lambda rows: rows.extend(f"x{upstream.calls}-{n}" for n in range(60))
+
+    cursor = crawl(upstream, 10)
+
+    assert not cursor.clean
+    assert cursor.pages < 400
+
+
+def test_a_partition_that_is_cut_goes_on_where_it_was() -> None:
+    params = PARAMS.model_copy(update={"partition_records": 40, "page_size": 10})
+    stones = {f"r{n:03d}": (n * 37 % 900 + 50) * 100 + n % 3 * 50 for n in range(150)}
+    upstream, rows = PricedList(stones), Rows()
+    upstream.late = {f"z{n:03d}": (n * 53 % 900 + 50) * 100 for n in range(150)}
+
+    ended = crawl_all([CrawlCursor(low=50, high=1_000, limit=10)], upstream, rows, params)
+
+    assert len(ended) > 1
+    assert all(cursor.clean for cursor in ended)
+    assert rows.seen.keys() == upstream.prices.keys()
+    expected = sum(decide.pages_expected(cursor.counted or 0, 10) for cursor in ended)
+    assert sum(cursor.pages for cursor in ended) < expected * 0.9, "what the whole has walked through is mostly kept"
+
+
+class PricedList(MovingList):
+    """Stones with prices; some more join them after the first page."""
+
+    def __init__(self, prices: dict[str, int]) -> None:
+        super().__init__(list(prices))
+        self.prices = dict(prices)
+        self.late: dict[str, int] = {}
+        self.pages = 0
+
+    def count(self, token: str, prices: PriceRange) -> int:
+        return len(self.between(prices))
+
+    def page(self, token: str, prices: PriceRange, offset: int, limit: int) -> Page:
+        self.pages += 1
+        found = self.between(prices)[offset : offset + limit]
+        self.prices |= self.late
+        self.late = {}
+        items = tuple(
+            Item(external_id=each, offer_id=each, price_cents=price, body=b"{}")
+            for each, price in found
+            if prices.holds(price)
+        )
+        return Page(items=items, fetched=len(found), ids=tuple(each for each, _ in found))
+
+    def between(self, prices: PriceRange) -> list[tuple[str, int]]:
+        return [each for each in self.prices.items() if prices.low * 100 <= each[1] <= prices.high * 100]
+
+
+@given(stones=st.integers(1, 400), seed=st.integers(0, 2**32), whole=st.booleans(), most=st.sampled_from([20, 45, 90]))
+@settings(max_examples=60, deadline=None)
+def test_however_partitions_are_cut_every_stone_is_seen_and_the_crawls_are_clean(
+    stones: int, seed: int, whole: bool, most: int
+) -> None:
+    chance = Random(seed)
+    prices = {
+        f"r{n:03d}": chance.randrange(0, 300) * 100 + (0 if whole else chance.randrange(100)) for n in range(stones)
+    }
+    params = PARAMS.model_copy(update={"partition_records": most, "page_size": 10})
+    upstream, rows = PricedList(prices), Rows()
+
+    ended = crawl_all([CrawlCursor(low=0, high=300, limit=10)], upstream, rows, params)
+
+    assert rows.seen.keys() == prices.keys()
+    assert all(cursor.clean for cursor in ended)
+
+
 @given(size=st.integers(0, 300), limit=st.integers(4, 50))
 @settings(max_examples=60)
 def test_a_list_that_stands_still_is_walked_through_once_and_clean(size: int, limit: int) -> None:
@@ -177,7 +423,7 @@ def test_a_list_that_stands_still_is_walked_through_once_and_clean(size: int, li
 
     assert len(seen) == size
     assert (cursor.clean, cursor.offset, cursor.counted) == (True, size, size)
-    assert cursor.pages <= size / (limit - limit // 2) + 2
+    assert cursor.pages <= size / (limit - decide.overlap(limit)) + 2
 
 
 def test_rows_that_vanished_before_the_page_are_noticed_and_nothing_is_skipped() -> None:
@@ -250,7 +496,7 @@ def test_pages_that_never_end_are_given_up() -> None:
     upstream = Liar([f"r{n}" for n in range(100)])
     upstream.lies = {"endless": True}
 
-    with pytest.raises(Permanent, match="pages do not end"):
+    with pytest.raises(Permanent, match="Pages do not end"):
         crawl(upstream, 10)
     assert upstream.calls < 1_000
 
@@ -269,16 +515,16 @@ def test_a_partition_that_grew_far_beyond_its_size_is_cut() -> None:
     assert decide.must_split(cursor, params, count=400)
     assert not decide.must_split(cursor, params, count=45), "it is nearly done"
     assert not decide.must_split(cursor.but(high=11), params, count=400), "one dollar cannot be cut"
-    first, second = decide.halves(cursor)
-    assert (first.cursor["low"], first.cursor["high"]) == (10, second.cursor["low"])
-    assert (second.cursor["high"], second.cursor["crawl"]) == (90, 3)
+    assert not decide.must_split(cursor.but(cuts=decide.MOST_CUTS), params, count=400), "nor is it cut without end"
+    first, second = decide.halves(cursor, Walked(below=0, above=0, at=[], prices={}))
+    assert (first.low, first.high) == (10, second.low)
+    assert (second.high, second.crawl, second.cuts) == (90, 3, 1)
 
 
-def test_a_partition_that_needs_far_more_pages_than_planned_is_cut() -> None:
-    slow = CrawlCursor(low=10, high=90, limit=4, counted=2_000, offset=400, pages=200)
+def test_a_partition_that_needs_many_small_pages_keeps_what_it_has() -> None:
+    slow = CrawlCursor(low=10, high=90, limit=4, counted=2_000, offset=400, pages=20_000)
 
-    assert decide.must_split(slow, PARAMS, count=2_000)
-    assert not decide.must_split(slow.but(pages=100), PARAMS, count=2_000)
+    assert not decide.must_split(slow, PARAMS, count=2_000)
 
 
 # --- the run as a whole
@@ -319,7 +565,8 @@ FAILED = LaneStatus.FAILED
 
 
 def a_part(low: int, high: int, crawl: int = 1, status: LaneStatus = LaneStatus.DONE, **cursor: Any) -> Lane:
-    return a_lane(crawl_lane(low, high, 50, crawl), status, **{"counted": 5, "clean": True, **cursor})
+    new = crawl_lane(CrawlCursor(low=low, high=high, limit=50, crawl=crawl))
+    return a_lane(new, status, **{"counted": 5, "clean": True, **cursor})
 
 
 def next_keys(run: Run, lanes: Sequence[Lane]) -> list[str]:
@@ -419,7 +666,8 @@ def test_the_policy_says_how_many_partitions_may_fail(policy: dict[str, Any], fa
     assert isinstance(verdict, NextPhase) == goes_on
     if isinstance(verdict, Ending):
         assert verdict.problem is not None
-        assert part_key(0, 25) in verdict.problem.message
+        assert "$0\N{EN DASH}$25" in verdict.problem.message
+        assert "no luck" in verdict.problem.message, "and why"
 
 
 def test_a_run_with_tolerated_failures_ends_as_partial_and_judges_nothing_gone() -> None:
@@ -475,7 +723,7 @@ def test_a_phase_that_failed_fails_the_run_and_says_why(broken: str) -> None:
 )
 def test_a_run_that_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(Refused) as refused:
-        start(None, UUID(int=1), {"source": "nivoda", "low": 0, "high": 1_000, **wrong})  # type: ignore[arg-type]
+        start(None, starting({"source": "nivoda", "low": 0, "high": 1_000, **wrong}))  # type: ignore[arg-type]
 
     assert refused.value.code == "bad_params"
     assert named in refused.value.message
@@ -486,3 +734,7 @@ def test_a_cursor_survives_its_way_through_json() -> None:
 
     assert CrawlCursor.read(cursor.to_json()) == cursor
     assert cursor.from_the_start == CrawlCursor(low=1, high=2, limit=50)
+
+
+def starting(params: dict[str, Any]) -> Starting:
+    return Starting(run_id=UUID(int=2), tenant_id=UUID(int=1), params=params, by=By())

@@ -17,10 +17,9 @@ from shared.kernel.auth import Membership, Principal, Role
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.direct import Line, Row
 from shared.kernel.errors import Refused
-from shared.kernel.model import AuditEntry, Json
+from shared.kernel.model import AuditEntry, By, Json
 from shared.kernel.paging import Pager
 from shared.kernel.ports import Ports
-from shared.kernel.run import By
 from shared.kernel.store import PgStore, PgTx
 
 
@@ -92,7 +91,7 @@ class Desk:
         return self.principal.tenant_id
 
     def by(self, reason: str = "") -> By:
-        return By(self.principal.actor, reason, self.correlation_id or None)
+        return By(self.principal.actor, reason, self.correlation_id or None, source="api")
 
     def own(self) -> dict[str, Any]:
         """The filter of somebody who sees only his own runs."""

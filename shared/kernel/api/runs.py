@@ -17,6 +17,7 @@ from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, LaneId, Limit, RunId, Short, Told
+from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
@@ -57,12 +58,16 @@ class Progress(Told):
 
 
 class Run(Told):
-    """`fingerprint`: equal for errors of one cause."""
+    """`status`: how far its life is. `state`: what it is doing now; only one that is running has an `eta`.
+
+    `fingerprint`: equal for errors of one cause.
+    """
 
     id: UUID
     kind: str
     label: str | None
     status: Shown
+    state: State
     outcome: str | None
     epoch: int
     created_by: str | None
@@ -224,7 +229,7 @@ def list_runs(
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Runs:
-    """Runs, newest first."""
+    """List runs, newest first."""
     wanted = RunFilter(
         kind=kind, status=status, label=label, source=source, created_by=created_by, created_from=created_from,
         created_before=created_before, finished_from=finished_from, finished_before=finished_before,
@@ -244,9 +249,9 @@ def list_runs(
     )
 
 
-@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started), refuses=[429])
+@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started, or_finds=True), refuses=[429])
 def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Start a run of any kind."""
+    """Start a run of any kind. If it exists already, the answer is 200 with its ID."""
     return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
 
 
@@ -256,26 +261,24 @@ def start(
     """Start a run once per key. The run, its lanes and the answer that is kept are one transaction."""
     kind = here.kinds.get(kind_name)
     if kind is None:
-        raise Problem(422, "unknown_kind", f"There is no kind of work {kind_name!r}: {', '.join(sorted(here.kinds))}.")
+        raise Problem(422, "unknown_kind", f"Unknown kind {kind_name!r}. Available: {', '.join(sorted(here.kinds))}.")
     with here.begin() as (line, tx):
         kept = here.once(line, key, request)
         if kept is not None:
             return Response(kept.status, "application/json", kept.body)
-        room = line.one(sql.OPEN_RUNS, {"tenant_id": here.tenant_id})
-        if room is not None and room["full"]:
-            raise Problem(429, "too_many_runs", f"{room['most_open_runs']} runs are open already: let some end first.")
-        run, dues = relay.create_run(tx, here.ports, kind, here.tenant_id, params, here.by(), label)
-        body = jsonb({"id": str(run.id)})
-        here.keep(line, key, 201, body)
+        started = relay.create_run(tx, here.ports, kind, here.tenant_id, params, here.by(), label)
+        # What is there already is answered as what it is: found, not created.
+        status, body = 200 if started.already else 201, jsonb({"id": str(started.run_id)})
+        here.keep(line, key, status, body)
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
-    deliver(here.ports, dues)
-    return Response(201, "application/json", body)
+    deliver(here.ports, started.dues)
+    return Response(status, "application/json", body)
 
 
 @operation(router, "GET", "/runs/<run_id>", READS, tag="runs")
 def get_run(run_id: RunId) -> RunDetail:
-    """A run as it is now: the truth, whatever a stream last said."""
+    """Get a run as it is now. This is the truth, whatever a stream last said."""
     here = desk(router)
     row = here.one(sql.ONE_RUN, run_id=run_id)
     if row is None:
@@ -299,7 +302,7 @@ def list_lanes(
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Lanes:
-    """The lanes of a run by their keys, each with the reason why it waits."""
+    """List the lanes of a run, each with the reason why it waits."""
     here = _desk_of(run_id)
     pager = here.pager("lanes", {"run_id": run_id, "status": status})
     place = pager.place(cursor)
@@ -318,7 +321,7 @@ def list_lanes(
 
 @operation(router, "GET", "/runs/<run_id>/lanes/<lane_id>/steps", READS, tag="runs")
 def list_steps(run_id: RunId, lane_id: LaneId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Steps:
-    """What the steps of a lane did, newest first."""
+    """List the steps of a lane, newest first."""
     here = _desk_of_lane(run_id, lane_id)
     pager = here.pager("steps", {"lane_id": lane_id})
     place = pager.place(cursor)
@@ -336,7 +339,7 @@ def get_history(
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The number of the last line you know")] = 0,
     limit: Limit = LARGEST_PAGE,
 ) -> History:
-    """The numbered lines of a run, oldest first."""
+    """The timeline of a run: numbered events, oldest first."""
     here = _desk_of(run_id)
     rows = here.all(sql.HISTORY, run_id=run_id, after=after, most=limit + 1)
     lines = [HistoryLine(**row) for row in rows[:limit]]
@@ -345,7 +348,7 @@ def get_history(
 
 @operation(router, "GET", "/runs/<run_id>/why", READS, tag="runs")
 def get_why(run_id: RunId) -> WhyRun:
-    """Why a run waits: the reasons of its open lanes, until when, and the action that frees them."""
+    """Why a run waits: the causes by lanes, until when, and the action that frees them."""
     here = desk(router)
     run = here.one(sql.RUN_STATUS, run_id=run_id)
     if run is None:
@@ -361,7 +364,7 @@ def get_why(run_id: RunId) -> WhyRun:
 
 @operation(router, "POST", "/runs/<run_id>/cancel", STARTS, tag="actions", refuses=[409])
 def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Ask every lane to stop at its next turn, which is due now."""
+    """Cancel a run: every lane stops at its next step, which runs now."""
     here = desk(router)
     relay.cancel_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -369,7 +372,7 @@ def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/pause", STARTS, tag="actions", refuses=[409])
 def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Let no lane take a new turn until it is resumed."""
+    """Pause a run: no new step starts until it is resumed."""
     here = desk(router)
     relay.pause_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -377,15 +380,15 @@ def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/resume", STARTS, tag="actions", refuses=[409])
 def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Go on where the pause began; deadlines move by the time it took."""
+    """Resume a paused run. Deadlines move by the length of the pause."""
     here = desk(router)
     relay.resume_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
     return Done()
 
 
-@operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409])
+@operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409, 429])
 def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    """Retry an ended run: resumes failed and canceled work from its last step."""
     here = desk(router)
     relay.retry_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -393,7 +396,7 @@ def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/wake", STARTS, tag="actions", refuses=[409])
 def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
-    """Make a waiting lane's turn due now."""
+    """Run a waiting lane's next step now."""
     here = _desk_of_lane(run_id, lane_id)
     relay.wake_lane(here.ports, here.tenant_id, lane_id, here.by(because.reason))
     return Done()
@@ -401,7 +404,7 @@ def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) ->
 
 @operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/restart", STARTS, tag="actions", refuses=[409])
 def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
-    """Open the next epoch of one lane of a run that goes on, at the place where it stopped."""
+    """Restart one lane from its last step."""
     here = _desk_of_lane(run_id, lane_id)
     relay.restart_lane(here.ports, here.tenant_id, lane_id, by=here.by(because.reason))
     return Done()
@@ -427,19 +430,20 @@ def _kind_of(here: Desk, run_id: UUID) -> Any:
         raise NotFound
     kind = here.kinds.get(row["kind"])
     if kind is None:
-        raise Problem(409, "unknown_kind", f"The kind of work {row['kind']} is not deployed here.")
+        raise Problem(409, "unknown_kind", f"The kind {row['kind']!r} is not deployed here. Deploy it, then try again.")
     return kind
 
 
 def shown(row: Any) -> dict[str, Any]:
     """A row as the fields of `Run`."""
-    pace = _pace(row)
-    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", *pace}}
+    state = state_of(row)
+    pace = _pace(row, state)
+    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", "state", *pace}}
     progress = Progress(
         lanes=row["lanes"], lanes_ended=row["lanes_ended"], more_lanes=row["lanes"] >= sql.MOST_LANES,
         steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
     )  # fmt: skip
-    return {**told, **pace, "progress": progress, "why": _why(row)}
+    return {**told, **pace, "state": state, "progress": progress, "why": _why(row)}
 
 
 def _with_why(row: Any) -> dict[str, Any]:
@@ -458,10 +462,11 @@ def _why(row: Any) -> Why | None:
     )
 
 
-def _pace(row: Any) -> dict[str, Any]:
+def _pace(row: Any, state: State) -> dict[str, Any]:
     """Steps per minute so far, and when the lanes that are left would be done at the pace of those that are.
 
-    Nothing is said of a run with more lanes than were looked at: the figures would be of a part of it.
+    Nothing is said of a run with more lanes than were looked at: the figures would be of a part of it. A run that is held
+    up or keeps failing has no ETA: nothing is known about when that ends.
     """
     began, done, lanes = row["started_at"], row["lanes_ended"], row["lanes"]
     if began is None or row["finished_at"] is not None or lanes >= sql.MOST_LANES:
@@ -469,5 +474,5 @@ def _pace(row: Any) -> dict[str, Any]:
     took = row["now"] - began
     minutes = took.total_seconds() / 60
     rate = round((row["steps"] or 0) / minutes, 2) if minutes > 0 else None
-    eta = row["now"] + took * ((lanes - done) / done) if 0 < done < lanes else None
+    eta = row["now"] + took * ((lanes - done) / done) if 0 < done < lanes and state is State.RUNNING else None
     return {"rate_per_minute": rate, "eta": eta}

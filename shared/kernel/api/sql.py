@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
+from shared.kernel.api.state import STANDING
+
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
 USE_TOKEN = sa.text("select id, tenant_id, tenant, role from use_token(:hash)")
@@ -25,12 +27,12 @@ left join lateral (
            sum(l.steps)::bigint as steps, min(l.next_due_at) filter (where l.status = 'active') as next_due_at
     from (select * from lane where run_id = r.id and holds_run limit {MOST_LANES}) l) g on true
 left join lateral (
-    select w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action
-    from (select id, next_due_at from lane where run_id = r.id and status = 'active' and holds_run
+    select w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action, {STANDING} as standing
+    from (select id, next_due_at, lease_until, attempts from lane where run_id = r.id and status = 'active' and holds_run
           limit {MOST_LANES}) l
     left join lateral why(l.id) w on true
-    order by w.code is not null, l.next_due_at, l.id limit 1) w on r.finished_at is null"""
-_WITH_GOING = "g.lanes, g.lanes_ended, g.moved_at, g.steps, g.next_due_at, w.why, w.why_sentence, w.why_until, w.held_by, w.action"
+    order by standing, l.next_due_at, l.id limit 1) w on r.finished_at is null"""
+_WITH_GOING = "g.lanes, g.lanes_ended, g.moved_at, g.steps, g.next_due_at, w.why, w.why_sentence, w.why_until, w.held_by, w.action, w.standing"
 
 # Each filter by the name of its parameter. All combine with `and`.
 FILTERS = {
@@ -118,11 +120,6 @@ REMOTE_CALLS = sa.text("""
 select epoch, key, kind, remote_id, leaves_asset, intended_at, confirmed_at, cleaned_at from remote_call
 where run_id = :run_id and tenant_id = :tenant_id order by intended_at desc, key limit :most
 """)
-# Of the whole tenant, also for somebody who sees only his own.
-OPEN_RUNS = sa.text("""
-select open_runs(t.most_open_runs) >= t.most_open_runs as full, t.most_open_runs from tenant t where t.id = :tenant_id
-""")
-
 # Whoever comes second waits here for the first to commit, and then finds his answer.
 CLAIM_KEY = sa.text("""
 insert into answered (tenant_id, actor, key, request_hash) values (:tenant_id, :actor, :key, :request_hash)
@@ -347,20 +344,34 @@ MOST_UNSENT = 1_000
 
 
 def _open(own: str) -> str:
-    """One status at a time: together, no index gives them in order."""
-    found = [
-        f"""(select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r
-     where r.tenant_id = :tenant_id and r.status = '{status}' {own} order by r.created_at, r.id limit {MOST_OPEN + 1})"""
-        for status in ("queued", "running")
-    ]
+    """The oldest open runs, an equal share of each kind: a full queue of one must not hide the others.
+
+    The tenant's kinds are found by hopping along an index. One status at a time: together, no index gives them in order.
+    """
     return f"""
-found as materialized ({" union all ".join(found)}),
-open as materialized (select * from found order by created_at, id limit {MOST_OPEN})"""
+recursive hop (kind) as (
+    (select r.kind from run r where r.tenant_id = :tenant_id order by r.kind limit 1)
+    union all
+    select (select r.kind from run r where r.tenant_id = :tenant_id and r.kind > h.kind order by r.kind limit 1)
+    from hop h where h.kind is not null),
+kinds as materialized (select kind from hop where kind is not null),
+share as materialized (select {MOST_OPEN} / greatest(count(*), 1) as most from kinds),
+found as materialized (
+    select f.*, row_number() over (partition by f.kind order by f.created_at, f.id) as place
+    from kinds k
+    cross join (values ('queued'), ('running')) s (status)
+    cross join lateral (
+        select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r
+        where r.tenant_id = :tenant_id and r.kind = k.kind and r.status = s.status {own}
+        order by r.created_at, r.id limit (select most + 1 from share)) f),
+open as materialized (
+    select id, kind, label, status, paused_at, deadline_at, created_at from found
+    where place <= (select most from share))"""
 
 
 # The lanes that were looked at of the run `o`.
 _LANES_NOW = f"""
-    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until from lane l
+    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at from lane l
     where l.run_id = o.id and l.status = 'active' and l.holds_run
     limit (select {MOST_LANES_NOW} / greatest(count(*), 1) from open)"""
 _A_DAY = "at > now() - interval '24 hours'"
@@ -391,14 +402,15 @@ def now(*, own: bool) -> sa.TextClause:
     return sa.text(f"""
 with {_open(mine)},
 runs as materialized (
-    select o.*, w.code, w.sentence, w.until, w.held_by, w.action,
+    select o.*, w.code, w.sentence, w.until, w.held_by, w.action, l.moved_at,
            least(l.due_at, l.lease_until, case when o.deadline_at < now() then o.deadline_at end) as late_since,
            case when o.deadline_at < now() then 'deadline' when l.lease_until is not null then 'lease' else 'due' end as late_by
     from open o
     left join lateral (
         select (array_agg(l.id order by l.next_due_at > now() + interval '1 s', l.sent_at is null, l.next_due_at, l.id))[1] as id,
                min(l.next_due_at) filter (where l.claim_token is null and l.next_due_at < now() - interval '2 minutes') as due_at,
-               min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until
+               min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until,
+               max(l.updated_at) filter (where l.steps > 0 and l.attempts = 0) as moved_at
         from ({_LANES_NOW}) l) l on true
     left join lateral why(l.id) w on true),
 late as (select * from runs where late_since is not null and paused_at is null),
@@ -412,8 +424,14 @@ select
     {_AGE.format("tick")} as tick_age_s,
     (select jsonb_build_object('queued', count(*) filter (where status = 'queued'),
             'running', count(*) filter (where status = 'running'), 'paused', count(*) filter (where status = 'paused'),
-            'more', (select count(*) from found) > {MOST_OPEN}) from open) as open,
-    (select count(*) from runs where (code is null or code = 'at_work') and late_since is null) as moving,
+            'more', (select count(*) from found) > (select count(*) from open)) from open) as open,
+    (select coalesce(jsonb_agg(to_jsonb(k) order by k.kind), '[]') from (
+        select f.kind, count(*) filter (where f.status = 'queued') as queued,
+               count(*) filter (where f.status = 'running') as running, count(*) filter (where f.status = 'paused') as paused,
+               bool_or(f.place > (select most from share)) as more
+        from found f group by f.kind) k) as kinds,
+    (select count(*) from runs where (code is null or code = 'at_work') and late_since is null
+        and moved_at > now() - interval '5 minutes') as moving,
     (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
         select code, held_by, action, count(*) as runs, min(until) as until,
                (array_agg(sentence order by created_at, id))[1] as sentence,

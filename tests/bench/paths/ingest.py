@@ -27,11 +27,13 @@ import sqlalchemy as sa
 import urllib3
 
 from shared.kernel.handle import handle_baton
+from shared.kernel.http import new_pool
 from shared.kernel.model import Turn
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
 from shared.kernel.run import start_run
+from shared.kernel.tokens import Token, Tokens
 from shared.page_ingest.adapters.nivoda import PATH, Nivoda, Question
-from shared.page_ingest.ports import Page, PriceRange, Token
+from shared.page_ingest.model import Page, PriceRange
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
@@ -41,7 +43,7 @@ from tests.bench.place import TENANT, Place
 
 LOW, HIGH, PAGE_SIZE = 200, 20_000, 50
 PARTITION_RECORDS = 1_000
-TABLES = "raw_item, diamond, upstream, lane, run, step, history"
+TABLES = "raw_item, diamond, upstream, account_token, lane, run, step, history"
 Asked = tuple[PriceRange, int, int]
 
 
@@ -130,7 +132,7 @@ def _upstream(stones: int) -> Iterator[Upstream]:
         address, account = process.stdout.readline().strip(), process.stdout.readline()
         said = re.fullmatch(r"username (\S+), password (\S+), control at .*\n", account)
         assert said is not None, account
-        pool = urllib3.PoolManager(maxsize=4)
+        pool = new_pool()
         try:
             yield Upstream(address, said[1], said[2], pool, [])
         finally:
@@ -139,7 +141,9 @@ def _upstream(stones: int) -> Iterator[Upstream]:
 
 
 def _product(place: Place, upstream: Upstream, stones: int) -> Side:
-    kind = page_ingest(IngestPorts(upstream=upstream.for_step, store=PageStore(place.engine)))
+    kind = page_ingest(
+        IngestPorts(upstream=upstream.for_step, tokens=Tokens(place.engine), store=PageStore(place.engine))
+    )
     fifo = place.ports.relay.queue_of(kind.name)
     settings = {
         fifo: QueueSettings(fifo=True, visibility_s=180, dedup_scope="messageGroup"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.kernel.model import Refusal
+from shared.kernel.model import NoTurn
 from shared.kernel.run import start_run
 from shared.kernel.step import take_turn
 from tests.bench.figures import Figure
@@ -20,7 +20,7 @@ def measure(place: Place, *, messages: int, rounds: int) -> list[Figure]:
 
     def product() -> int:
         for _ in range(messages):
-            assert take_turn(stale, PAGES, place.ports) is Refusal.STALE
+            assert take_turn(stale, PAGES, place.ports) is NoTurn.STALE
         return messages
 
     def limit() -> int:

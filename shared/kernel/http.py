@@ -1,0 +1,401 @@
+"""The one HTTP client: an upstream as one step may ask it.
+
+    http = Http("https://api.example", name="Example", gate=account, time_left_s=outside.time_left_s, secrets=[password])
+    answer = http.send("POST", "/v1/search", body=b"…", headers={"authorization": f"Bearer {token}"}, secrets=[token])
+    if answer.status != 200:
+        raise http.refusal(answer)
+
+What it guarantees, whatever the other side does:
+
+- One deadline from the first byte of the connection to the last byte of the answer: drops of headers, of chunk sizes, of
+  trailers and any number of "100 Continue" end in `SlowUpstream`, well before the function is killed. (Only the look-up of
+  the host's name is not under it: the system's resolver has its own limits.)
+- An answer has `LARGEST_ANSWER` bytes at most, also after decompression; a longer one is `AnswerTooLarge`.
+- No sleeping, no redirects, no second attempt of a request that may have been received: waiting belongs to the relay.
+- https only, with the system's certificates; http:// on this machine alone, for stand-ins.
+- Whatever it raises is a `StepError` in plain words and repeats no secret it was told of, however the other side spelt it.
+
+Every status comes back as an `Answer`; `refusal` sorts those that mean no by who tries again.
+"""
+
+from __future__ import annotations
+
+import html
+import ipaddress
+import json
+import re
+import socket
+import ssl
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote as url_quoted
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, MaxRetryError, NameResolutionError, NewConnectionError
+from urllib3.util.ssl_ import create_urllib3_context
+
+from shared.kernel.clock import stopwatch
+from shared.kernel.errors import Permanent, StepError, Throttled, Transient
+from shared.kernel.redact import redact
+from shared.kernel.tokens import TokenRefused
+
+LARGEST_ANSWER: Final = 8 * 2**20
+CHUNK: Final = 64 * 2**10
+CONNECT_S: Final = 3.0  # for each address of a host
+CONNECT_TRIES: Final = 3
+LONGEST_CALL_S: Final = 30.0
+RESERVE_S: Final = 2.0  # what the commit after the call needs
+LEAST_S: Final = 1.0  # both together well within the shortest time-out that is deployed: 5 s in the local cloud
+USUAL_WAIT_S: Final = 30.0  # when a 429 does not say how long
+LONGEST_WAIT_S: Final = 21_600.0
+LONGEST_QUOTE: Final = 300
+
+
+@dataclass(eq=False)
+class SlowUpstream(Transient):
+    """The exchange was not over in time."""
+
+    code: str = "slow_upstream"
+
+
+@dataclass(eq=False)
+class AnswerTooLarge(Transient):
+    """The answer has more bytes than any proper one."""
+
+    code: str = "answer_too_large"
+
+
+def bad_answer(message: str) -> Transient:
+    """An answer that is not understood: never a value, never an empty list."""
+    return Transient(message, code="bad_answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, unpacked."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Http:
+    """One upstream for one step. It is cheap to make: all share the connections of one pool.
+
+    `gate` is the key of the rate limit gate that a 429 closes (usually the account), `name` what people call the upstream,
+    `secrets` what no message may repeat.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        name: str,
+        gate: str,
+        time_left_s: Callable[[], float],
+        secrets: Iterable[str] = (),
+        pool: urllib3.PoolManager | None = None,
+    ) -> None:
+        self._base_url = safe_base_url(base_url)
+        self._name = name
+        self._gate = gate
+        self._time_left_s = time_left_s
+        self._secrets = tuple(secrets)
+        self._pool = pool or _shared_pool()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | Sequence[str]] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask once. `path` comes after the base URL; whatever is in it must be quoted already."""
+        call_s = min(LONGEST_CALL_S, self._time_left_s() - RESERVE_S)
+        if not call_s >= LEAST_S:
+            raise Transient(f"There is too little time left to ask {self._name}.", code="no_time")
+        elapsed = stopwatch()
+
+        def left_s() -> float:
+            return call_s - elapsed()
+
+        deadline = _LEFT_S.set(left_s)
+        url = self._base_url + path + (f"?{urlencode(query, doseq=True)}" if query else "")
+        try:
+            return self._exchange(method, url, body, headers or {}, call_s)
+        except (HTTPError, OSError, zlib.error) as error:
+            raise self._no_answer(error, call_s, is_late=left_s() <= 0.01) from None
+        finally:
+            _LEFT_S.reset(deadline)
+
+    def _exchange(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], call_s: float) -> Answer:
+        response = self._pool.request(
+            method,
+            url,
+            body=body,
+            headers={"user-agent": "baton", "accept-encoding": "gzip", **headers},
+            timeout=urllib3.Timeout(connect=call_s, read=call_s),
+            retries=RETRIES,
+            redirect=False,
+            preload_content=False,
+            decode_content=False,  # unpacked here, within bounds
+        )
+        status = response.status
+        if status < 200:
+            response.close()  # what follows would be read as the answer to the next question
+            raise bad_answer(f"{self._name} answered with the unexpected status {status}.")
+        try:
+            return Answer(status, response.headers, self._body(response))
+        except BaseException as error:
+            response.close()
+            if status >= 300 and isinstance(error, HTTPError | OSError | zlib.error | Transient):
+                return Answer(status, response.headers, b"")  # who refuses often hangs up in the middle of the reason
+            raise
+
+    def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        coding = response.headers.get("content-encoding", "identity").strip().lower()
+        chunks = _chunks(response)
+        if coding in ("gzip", "x-gzip"):
+            chunks = _unpacked(chunks)
+        elif coding not in ("identity", ""):
+            raise bad_answer(f"{self._name} answered in an encoding that was not asked for ({self.quote(coding)}).")
+        found: list[bytes] = []
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            if size > LARGEST_ANSWER:
+                raise AnswerTooLarge(f"The answer of {self._name} has more than {LARGEST_ANSWER // 2**20} MB.")
+            found.append(chunk)
+        return b"".join(found)
+
+    def _no_answer(self, error: Exception, call_s: float, *, is_late: bool) -> Transient:
+        reason = error.reason if isinstance(error, MaxRetryError) else error
+        if isinstance(reason, ConnectTimeoutError):
+            return Transient(f"{self._name} did not accept a connection in time.", code="no_connection")
+        if is_late:
+            return SlowUpstream(f"Slow upstream: the answer of {self._name} was not complete after {call_s:.0f} s.")
+        if isinstance(reason, zlib.error | _BadGzip):
+            return bad_answer(f"The answer of {self._name} says that it is compressed, but cannot be unpacked.")
+        return Transient(f"The connection to {self._name} failed ({type(reason).__name__}).", code="no_connection")
+
+    def refusal(self, answer: Answer, said: str = "") -> StepError:
+        """Why the upstream said no, sorted by who tries again. `said`: its reason in words, already quoted."""
+        status, why = answer.status, f": {said}" if said else "."
+        if status == 429:
+            return self.throttled(answer.headers, "429")
+        if status in (401, 403):
+            return TokenRefused(f"{self._name} refuses our access ({status}){why}")
+        if status >= 500:
+            wait_s = retry_after_s(answer.headers)
+            wait_s = None if wait_s is None else _bounded(wait_s)
+            return Transient(f"{self._name} failed ({status}){why}", code="server_error", retry_after_s=wait_s)
+        if status in (400, 422):
+            return Permanent(f"{self._name} refuses the request ({status}){why}", code="request_refused")
+        return bad_answer(f"{self._name} answered with the unexpected status {status}{why}")
+
+    def throttled(self, headers: Mapping[str, str], said: str) -> Throttled:
+        """Everybody with this account waits, as long as the upstream asks for and Baton agrees to."""
+        asked_s = retry_after_s(headers)
+        if asked_s is None:
+            wait_s, how = USUAL_WAIT_S, f"without saying how long; Baton waits {USUAL_WAIT_S:.0f} s"
+        elif asked_s > LONGEST_WAIT_S:
+            wait_s = LONGEST_WAIT_S
+            how = f"for {asked_s:.0f} s; Baton waits {LONGEST_WAIT_S:.0f} s, its own limit, and asks again"
+        else:
+            wait_s = _bounded(asked_s)
+            how = f"for {wait_s:.0f} s"
+        return Throttled(gate=self._gate, retry_after_s=wait_s, message=f"{self._name} asks to wait {how} ({said}).")
+
+    def quote(self, text: str, *secrets: str) -> str:
+        """Foreign text as a message may repeat it: short, and without our secrets however they were spelt."""
+        for secret in filter(None, (*secrets, *self._secrets)):
+            for spelt in {
+                secret,
+                json.dumps(secret)[1:-1],
+                url_quoted(secret, safe="", errors="replace"),
+                html.escape(secret),
+            }:
+                text = text.replace(spelt, "***")
+        return redact(text)[:LONGEST_QUOTE]
+
+
+def safe_base_url(base_url: str) -> str:
+    """The address if it is one that we may send credentials to; a ValueError says why not."""
+    parts = urlsplit(base_url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the address of the upstream must not carry credentials")
+    if not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("the address of the upstream must be a scheme, a host and perhaps a path")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname)):
+        raise ValueError("the address of the upstream must begin with https:// (http:// only on this machine)")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The wait that `Retry-After` names, in seconds or as a date; None if it is missing or makes no sense.
+
+    A date counts from the answer's own `Date`: both come from the upstream's clock, so ours does not matter.
+    """
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text):
+        return float(text)
+    try:
+        until, now = parsedate_to_datetime(text), parsedate_to_datetime(headers.get("date", ""))
+        return (until - now).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(seconds, 1.0), LONGEST_WAIT_S)
+
+
+# --- reading within bounds --------------------------------------------------------------------------------------------
+
+
+class _BadGzip(OSError):
+    """Something else where compressed data was announced."""
+
+
+def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    while chunk := response.read1(CHUNK):
+        yield chunk
+
+
+def _unpacked(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """A piece at a time: what unpacks to a thousand times its size is noticed before it is in memory."""
+    unpack = zlib.decompressobj(wbits=31)
+    for chunk in chunks:
+        packed = chunk
+        while packed and not unpack.eof:
+            yield unpack.decompress(packed, CHUNK)
+            packed = unpack.unconsumed_tail
+        if unpack.unused_data:
+            raise _BadGzip
+    if not unpack.eof:
+        raise _BadGzip
+
+
+# --- sockets under the deadline of the call ---------------------------------------------------------------------------
+
+_LEFT_S: ContextVar[Callable[[], float]] = ContextVar("left_s", default=lambda: LONGEST_CALL_S)
+
+
+def _left_s() -> float:
+    left = _LEFT_S.get()()
+    if left <= 0:
+        raise TimeoutError("the time of the call is over")
+    return left
+
+
+class _UnderDeadline:
+    """Each operation gets what is left of the whole call. A socket's own time-out begins anew with every byte."""
+
+    def recv_into(self, *args: Any) -> int:
+        self.settimeout(_left_s())  # type: ignore[attr-defined]
+        received: int = super().recv_into(*args)  # type: ignore[misc]
+        return received
+
+    def sendall(self, *args: Any) -> None:
+        self.settimeout(_left_s())  # type: ignore[attr-defined]
+        super().sendall(*args)  # type: ignore[misc]
+
+    def send(self, *args: Any) -> int:
+        self.settimeout(_left_s())  # type: ignore[attr-defined]
+        sent: int = super().send(*args)  # type: ignore[misc]
+        return sent
+
+
+class _PlainSocket(_UnderDeadline, socket.socket):
+    pass
+
+
+class _TlsSocket(_UnderDeadline, ssl.SSLSocket):
+    pass
+
+
+def _connected(connection: HTTPConnection) -> socket.socket:
+    """A socket to the first address of the host that takes one."""
+    try:
+        found = socket.getaddrinfo(connection.host.strip("[]"), connection.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NameResolutionError(connection.host, connection, error) from error  # type: ignore[arg-type]
+    for family, kind, protocol, _, address in found:
+        sock = _PlainSocket(family, kind, protocol)
+        try:
+            sock.settimeout(min(CONNECT_S, _left_s()))
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(_left_s())  # for the handshake of TLS
+        except OSError as error:
+            sock.close()
+            problem = error
+        else:
+            return sock
+    if isinstance(problem, TimeoutError):
+        raise ConnectTimeoutError(connection, "no address accepted a connection in time") from problem
+    raise NewConnectionError(connection, f"no address accepts a connection: {problem.strerror}") from problem
+
+
+class _Plain(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        return _connected(self)
+
+
+class _Tls(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        return _connected(self)
+
+
+class _PlainPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Plain
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _Tls
+
+
+# A wait belongs to the relay, which waits without a running function: hence no retry that sleeps.
+RETRIES: Final = urllib3.Retry(
+    total=None,
+    connect=CONNECT_TRIES - 1,
+    read=0,
+    redirect=0,
+    status=0,
+    other=0,
+    respect_retry_after_header=False,
+    raise_on_redirect=False,
+    raise_on_status=False,
+)
+
+
+def new_pool(ca_file: str | None = None, connections: int = 4) -> urllib3.PoolManager:
+    """Connections that are kept; `ca_file`: certificates to trust instead of the system's."""
+    context = create_urllib3_context()
+    context.sslsocket_class = _TlsSocket
+    context.load_verify_locations(ca_file) if ca_file else context.load_default_certs()
+    pool = urllib3.PoolManager(num_pools=16, maxsize=connections, ssl_context=context)
+    pool.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+    return pool
+
+
+@lru_cache(maxsize=1)
+def _shared_pool() -> urllib3.PoolManager:
+    """Made when it is first needed: reading the system's certificates takes longer than a cold start should."""
+    return new_pool()
