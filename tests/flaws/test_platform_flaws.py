@@ -570,7 +570,7 @@ def test_p11_the_tick_judges_after_the_lock(rig: Rig) -> None:
 
     rig.tick()
 
-    lanes, run = store.transactions
+    lanes, run, _signals = store.transactions
     assert _in_order(lanes, ["lock_due_lanes", "facts", "apply_judgements"])
     assert _in_order(run, ["lock_run", "fail_open_lanes", "end_run"])
 

@@ -73,9 +73,8 @@ class Cluster:
 
     def __init__(self, house: House, name: Name, first: Postgres, second: Postgres, database: str) -> None:
         self.house, self.name, self.first, self.second, self.database = house, name, first, second, database
-        self.engine = db.connect_engine(
-            as_user(f"postgresql://postgres@127.0.0.1:{name.port}/{database}", "baton_worker")
-        )
+        where = sa.make_url(as_user(first.url(database), "baton_worker")).set(port=name.port)
+        self.engine = db.connect_engine(where.render_as_string(hide_password=False))
         self.store = PgStore(self.engine)
         self.ports = house.ports_of(self.store)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.kernel.errors import Transient
+from shared.kernel.errors import Later, Transient
 from shared.kernel.model import Turn
 from shared.kernel.tokens import IN_MEMORY_S, Token, Tokens
 from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, at_once
@@ -57,7 +57,8 @@ def test_a_token_is_shared_until_its_end_and_a_dead_fetcher_blocks_nobody_for_lo
     with pytest.raises(KeyboardInterrupt):
         fresh(ingest).of(turn(ingest, 1), ACCOUNT, dies)
     ingest.now = 29
-    assert fresh(ingest).of(turn(ingest, 2), ACCOUNT, nobody) is None
+    with pytest.raises(Later):
+        fresh(ingest).of(turn(ingest, 2), ACCOUNT, nobody)
     ingest.now = 31
 
     def slow() -> Token:

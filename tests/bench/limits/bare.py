@@ -6,15 +6,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shared.kernel.flights import Connection
+from tests.support.databases import as_user
 
 SET_TENANT = "select set_config('app.tenant', $1, true)"
 
 
 def connect(url: str, user: str = "baton_worker", *, keeps_plans: bool = False) -> Connection:
     """A connection on which each statement is its own transaction until `begin` is asked for."""
-    parts = urlsplit(url)
+    parts = urlsplit(as_user(url, user))
     connection = Connection(
         user=user,
+        password=parts.password,
         host=parts.hostname,
         port=parts.port or 5432,
         database=parts.path.lstrip("/"),
