@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -32,7 +33,7 @@ def fresh(rig: IngestRig) -> Tokens:
 
 
 def test_of_steps_that_need_a_token_at_once_one_fetches_it(ingest: IngestRig) -> None:
-    begin, fetched, got = threading.Barrier(4), list[int](), list[Token | None]()
+    begin, fetched, got = threading.Barrier(4), list[int](), list[Token]()
 
     def look(holder: int) -> None:
         with ingest.another_process() as process:
@@ -42,12 +43,13 @@ def test_of_steps_that_need_a_token_at_once_one_fetches_it(ingest: IngestRig) ->
                 fetched.append(holder)
                 return Token("one", 600)
 
-            got.append(process.tokens.of(turn(ingest, holder), ACCOUNT, log_in))
+            with suppress(Later):  # another one is at it
+                got.append(process.tokens.of(turn(ingest, holder), ACCOUNT, log_in))
 
     at_once(look, range(1, 5))
 
     assert len(fetched) == 1
-    assert {each.value for each in got if each is not None} == {"one"}
+    assert {each.value for each in got} == {"one"}
 
 
 def test_a_token_is_shared_until_its_end_and_a_dead_fetcher_blocks_nobody_for_long(ingest: IngestRig) -> None:
