@@ -216,7 +216,7 @@ def _name(item: Sequence[str]) -> str | None:
     before = item[-2] if len(item) > 1 else ""
     if before and before != "." and not (before.casefold() == "as" or before[-1] in ")'\"]" or before[-1].isalnum()):
         return None  # the end of an expression: `a + b`
-    return last[1:-1] if last[0] in '["' else last
+    return last[1:-1].replace(last[-1] * 2, last[-1]) if last[0] in '["' else last
 
 
 def _words(sql: str) -> list[str] | None:
