@@ -427,6 +427,8 @@ class QueryRuns:
             return self._remove(turn, outside, params, remove)
         with self._asked(turn, params, outside) as asked:
             running = asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id))
+            if running is None and self._is_gone(query, asked):
+                return self._remove(turn, outside, params, remove)
         if running is False and (query.seen_running or waited_s >= DRAIN_S):
             return self._remove(turn, outside, params, remove)
         moved = cursor.but(query=query.but(seen_running=query.seen_running or bool(running)).to_json())
@@ -436,6 +438,11 @@ class QueryRuns:
             cursor=moved.but(looks=cursor.looks + 1).to_json(),
             waits_for="the remote query to stop running",
         )
+
+    def _is_gone(self, query: QueryCursor, asked: Asked) -> bool:
+        """Whether somebody else has removed it: then nobody says any more whether it runs."""
+        found = asked.unless_unknown("definition", lambda token: [asked.remote.find_query(token, query.query_key)])
+        return found == [None]
 
     def _remove(self, turn: Turn, outside: Outside, params: QueryParams, cursor: CleanCursor) -> Decision:
         """The definition at once, the data when nobody may read it any more."""

@@ -46,24 +46,13 @@ from infra.local.standins.server import Reply, Request, StandIn, run_by_hand
 
 CLIENT_ID, CLIENT_SECRET = "stand-in-client", "stand-in-secret"  # they open nothing
 TOKEN_LIVES_S = 1_079
-OWN = frozenset(
-    [
-        "early_completed",
-        "stays_queued",
-        "no_status",
-        "odd_status",
-        "error_message",
-        "not_running",
-        "still_running",
-        "odd_running",
-        "text_running",
-        "no_rowset",
-        "rate_limited",
-        "blocked",
-        "duplicate_key",
-        "token_expired",
-    ]
-)
+OWN: Mapping[str, set[str]] = {  # what each of them concerns; nothing: everything
+    **{key: {"status"} for key in ("early_completed", "stays_queued", "no_status", "odd_status", "error_message")},
+    **{key: {"isrunning"} for key in ("not_running", "still_running", "odd_running", "text_running")},
+    **{key: set[str]() for key in ("rate_limited", "blocked", "token_expired")},
+    "no_rowset": {"rowset"},
+    "duplicate_key": {"create DataExtension", "create QueryDefinition"},
+}
 E, P = "{http://schemas.xmlsoap.org/soap/envelope/}", "{http://exacttarget.com/wsdl/partnerAPI}"
 XSI_TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
 TOLD = re.compile(r"/\*(.*?)\*/", re.DOTALL)
@@ -80,7 +69,12 @@ class MceMisbehaviour(Misbehaviour):
             raise ValueError(f"there is no misbehaviour {self.fault}")
 
     def concerns(self, operation: str, facts: Mapping[str, Any]) -> bool:
-        return Misbehaviour.concerns(self, operation, facts) and self.like in str(facts.get("sql", ""))
+        own = OWN.get(self.fault)
+        return (
+            Misbehaviour.concerns(self, operation, facts)
+            and (not own or operation in own)
+            and self.like in str(facts.get("sql", ""))
+        )
 
 
 @dataclass(slots=True)
