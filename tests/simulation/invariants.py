@@ -292,7 +292,7 @@ class Invariants:
         if run.epoch > before.epoch:
             require(was_ended or before.epoch == 0, "only an ended run is tried again", before.status)
             require(run.cancel_requested_at is None, "a new epoch knows no cancel")
-        if run.outcome == "timed_out" and not was_ended:
+        if run.outcome == "timed_out" and not was_ended and run.deadline_at is not None:
             require(before.paused_at is None or run.cancel_requested_at, "the deadline spares paused runs")
             require(run.deadline_at <= self.world.clock(), "nothing times out early")
         if before.paused_at is not None and run.paused_at is None:

@@ -230,6 +230,7 @@ class MceStandIn(StandIn):
             found = shape.fullmatch(request.path)
             if found is not None and request.method == method:
                 return self._answer_rest(request, operation, found, answer)
+        self.calls["unknown path"] += 1
         return Reply.json({"message": "Not Found", "errorcode": 0}, 404)
 
     def _answer_rest(
