@@ -266,7 +266,7 @@ def judge(world: SubjectWorld, system: System) -> None:
 # Processes that are killed ask a stand-in in a process that nobody kills. It answers at once: its clock is the real one.
 
 SQL = "/* seconds=0; rows=3 */ select id, name from people"
-IN_THE_MATRIX = CONFIG.model_copy(update={"max_in_flight": 50})
+IN_THE_MATRIX = PollConfig(results_kept_s=120, late_watch_interval_s=60, late_watch_s=600, drain_s=900)
 READY = sa.text("select run_id, row_count from query_run q join run r on r.id = q.run_id where r.status = 'succeeded'")
 
 
