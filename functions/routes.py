@@ -6,6 +6,7 @@ from functions.catalogue import all_providers
 from shared.kernel.api import bulk, connections, gates, now, people, runs, stream
 from shared.kernel.vault import live_vault
 from shared.page_ingest import api as page_ingest
+from shared.query_run import api as query_run
 
 ROUTERS = (
     people.router,
@@ -16,4 +17,5 @@ ROUTERS = (
     gates.router,
     connections.routes(all_providers(), live_vault()),
     page_ingest.router,
+    query_run.router,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from shared.kernel.clock import Chance
@@ -27,6 +27,13 @@ class QueryMetric(StrEnum):
     READY = "QueryReady"  # by how many polls it took: a histogram
     VALIDATION_SKIPPED = "QueryValidationSkipped"
     LATE = "QueryAdoptedLate"
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """A meter that keeps its counts until it is told to write them: at the end of a step, because nobody else does."""
+
+    def flush(self) -> None: ...
 
 
 class Remote(Protocol):
@@ -66,3 +73,4 @@ class Ports:
     config: PollConfig = field(default_factory=PollConfig)
     meter: Meter = field(default_factory=NoMeter)
     chance: Chance = field(default_factory=Chance)
+    needs_connection: bool = False

@@ -58,7 +58,7 @@ from shared.query_run.model import (
     Rowset,
     customer_key,
 )
-from shared.query_run.ports import Ports, QueryMetric, Remote
+from shared.query_run.ports import Keeps, Ports, QueryMetric, Remote
 
 T = TypeVar("T")
 MAIN = "query"
@@ -76,25 +76,6 @@ MOST_REFUSALS = 3  # a token that was fetched a moment ago is refused again: it 
 class QueryPoint(StrEnum):
     ASKED = "query_run.asked"
     DELETED = "query_run.deleted"
-
-
-def start(tx: Tx, starting: Starting) -> NewRun:
-    try:
-        wanted = QueryParams.model_validate(dict(starting.params))
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
-        raise Refused("bad_params", problems) from None
-    if wanted.connection is not None:
-        connection = tx.find_connection(starting.tenant_id, UPSTREAM, wanted.connection)
-        if connection is None:
-            raise Refused("unknown_connection", "connection: no Marketing Cloud connection has this id or name.")
-        wanted = wanted.model_copy(update={"connection": str(connection)})
-    tx.apply(Effect(store.CREATE, {"run_id": starting.run_id, "tenant_id": starting.tenant_id}))
-    return NewRun(
-        params=wanted.model_dump(mode="json", exclude_none=True),
-        lanes=[NewLane(key=MAIN, cursor=QueryCursor().to_json())],
-        label=wanted.snippet_name or " ".join(wanted.sql_text.split())[:80],
-    )
 
 
 @dataclass(slots=True)
@@ -128,7 +109,34 @@ class QueryRuns:
         self.config = ports.config
         self._sweeping: dict[tuple[UUID, str], tuple[Callable[[], float], Token]] = {}
 
+    def start(self, tx: Tx, starting: Starting) -> NewRun:
+        try:
+            wanted = QueryParams.model_validate(dict(starting.params))
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
+            raise Refused("bad_params", problems) from None
+        if wanted.connection is None and self.ports.needs_connection:
+            raise Refused("bad_params", "connection: name the Marketing Cloud connection to use.")
+        if wanted.connection is not None:
+            connection = tx.find_connection(starting.tenant_id, UPSTREAM, wanted.connection)
+            if connection is None:
+                raise Refused("unknown_connection", "connection: no Marketing Cloud connection has this id or name.")
+            wanted = wanted.model_copy(update={"connection": str(connection)})
+        tx.apply(Effect(store.CREATE, {"run_id": starting.run_id, "tenant_id": starting.tenant_id}))
+        return NewRun(
+            params=wanted.model_dump(mode="json", exclude_none=True),
+            lanes=[NewLane(key=MAIN, cursor=QueryCursor().to_json())],
+            label=wanted.snippet_name or " ".join(wanted.sql_text.split())[:80],
+        )
+
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        try:
+            return self._take_step(turn, outside)
+        finally:
+            if isinstance(self.ports.meter, Keeps):
+                self.ports.meter.flush()
+
+    def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = QueryParams.model_validate(dict(turn.params))
         if turn.key != MAIN:
             return self._clean_step(turn, outside, params)
@@ -527,7 +535,7 @@ def query_run(ports: Ports, limits: Limits | None = None) -> Kind:
     return Kind(
         name=KIND,
         take_step=queries.take_step,
-        start=start,
+        start=queries.start,
         settle=decide.settle,
         on_end=queries.on_end,
         gates=queries.gates,

@@ -63,13 +63,16 @@ class QueryStore:
 
 # --- what the API asks
 
-_SHOWN = """id, status, outcome, snippet_name, mid, eid, connection, task_id, query_definition_id, poll_started_at, poll_count,
-    state, partial_available, warning, columns, columns_from, note, row_count, target_key, results_expire_at, results_expired,
-    error, created_at, completed_at"""
-GET = sa.text(f"select {_SHOWN}, sql_text, now() as now from shell_query_runs where id = :run_id")  # noqa: S608 - our own words
+# The view knows tenants; which runs of a tenant somebody may see, only the run's own row knows.
+GET = sa.text("""
+select v.* from shell_query_runs v
+where v.id = :run_id and v.tenant_id = :tenant_id
+  and exists (select from run r where r.id = :run_id and r.tenant_id = :tenant_id)
+""")
 # What ended runs have left in the remote system: known to us, because whoever makes something notes it first.
 LEFT_BEHIND = sa.text("""
-select c.run_id, c.epoch, c.key, c.kind, c.remote_id, c.intended_at, r.status, r.outcome, r.finished_at,
+select c.run_id, c.epoch, c.kind, c.remote_id, c.intended_at as made_at, r.status as run_status, r.outcome as run_outcome,
+       r.finished_at as run_finished_at,
        case when c.confirmed_at is null then 'its creation was never confirmed'
             when exists (select from lane l where l.run_id = c.run_id and l.status = 'active' and not l.holds_run)
                 then 'its clean-up is under way'
@@ -78,7 +81,7 @@ select c.run_id, c.epoch, c.key, c.kind, c.remote_id, c.intended_at, r.status, r
             else 'the sweep removes it' end as why
 from remote_call c
 join run r on r.id = c.run_id and r.kind = 'query_run'
-where c.leaves_asset and c.cleaned_at is null and r.finished_at is not null
+where c.tenant_id = :tenant_id and c.leaves_asset and c.cleaned_at is null and r.finished_at is not null
 order by c.intended_at, c.run_id, c.key
 limit :most
 """)

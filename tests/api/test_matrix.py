@@ -70,6 +70,18 @@ def partitioned(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
     )
 
 
+def queried(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
+    """Makes a run look like a remote query."""
+    door.sql(
+        """update run set kind = 'query_run', params = '{"sql_text": "select 1", "mid": "1"}' where id = :id""",
+        id=run_id,
+    )
+    door.sql(
+        "update lane set kind = 'query_run', key = 'query', cursor = '{}' where run_id = :id and key = 'l0'", id=run_id
+    )
+    door.sql("insert into query_run (run_id, tenant_id) values (:id, :t)", id=run_id, t=tenant.id)
+
+
 def an_account() -> dict[str, Any]:
     """Of a new name each time: a name is taken once."""
     settings, secret = {"username": "u"}, {"password": "p"}
@@ -111,6 +123,10 @@ CELLS: dict[str, Cells] = {
     "start_page_ingestion": Cells(roles=STARTERS, body={"source": "nivoda", "low": 0, "high": 9}, ok=201),
     "get_page_ingestion": Cells(roles=READERS, target="run", prepare=partitioned),
     "list_partitions": Cells(roles=READERS, target="run", prepare=partitioned, query={"heat": 5}),
+    "start_query_run": Cells(roles=STARTERS, body={"sql_text": "select a from b", "mid": "1"}, ok=201),
+    "get_query_run": Cells(roles=READERS, target="run", prepare=queried),
+    "list_query_rows": Cells(roles=READERS, target="run", prepare=queried, ok=409),
+    "list_left_assets": Cells(roles=READERS),
     "list_providers": Cells(roles=READERS),
     "list_connections": Cells(roles=READERS),
     "make_connection": Cells(roles=ADMINS, body=an_account, ok=201),

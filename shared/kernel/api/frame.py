@@ -125,6 +125,7 @@ REFUSALS = {
     403: "Not with this role, or not in this tenant",
     404: "There is no such thing, or not for you",
     409: "Its state does not allow this now",
+    410: "It was there, and has expired",
     413: "Too large",
     415: "A body must be JSON",
     422: "A field is not as it must be",
