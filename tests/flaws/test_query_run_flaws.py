@@ -303,8 +303,10 @@ def test_0h_a_canceled_query_is_cleaned_up_when_it_runs_no_more(queries: QueryRi
 @pytest.mark.parametrize("ending", ["ready", "failed", "timed_out"])
 def test_0h_every_ending_is_cleaned_up_even_if_its_first_clean_up_dies(queries: QueryRig, ending: str) -> None:
     queries.configure(results_kept_s=600, max_duration_ms=120_000, late_adoption=False)
-    plan = {"ready": {"seconds": 5}, "failed": {"seconds": 5, "error": "no"}, "timed_out": {"seconds": 200}}[ending]
-    run_id = queries.start(sql(rows=4, **plan))
+    plans: dict[str, dict[str, Any]] = {
+        "ready": {"seconds": 5}, "failed": {"seconds": 5, "error": "no"}, "timed_out": {"seconds": 200},
+    }  # fmt: skip
+    run_id = queries.start(sql(rows=4, **plans[ending]))
     with killed_at(QueryPoint.DELETED):
         queries.pass_time(900)
 

@@ -204,7 +204,8 @@ def test_a_result_that_is_read_twice_alike_is_ready_with_or_without_rows(count: 
 
 def test_a_result_that_changes_or_does_not_answer_is_not_ready() -> None:
     assert isinstance(read_often([None] * 5), QueryCursor)
-    for answers in ([None] * 6, [rowset(n, str(n)) for n in range(6)], [rowset(), None] * 3):
+    unreadable: list[list[Rowset | None]] = [[None] * 6, [rowset(n, str(n)) for n in range(6)], [rowset(), None] * 3]
+    for answers in unreadable:
         failed = read_often(answers)
         assert isinstance(failed, Failed)
         assert failed.problem.code == "not_readable"
