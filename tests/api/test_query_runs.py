@@ -157,3 +157,20 @@ def test_what_is_left_behind_is_listed_with_a_reason(door: Door, acme: TenantHou
     (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
     assert (asset["run_id"], asset["kind"], asset["why"]) == (str(run_id), "data_extension", "the sweep removes it")
     assert door.call(acme.other, "GET", "/query-run-assets").json()["assets"] == []
+
+
+@pytest.mark.parametrize("action", ["retry", "cancel"])
+def test_a_run_may_end_in_the_hands_of_the_api(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn, action: str
+) -> None:
+    """Its lane is done and its settlement is not: whoever acts on it settles it, with the rights of the API."""
+    ready(door, run_id, mce)
+    door.sql("update lane set status = 'done' where run_id = :id", id=run_id)
+    door.sql("insert into query_slot (tenant_id, slot, run_id) values (:t, 1, :id)", t=acme.id, id=run_id)
+    if action == "cancel":
+        door.sql("update run set status = 'running', outcome = null, finished_at = null where id = :id", id=run_id)
+
+    answer = door.call(acme.member, "POST", f"/runs/{run_id}/{action}", {})
+    assert answer.status == 200, answer.body
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}").json()["status"] == "ready"
+    assert door.sql("select * from query_slot where run_id = :id", id=run_id) == []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+from uuid import UUID
+
 from tests.support.queries import QueryRig, sql
+
+TENANTS, EACH = 10, 50
 
 
 def test_a_query_runs_becomes_ready_and_leaves_nothing(queries: QueryRig) -> None:
@@ -21,3 +27,43 @@ def test_a_query_runs_becomes_ready_and_leaves_nothing(queries: QueryRig) -> Non
     assert queries.standin.left() == []
     assert queries.standin.wrong == []
     assert len(queries.standin.activities) == 1
+
+
+def test_ten_tenants_with_fifty_queries_each_get_the_truth_from_a_system_that_lies(queries: QueryRig) -> None:
+    """Latency is the rig's clock; everything else goes wrong now and then."""
+    standin, chance = queries.standin, Random(5)
+    for fault, share in {
+        "early_completed": 0.5, "odd_running": 0.05, "not_running": 0.02, "text_running": 0.05, "server_error": 0.03,
+        "rate_limited": 0.002, "throttle": 0.002, "reset": 0.01, "truncated": 0.01, "no_status": 0.05, "token_expired": 0.002,
+        "odd_status": 0.2, "no_rowset": 0.1,
+    }.items():  # fmt: skip
+        standin.misbehave(fault, chance=share, retry_after="5", budget=None if share > 0.1 else 400)
+    wanted = {}
+    for tenant in range(TENANTS):
+        for number in range(EACH):
+            rows = chance.choice((0, 1, 9, 60))
+            text = sql(seconds=chance.choice((1, 20, 90, 400)), rows=rows, n=number)
+            wanted[queries.start(text, tenant=UUID(int=0xC0 + tenant))] = (text, rows)
+    for _ in range(400):
+        queries.pass_time(10)
+        if not queries.rows("select 1 from run where status in ('queued', 'running') limit 1"):
+            break
+
+    standin.behave()
+    outcomes = Counter(row["outcome"] for row in queries.rows("select outcome from run"))
+    assert outcomes == {"ready": TENANTS * EACH}, outcomes
+    for run_id, (text, rows) in wanted.items():
+        cursor = queries.cursor(run_id)
+        row = queries.rows("select row_count, target_key from query_run where run_id = :id", id=run_id)[0]
+        assert (row["row_count"], standin._visible(standin.targets[row["target_key"]])) == (rows, standin.truth(text))
+        assert standin.performs(cursor["query_key"]) == 1
+        asked = standin.questions(cursor["query_key"])
+        assert asked["status"] <= 120
+        assert cursor["rowset_ready_attempts"] <= 6
+        probes = cursor["row_probe_attempts"]
+        reads = standin.questions(row["target_key"])["rowset"]
+        assert reads <= probes + cursor["rowset_ready_attempts"] + 2 * standin.questions(cursor["query_key"])["perform"]
+        assert probes <= 1 + (queries.now + 15) / 15
+    assert standin.wrong == []
+    assert max(row["ms"] for row in queries.rows("select ms from step")) < 10_000
+    assert queries.rows("select * from query_slot") == []

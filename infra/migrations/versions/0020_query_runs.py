@@ -60,7 +60,7 @@ def upgrade() -> None:
     run = op.get_bind().exec_driver_sql
     run("set local role baton_owner")
     run(TABLES)
-    run(tenant_table("query_run", api="select, insert"))
-    run(tenant_table("query_slot", api="select"))
+    run(tenant_table("query_run", api="select, insert, update"))
+    run(tenant_table("query_slot", api="select, delete"))
     run(VIEW.replace("%", "%%"))
     run("reset role")
