@@ -137,17 +137,20 @@ def next_delay_s(cursor: QueryCursor, now: datetime, config: PollConfig, fractio
 
 
 def after_read(cursor: QueryCursor, found: Rowset | None, config: PollConfig) -> QueryCursor | Failed:
-    """Rows that were read once more as they were before are all there are, none included. `cursor.rows` is set then."""
-    attempts = cursor.rowset_ready_attempts + 1
-    cursor = cursor.but(rowset_ready_attempts=attempts)
-    if found is not None and found.mark == cursor.rowset_mark:
+    """Rows that were read once more as they were before are all there are, none included. `cursor.rows` is set then.
+
+    Rows that changed between two reads are being written: the query was taken for finished too early.
+    """
+    attempts, before = cursor.rowset_ready_attempts + 1, cursor.rowset_mark
+    cursor = cursor.but(rowset_ready_attempts=attempts, rowset_mark=None if found is None else found.mark)
+    if found is not None and found.mark == before:
         return cursor.but(rows=found.count)
     if attempts >= config.rowset_ready_max_attempts:
         why = "did not answer" if found is None else "kept changing"
         return Failed(
             Problem(NOT_READABLE, f"The query finished, but its result {why} in {attempts} attempts to read it.")
         )
-    return cursor.but(rowset_mark=None if found is None else found.mark)
+    return cursor if found is None or before is None else polling_again(cursor)
 
 
 def read_delay_s(cursor: QueryCursor, config: PollConfig) -> float:
@@ -156,7 +159,19 @@ def read_delay_s(cursor: QueryCursor, config: PollConfig) -> float:
 
 
 def verifying(cursor: QueryCursor) -> QueryCursor:
-    return cursor.but(phase=Phase.VERIFY, rowset_ready_attempts=0, rowset_mark=None)
+    return cursor.but(phase=Phase.VERIFY, rowset_mark=None)
+
+
+def polling_again(cursor: QueryCursor) -> QueryCursor:
+    """What was believed to be over is not. Reads that were made count: there are only so many for one run."""
+    return cursor.but(
+        phase=Phase.POLL, not_running_confirmations=0, not_running_at=None, rowset_mark=None, rows=None,
+    )  # fmt: skip
+
+
+def wants_last_word(cursor: QueryCursor, config: PollConfig) -> bool:
+    """Who was told only that it does not run asks once more before it is ready: that answer is known to be wrong at times."""
+    return cursor.not_running_confirmations >= config.not_running_confirmations
 
 
 # --- the end

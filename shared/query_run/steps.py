@@ -159,7 +159,7 @@ class QueryRuns:
                 case Phase.POLL:
                     return self._poll(turn, cursor, asked)
                 case Phase.VERIFY:
-                    return self._verify(cursor, asked)
+                    return self._verify(turn, cursor, asked)
                 case _:
                     raise Permanent(f"A query has no phase {cursor.phase!r}.", "unknown_phase")
 
@@ -293,7 +293,7 @@ class QueryRuns:
             self._count(QueryMetric.FAST_PATH)
             return self._ready(moved)
         if after.verify:
-            return self._read(decide.verifying(moved), asked)
+            return self._read(turn, decide.verifying(moved), asked)
         after_s = decide.next_delay_s(after.cursor, turn.now, self.config, self.ports.chance.fraction())
         return Continue(cursor=moved.to_json(), after_s=after_s)
 
@@ -336,20 +336,33 @@ class QueryRuns:
 
     # --- read
 
-    def _verify(self, cursor: QueryCursor, asked: Asked) -> Decision:
+    def _verify(self, turn: Turn, cursor: QueryCursor, asked: Asked) -> Decision:
         self._count(QueryMetric.READY_RETRY)
-        return self._read(cursor, asked)
+        return self._read(turn, cursor, asked)
 
-    def _read(self, cursor: QueryCursor, asked: Asked) -> Decision:
+    def _read(self, turn: Turn, cursor: QueryCursor, asked: Asked) -> Decision:
         found: Rowset | None = asked.unless_unknown(
             "rows", lambda token: asked.remote.rows(token, cursor.target_key, 1, READ_SIZE)
         )
         after = decide.after_read(cursor, found, self.config)
         if isinstance(after, Failed):
             return Fail(after.problem)
+        if after.rows is not None and self._runs_after_all(after, asked):
+            after = decide.polling_again(after.but(seen_running=True))
         if after.rows is not None:
             return self._ready(after)
-        return Continue(cursor=after.to_json(), after_s=decide.read_delay_s(after, self.config))
+        if after.phase == Phase.POLL:
+            after_s = decide.next_delay_s(after, turn.now, self.config, self.ports.chance.fraction())
+        else:
+            after_s = decide.read_delay_s(after, self.config)
+        return Continue(cursor=after.to_json(), after_s=after_s)
+
+    def _runs_after_all(self, cursor: QueryCursor, asked: Asked) -> bool:
+        object_id = cursor.query_definition_id
+        if object_id is None or not decide.wants_last_word(cursor, self.config):
+            return False
+        self._count(QueryMetric.REST_CHECK)
+        return bool(asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id)))
 
     def _ready(self, cursor: QueryCursor) -> Decision:
         polls = next(most for most in (2, 4, 8, 16, 32, 64, 10**9) if cursor.poll_count <= most)

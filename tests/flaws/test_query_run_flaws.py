@@ -719,3 +719,16 @@ def test_a_clean_up_that_finds_nothing_is_done(queries: QueryRig) -> None:
     queries.pass_time(120)
 
     assert queries.lane(run_id, "clean/1")["status"] == "done"
+
+
+def test_two_wrong_answers_that_it_does_not_run_do_not_make_a_run_ready(queries: QueryRig) -> None:
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=300, rows=0))
+    until(queries, run_id, Phase.POLL)
+    queries.pass_time(25)
+    queries.standin.misbehave("not_running", budget=2)
+
+    queries.pass_time(120)
+    assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["status"] == "running"
+    ends_well(queries, run_id, 0)

@@ -204,11 +204,27 @@ def test_a_result_that_is_read_twice_alike_is_ready_with_or_without_rows(count: 
 
 def test_a_result_that_changes_or_does_not_answer_is_not_ready() -> None:
     assert isinstance(read_often([None] * 5), QueryCursor)
-    unreadable: list[list[Rowset | None]] = [[None] * 6, [rowset(n, str(n)) for n in range(6)], [rowset(), None] * 3]
+    changing: list[Rowset | None] = [rowset(n, str(n)) for n in range(6)]
+    unreadable: list[list[Rowset | None]] = [[None] * 6, changing, [rowset(), None] * 3]
     for answers in unreadable:
         failed = read_often(answers)
         assert isinstance(failed, Failed)
         assert failed.problem.code == "not_readable"
+
+
+def test_a_result_that_changes_is_still_being_written() -> None:
+    state = decide.verifying(cursor(not_running_confirmations=2, not_running_at=at(50)))
+    for answer in (rowset(1, "a"), rowset(2, "b")):
+        after = decide.after_read(state, answer, CONFIG)
+        assert isinstance(after, QueryCursor)
+        state = after
+    assert (state.phase, state.not_running_confirmations, state.rowset_ready_attempts) == (Phase.POLL, 0, 2)
+    assert decide.verifying(state).rowset_ready_attempts == 2, "there are six reads for one run, not for one try"
+
+
+def test_who_was_told_only_that_it_does_not_run_asks_once_more() -> None:
+    assert decide.wants_last_word(cursor(not_running_confirmations=2), CONFIG)
+    assert not decide.wants_last_word(cursor(), CONFIG)
 
 
 def test_reads_are_ever_further_apart() -> None:
