@@ -139,10 +139,11 @@ def next_delay_s(cursor: QueryCursor, now: datetime, config: PollConfig, fractio
 def after_read(cursor: QueryCursor, found: Rowset | None, config: PollConfig) -> QueryCursor | Failed:
     """Rows that were read once more as they were before are all there are, none included. `cursor.rows` is set then.
 
-    Rows that changed between two reads are being written: the query was taken for finished too early.
+    A read that fails takes nothing back. Rows that changed between two reads are being written: the query was taken for
+    finished too early.
     """
     attempts, before = cursor.rowset_ready_attempts + 1, cursor.rowset_mark
-    cursor = cursor.but(rowset_ready_attempts=attempts, rowset_mark=None if found is None else found.mark)
+    cursor = cursor.but(rowset_ready_attempts=attempts, rowset_mark=before if found is None else found.mark)
     if found is not None and found.mark == before:
         return cursor.but(rows=found.count)
     if attempts >= config.rowset_ready_max_attempts:

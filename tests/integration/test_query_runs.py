@@ -35,7 +35,7 @@ def test_ten_tenants_with_fifty_queries_each_get_the_truth_from_a_system_that_li
     for fault, share in {
         "early_completed": 0.5, "odd_running": 0.05, "not_running": 0.02, "text_running": 0.05, "server_error": 0.03,
         "rate_limited": 0.002, "throttle": 0.002, "reset": 0.01, "truncated": 0.01, "no_status": 0.05, "token_expired": 0.002,
-        "odd_status": 0.2, "no_rowset": 0.1,
+        "odd_status": 0.2, "no_rowset": 0.05,
     }.items():  # fmt: skip
         standin.misbehave(fault, chance=share, retry_after="5", budget=None if share > 0.1 else 400)
     wanted = {}

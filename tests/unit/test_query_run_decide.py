@@ -197,7 +197,7 @@ def test_a_result_that_is_read_twice_alike_is_ready_with_or_without_rows(count: 
     once = read_often([rowset(count)])
     assert isinstance(once, QueryCursor)
     assert once.rows is None
-    twice = read_often([None, rowset(count), rowset(count)])
+    twice = read_often([None, rowset(count), None, rowset(count)])
     assert isinstance(twice, QueryCursor)
     assert twice.rows == count
 
@@ -205,7 +205,7 @@ def test_a_result_that_is_read_twice_alike_is_ready_with_or_without_rows(count: 
 def test_a_result_that_changes_or_does_not_answer_is_not_ready() -> None:
     assert isinstance(read_often([None] * 5), QueryCursor)
     changing: list[Rowset | None] = [rowset(n, str(n)) for n in range(6)]
-    unreadable: list[list[Rowset | None]] = [[None] * 6, changing, [rowset(), None] * 3]
+    unreadable: list[list[Rowset | None]] = [[None] * 6, changing, [rowset(), *[None] * 5]]
     for answers in unreadable:
         failed = read_often(answers)
         assert isinstance(failed, Failed)
