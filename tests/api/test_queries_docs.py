@@ -56,7 +56,8 @@ def test_from_credentials_to_rows(door: Door, acme: TenantHouse, monkeypatch: py
             method, _, target = line.partition(" ")
             path, _, query = target.replace("{run_id}", str(run_id)).partition("?")
             sent: Any = json.loads(body) if body.strip() else None
-            answer = door.call(acme.admin, method, path, sent, **dict(parse_qsl(query)))
+            asked: dict[str, Any] = dict(parse_qsl(query))
+            answer = door.call(acme.admin, method, path, sent, **asked)
             assert answer.status in (200, 201), (block, answer.body)
             answers.append(answer.json())
             if path == "/query-runs":

@@ -405,12 +405,9 @@ class MceStandIn(StandIn):
             if type_ == "DataExtension"
             else {each.key: each.id for each in self.definitions.values()}
         )
-        wanted = (
-            (lambda key: key.startswith(value.removesuffix("%"))) if operator == "like" else (lambda key: key == value)
-        )
         return _retrieved("".join(
             f"<Results><ObjectID>{object_id}</ObjectID><CustomerKey>{escape(key)}</CustomerKey></Results>"
-            for key, object_id in held.items() if wanted(key)
+            for key, object_id in held.items() if (key.startswith(value.removesuffix("%")) if operator == "like" else key == value)
         ))  # fmt: skip
 
     def _status(self, task_id: str, faults: Mapping[str, Any]) -> str:
