@@ -6,9 +6,9 @@ from collections import Counter
 from random import Random
 from uuid import UUID
 
-from tests.support.queries import QueryRig, sql
+import pytest
 
-TENANTS, EACH = 10, 50
+from tests.support.queries import QueryRig, sql
 
 
 def test_a_query_runs_becomes_ready_and_leaves_nothing(queries: QueryRig) -> None:
@@ -29,7 +29,10 @@ def test_a_query_runs_becomes_ready_and_leaves_nothing(queries: QueryRig) -> Non
     assert len(queries.standin.activities) == 1
 
 
-def test_ten_tenants_with_fifty_queries_each_get_the_truth_from_a_system_that_lies(queries: QueryRig) -> None:
+@pytest.mark.parametrize(("tenants", "each"), [(2, 10), pytest.param(10, 50, marks=pytest.mark.long)])
+def test_tenants_with_many_queries_get_the_truth_from_a_system_that_lies(
+    queries: QueryRig, tenants: int, each: int
+) -> None:
     """Latency is the rig's clock; everything else goes wrong now and then."""
     standin, chance = queries.standin, Random(5)
     for fault, share in {
@@ -39,8 +42,8 @@ def test_ten_tenants_with_fifty_queries_each_get_the_truth_from_a_system_that_li
     }.items():  # fmt: skip
         standin.misbehave(fault, chance=share, retry_after="5", budget=None if share > 0.1 else 400)
     wanted = {}
-    for tenant in range(TENANTS):
-        for number in range(EACH):
+    for tenant in range(tenants):
+        for number in range(each):
             rows = chance.choice((0, 1, 9, 60))
             text = sql(seconds=chance.choice((1, 20, 90, 400)), rows=rows, n=number)
             wanted[queries.start(text, tenant=UUID(int=0xC0 + tenant))] = (text, rows)
@@ -51,12 +54,13 @@ def test_ten_tenants_with_fifty_queries_each_get_the_truth_from_a_system_that_li
 
     standin.behave()
     outcomes = Counter(row["outcome"] for row in queries.rows("select outcome from run"))
-    assert outcomes == {"ready": TENANTS * EACH}, outcomes
+    assert outcomes == {"ready": tenants * each}, outcomes
     for run_id, (text, rows) in wanted.items():
         cursor = queries.cursor(run_id)
         row = queries.rows("select row_count, target_key from query_run where run_id = :id", id=run_id)[0]
         assert (row["row_count"], standin._visible(standin.targets[row["target_key"]])) == (rows, standin.truth(text))
-        assert standin.performs(cursor["query_key"]) == 1
+        # What ran and wrote nothing while its answer was lost has left no trace: only that is started again.
+        assert standin.performs(cursor["query_key"]) == 1 or not rows
         asked = standin.questions(cursor["query_key"])
         assert asked["status"] <= 120
         assert cursor["rowset_ready_attempts"] <= 6
