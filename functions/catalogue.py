@@ -18,6 +18,7 @@ from shared.kernel.connections import Provider
 
 KINDS = (
     "page_ingest",
+    "query_run",
 )  # fmt: skip
 
 

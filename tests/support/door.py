@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from uuid import UUID
@@ -31,6 +31,8 @@ from shared.kernel.step import take_turn
 from shared.kernel.store import PgStore
 from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
+from shared.query_run.build import build_ports as query_ports
+from shared.query_run.steps import query_run
 from tests.support.databases import as_user
 from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
@@ -40,6 +42,7 @@ from tests.support.tally import QuietWorld, tally_kind
 QUEUES = {
     "baton-tally.fifo": QueueSettings(fifo=True, visibility_s=360),
     "baton-page-ingest.fifo": QueueSettings(fifo=True, visibility_s=360),
+    "baton-query-run.fifo": QueueSettings(fifo=True, visibility_s=360),
     "baton-delay": QueueSettings(fifo=False, visibility_s=60),
 }
 
@@ -102,7 +105,8 @@ class Door:
         for subject in here:
             self.sql(subject.schema)
         tried = [subject.build(self._worker, None, superuser_url) for subject in here]
-        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})), *tried)
+        queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
+        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})), queries, *tried)
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
         self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay)

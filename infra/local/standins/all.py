@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from infra.local.standins.mce import MceStandIn
 from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
 from infra.local.standins.server import StandIn
 
@@ -39,5 +40,10 @@ STANDINS: Mapping[str, Place] = {
             "NivodaUsername": ("BATON_NIVODA_USERNAME", USERNAME),
             "NivodaPassword": ("BATON_NIVODA_PASSWORD", PASSWORD),
         },
+    ),
+    "mce": Place(
+        make=lambda seed, _: MceStandIn(seed),
+        address=("MceBaseUrl", "BATON_MCE_BASE_URL"),
+        account={},  # every tenant brings a connection of its own
     ),
 }

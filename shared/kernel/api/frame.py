@@ -127,6 +127,7 @@ REFUSALS = {
     403: "Your role or tenant does not allow this",
     404: "Not found, or not visible to you",
     409: "Its current state does not allow this",
+    410: "It has expired",
     413: "Too large",
     415: "A body must be JSON",
     422: "A field is invalid",

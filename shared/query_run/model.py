@@ -1,0 +1,261 @@
+"""The words of a remote query: what is asked for, what the remote system says, what a lane remembers. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from shared.kernel.model import Json, account_name, idempotency_key
+from shared.kernel.settings import Settings
+
+KIND = "query_run"
+UPSTREAM = "mce"
+KEY_PREFIX = "BTN_"  # 4 + 32 characters: the most that a CustomerKey may have
+LONGEST_SQL = 64_000
+LONGEST_TEXT = 4_000
+MOST_COLUMNS = 1_000
+
+Ms = Annotated[int, Field(ge=1, le=86_400_000)]
+
+
+class PollConfig(Settings):
+    """The constants of polling, under the names that its design gave them, each within bounds."""
+
+    initial_delay_ms: Annotated[int, Field(ge=100, le=60_000)] = 2_000
+    max_delay_ms: Annotated[int, Field(ge=100, le=600_000)] = 30_000
+    backoff_multiplier: Annotated[float, Field(ge=1, le=10)] = 2
+    jitter_range: Annotated[float, Field(ge=0, le=1)] = 0.4  # ±20 %
+    max_poll_count: Annotated[int, Field(ge=1, le=10_000)] = 120
+    max_duration_ms: Annotated[int, Field(ge=1_000, le=86_400_000)] = 29 * 60 * 1000
+    completed_date_trigger_min_runtime_ms: Ms = 5_000
+    stuck_threshold_ms: Ms = 3 * 60 * 1000
+    not_running_confirmations: Annotated[int, Field(ge=1, le=10)] = 2
+    not_running_confirmation_min_gap_ms: Ms = 15_000
+    not_running_min_runtime_ms: Ms = 20_000  # before this, "not running" counts only once it was seen running
+    rowset_ready_max_attempts: Annotated[int, Field(ge=2, le=50)] = 6
+    rowset_ready_initial_delay_ms: Ms = 1_500
+    rowset_ready_max_delay_ms: Ms = 8_000
+    row_probe_min_runtime_ms: Ms = 5_000
+    row_probe_min_interval_ms: Ms = 15_000
+    row_probe_page_size: Annotated[int, Field(ge=1, le=2_500)] = 1
+    fast_path: bool = False  # rows seen = ready, as in the first design: the result may be incomplete
+    late_adoption: bool = True
+    late_watch_interval_s: Annotated[int, Field(ge=60, le=86_400)] = 900
+    late_watch_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = 6 * 3_600
+    results_kept_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = 86_400
+    max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 50
+    drain_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = (
+        3_600  # how long a clean-up waits for a query to stop by itself
+    )
+
+
+class Column(BaseModel):
+    """A column of the result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    type: Literal["Text", "Number", "Decimal", "Date", "Boolean", "EmailAddress", "Phone", "Locale"] = "Text"
+    max_length: Annotated[int, Field(ge=1, le=LONGEST_TEXT)] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def it_can_be_sent(cls, name: str) -> str:
+        if not sendable(name):
+            raise ValueError("a column's name must not contain control characters")
+        return name
+
+
+class QueryParams(BaseModel):
+    """What a run is asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    sql_text: Annotated[str, Field(min_length=1, max_length=LONGEST_SQL)]
+    mid: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
+    eid: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")] | None = None
+    snippet_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    # The id or name of a connection of the tenant; its id from the start on. None: the deployment's own account.
+    connection: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    # What the result looks like. None: as the validation says, or else the names of the select list as text.
+    columns: Annotated[list[Column], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
+
+    @field_validator("sql_text")
+    @classmethod
+    def it_can_be_sent(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("the query is empty")
+        if not sendable(text):
+            raise ValueError("the query must not contain control characters other than tabs and line breaks")
+        return text
+
+    @field_validator("columns")
+    @classmethod
+    def no_column_twice(cls, columns: list[Column] | None) -> list[Column] | None:
+        names = [column.name.casefold() for column in columns or ()]
+        if len(set(names)) < len(names):
+            raise ValueError("two columns have the same name")
+        return columns
+
+    @property
+    def account(self) -> str:
+        """By which account, the key of its rate limit gate."""
+        return account_name(UPSTREAM, self.connection)
+
+    @property
+    def token_account(self) -> str:
+        """A token is good for one business unit."""
+        return f"{self.account}@{self.mid}"
+
+
+def sendable(text: str) -> bool:
+    """Whether XML 1.0 and jsonb both have every character of it."""
+    return not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", text)
+
+
+def customer_key(run_id: UUID, epoch: int, what: str) -> str:
+    """The same for every attempt of one run's epoch, and for nobody else."""
+    return KEY_PREFIX + idempotency_key(run_id, epoch, what)
+
+
+# What the remote system says. What could not be understood raises: it is unknown, never one of these.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """`columns`: None if the answer does not tell."""
+
+    valid: bool
+    message: str = ""
+    columns: Sequence[Column] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityStatus:
+    """What SOAP says of a task. `status` is trimmed and lower-cased, empty if it says none."""
+
+    status: str = ""
+    error_msg: str = ""
+    completed: bool = False  # CompletedDate is set: by itself it proves nothing
+
+    @classmethod
+    def read(cls, status: str | None, error_msg: str | None, completed_date: str | None) -> Self:
+        return cls(
+            status=(status or "").strip().lower(),
+            error_msg=(error_msg or "").strip(),
+            completed=bool((completed_date or "").strip()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rowset:
+    """One page of rows. `count` is how many rows there are in all."""
+
+    count: int
+    rows: Sequence[Mapping[str, str | None]]
+    mark: str  # equal for equal answers
+
+
+class Phase(StrEnum):
+    ADMIT = "admit"
+    TARGET = "target"
+    DEFINITION = "definition"
+    START = "start"
+    POLL = "poll"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryCursor:
+    """What the lane of a query remembers, all of it: messages carry nothing.
+
+    Times are the database's. `epoch` is the run's: a retried run starts anew, with assets of its own.
+    """
+
+    phase: str = Phase.ADMIT
+    epoch: int = 1
+    target_key: str = ""
+    target_id: str = ""
+    query_key: str = ""
+    query_definition_id: str | None = None
+    task_id: str | None = None
+    poll_started_at: datetime | None = None
+    poll_count: int = 0
+    refusals: int = 0  # polls in a row whose token was refused
+    rest_checks: int = 0
+    seen_running: bool = False
+    not_running_confirmations: int = 0
+    not_running_at: datetime | None = None
+    row_probe_attempts: int = 0
+    row_probe_at: datetime | None = None
+    partial_available: bool = False
+    last_status: str | None = None
+    signal_at: datetime | None = None  # when SOAP last said something new
+    stuck_fallbacks: int = 0
+    rowset_ready_attempts: int = 0
+    rowset_mark: str | None = None
+    rows: int | None = None
+    fast: bool = False
+    warning: str | None = None
+    adopted: bool = False
+
+    @classmethod
+    def read(cls, cursor: Json) -> Self:
+        times = {name: datetime.fromisoformat(text) for name in TIMES if (text := cursor.get(name)) is not None}
+        return cls(**{**cursor, **times})
+
+    def to_json(self) -> Json:
+        told = {name: value for name, value in asdict(self).items() if value is not None}
+        return {**told, **{name: told[name].isoformat() for name in TIMES if name in told}}
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    def runtime(self, now: datetime) -> timedelta:
+        return now - (self.poll_started_at or now)
+
+
+TIMES = ("poll_started_at", "not_running_at", "row_probe_at", "signal_at")
+
+
+class CleanPhase(StrEnum):
+    WATCH = "watch"  # it timed out, but may still finish
+    DRAIN = "drain"  # until it does not run any more
+    QUERY = "query"
+    RESULTS = "results"  # until they expire
+    TARGET = "target"
+    REST = "rest"  # calls that may still have been under way when the run ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanCursor:
+    """What the clean-up lane of one epoch remembers: whether results are kept, and until when it is patient.
+
+    `started`: the query may be running. `unsure`: a call may have been under way when the run ended.
+    """
+
+    phase: str
+    query: Json
+    keeps_results: bool = False
+    started: bool = False
+    unsure: bool = False
+    since: datetime | None = None
+    looks: int = 0
+
+    @classmethod
+    def read(cls, cursor: Json) -> Self:
+        since = cursor.get("since")
+        return cls(**{**cursor, "since": None if since is None else datetime.fromisoformat(since)})
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "since": None if self.since is None else self.since.isoformat()}
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)

@@ -1,0 +1,176 @@
+"""Guards what people see of remote queries: their status, their rows while they may be read, what was left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from infra.local.standins.mce import MceStandIn
+from shared.kernel.http import new_pool
+from shared.query_run import api
+from shared.query_run.adapters.mce import Mce
+from shared.query_run.model import Column
+from tests.support.door import Door, TenantHouse
+from tests.support.vaults import mocked_vault
+
+SQL = "/* seconds=0; rows=5 */ select id, name from people"
+
+
+@pytest.fixture(autouse=True)
+def vault() -> Iterator[Any]:
+    with mocked_vault() as vault:
+        yield vault
+
+
+@pytest.fixture
+def mce(monkeypatch: pytest.MonkeyPatch) -> Iterator[MceStandIn]:
+    api._tokens.clear()
+    with MceStandIn() as standin:
+        monkeypatch.setenv("BATON_MCE_BASE_URL", standin.start())
+        yield standin
+    assert not standin.surprises, standin.surprises
+
+
+def connection(mce: MceStandIn) -> dict[str, Any]:
+    settings = {"subdomain": "mc563885gzs27c5t9", "client_id": mce.client_id, "mid": "7281698"}
+    return {"provider": "mce", "name": "main", "settings": settings, "secret": {"client_secret": mce.client_secret}}
+
+
+@pytest.fixture
+def run_id(door: Door, acme: TenantHouse, mce: MceStandIn) -> UUID:
+    """A query of a member, started by the API with a connection of the tenant."""
+    door.sql("delete from connection where tenant_id = :t", t=acme.id)
+    assert door.call(acme.admin, "POST", "/connections", connection(mce)).status == 201
+    body = {"sql_text": SQL, "mid": "7281698", "connection": "main", "snippet_name": "people"}
+    answer = door.call(acme.member, "POST", "/query-runs", body)
+    assert answer.status == 201, answer.body
+    return UUID(answer.json()["id"])
+
+
+def ready(door: Door, run_id: UUID, mce: MceStandIn) -> str:
+    """As its last step leaves it, with its rows in the stand-in."""
+    pool, key = new_pool(), "BTN_" + run_id.hex
+    client = Mce(f"http://127.0.0.1:{mce._server.server_address[1]}", mce.client_id, mce.client_secret, "1", time_left_s=lambda: 30.0, pool=pool)  # type: ignore[union-attr]  # fmt: skip
+    token = client.authenticate()
+    target = client.create_target(token, key, [Column(name="id"), Column(name="name")])
+    client.start(token, client.create_query(token, "BTN_query" + run_id.hex[:20], SQL, key, target))
+    pool.clear()
+    mce.calls.clear()
+    door.sql("update run set status = 'succeeded', outcome = 'ready', finished_at = now() where id = :id", id=run_id)
+    door.sql(
+        """update query_run set target_key = :key, row_count = 5, results_expire_at = now() + interval '1 h',
+                                columns = '[{"name": "id", "type": "Text"}]' where run_id = :id""",
+        id=run_id, key=key,
+    )  # fmt: skip
+    return key
+
+
+def test_a_connection_to_marketing_cloud_is_checked(door: Door, acme: TenantHouse, mce: MceStandIn) -> None:
+    door.sql("delete from connection where tenant_id = :t", t=acme.id)
+    made = door.call(acme.admin, "POST", "/connections", connection(mce)).json()
+    checked = door.call(acme.admin, "POST", f"/connections/{made['id']}/check").json()
+    assert (checked["works"], mce.calls["token"]) == (True, 1)
+    mce.client_secret = "another"
+    assert door.call(acme.admin, "POST", f"/connections/{made['id']}/check").json()["works"] is False
+
+
+def test_a_run_is_shown_under_known_names(door: Door, acme: TenantHouse, run_id: UUID) -> None:
+    shown = door.call(acme.member, "GET", f"/query-runs/{run_id}").json()
+
+    assert (shown["status"], shown["doing"], shown["poll_count"]) == ("queued", "Waiting for a free slot", 0)
+    assert (shown["snippet_name"], shown["sql_text"], shown["mid"]) == ("people", SQL, "7281698")
+    assert door.call(acme.other, "GET", f"/query-runs/{run_id}").status == 404, "another member's"
+    stranger = door.new_tenant("Globex")
+    assert door.call(stranger.admin, "GET", f"/query-runs/{run_id}").status == 404
+    assert door.call(acme.member, "GET", f"/query-runs/{door.start(acme)}").status == 404, "another kind's"
+
+
+@pytest.mark.parametrize("state", [
+    ({"phase": "poll"}, "Running"), ({"phase": "poll", "partial_available": True}, "Running; rows are arriving"),
+    ({"phase": "poll", "not_running_confirmations": 1}, "Not running any more; confirming"),
+    ({"phase": "verify", "rowset_ready_attempts": 2}, "Reading the result (attempt 3)"),
+    ({"phase": "start"}, "Starting the query"), ({"phase": "definition"}, "Creating the query definition"),
+    ({"phase": "target"}, "Validating the query and creating its data extension"), (None, "Waiting for a free slot"),
+])  # fmt: skip
+def test_what_it_is_doing_is_said_in_words(state: Any) -> None:
+    cursor, words = state
+    assert api.doing({"status": "running", "state": cursor}) == words
+
+
+def test_rows_are_read_a_page_at_a_time_with_one_token(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").code == "not_ready"
+    ready(door, run_id, mce)
+
+    first, last = (
+        door.call(acme.member, "GET", f"/query-runs/{run_id}/rows", None, page=page, page_size=3).json()
+        for page in (1, 2)
+    )
+    assert [row["id"] for row in first["rows"]] == ["0", "1", "2"]
+    assert [row["id"] for row in last["rows"]] == ["3", "4"]
+    assert (first["count"], first["columns"]) == (5, [{"name": "id", "type": "Text"}])
+    assert mce.calls["token"] == 1
+    assert door.call(acme.other, "GET", f"/query-runs/{run_id}/rows").status == 404
+
+
+def test_rows_that_have_expired_are_gone(door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn) -> None:
+    ready(door, run_id, mce)
+    door.sql("update query_run set results_expire_at = now() - interval '1 s' where run_id = :id", id=run_id)
+
+    answer = door.call(acme.member, "GET", f"/query-runs/{run_id}/rows")
+    assert (answer.status, answer.code) == (410, "results_expired")
+    assert mce.calls["rowset"] == 0
+
+
+def test_an_upstream_that_fails_is_not_an_empty_result(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    ready(door, run_id, mce)
+    mce.misbehave("no_rowset")
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 503
+    mce.behave()
+    mce.misbehave("token_expired", budget=1)
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 503
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 200, "with a new token"
+
+
+def test_a_run_needs_a_connection_that_is_there(door: Door, acme: TenantHouse, mce: MceStandIn) -> None:
+    body = {"sql_text": SQL, "mid": "1", "connection": "nobody's"}
+    answer = door.call(acme.member, "POST", "/query-runs", body)
+    assert (answer.status, answer.code) == (422, "unknown_connection")
+    assert door.call(acme.member, "POST", "/query-runs", {"sql_text": " ", "mid": "1"}).status == 422
+
+
+def test_what_is_left_behind_is_listed_with_a_reason(door: Door, acme: TenantHouse, run_id: UUID) -> None:
+    door.sql(
+        """insert into remote_call (run_id, tenant_id, epoch, key, kind, leaves_asset, intended_at, confirmed_at, remote_id)
+           values (:id, :t, 1, 'target', 'data_extension', true, now(), now(), 'x')""",
+        id=run_id, t=acme.id,
+    )  # fmt: skip
+    assert door.call(acme.member, "GET", "/query-run-assets").json()["assets"] == [], "its run goes on"
+    door.sql("update run set status = 'failed', outcome = 'failed', finished_at = now() where id = :id", id=run_id)
+
+    (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
+    assert (asset["run_id"], asset["kind"], asset["why"]) == (str(run_id), "data_extension", "the sweep removes it")
+    assert door.call(acme.other, "GET", "/query-run-assets").json()["assets"] == []
+
+
+@pytest.mark.parametrize("action", ["retry", "cancel"])
+def test_a_run_may_end_in_the_hands_of_the_api(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn, action: str
+) -> None:
+    """Its lane is done and its settlement is not: whoever acts on it settles it, with the rights of the API."""
+    ready(door, run_id, mce)
+    door.sql("update lane set status = 'done' where run_id = :id", id=run_id)
+    door.sql("insert into query_slot (tenant_id, slot, run_id) values (:t, 1, :id)", t=acme.id, id=run_id)
+    if action == "cancel":
+        door.sql("update run set status = 'running', outcome = null, finished_at = null where id = :id", id=run_id)
+
+    answer = door.call(acme.member, "POST", f"/runs/{run_id}/{action}", {})
+    assert answer.status == 200, answer.body
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}").json()["status"] == "ready"
+    assert door.sql("select * from query_slot where run_id = :id", id=run_id) == []
