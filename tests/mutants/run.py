@@ -46,17 +46,13 @@ LONGEST_S = 600
 
 # What the memory store is a second writing of: a change here cannot be seen with it.
 ONLY_ON_POSTGRES = re.compile(r"shared/kernel/(sql|store|db|direct|flights)\.py|infra/migrations/")
-TESTS_OF = {
-    "shared/kernel/": (
-        "tests/integration/test_store.py", "tests/integration/test_relay.py", "tests/integration/test_pulse.py",
-        "tests/unit/test_decide.py", "tests/unit/test_retry.py", "tests/flaws/test_platform_flaws.py",
-    ),
-    "shared/page_ingest/": (
-        "tests/unit/test_page_ingest_decide.py", "tests/unit/test_nivoda_parsing.py",
-        "tests/integration/test_page_ingest.py", "tests/integration/test_page_ingest_runs.py",
-        "tests/integration/test_page_ingest_simulation.py", "tests/flaws/test_page_ingest_flaws.py",
-    ),
-}  # fmt: skip
+# The tests of the relay, as far as they are quick; those of a kind are found by its name.
+TESTS_OF_THE_KERNEL = [
+    "tests/unit/test_decide.py", "tests/unit/test_retry.py", "tests/integration/test_store.py",
+    "tests/integration/test_relay.py", "tests/integration/test_tick_fairness.py", "tests/integration/test_cancel_waits.py",
+    "tests/integration/test_retention.py", "tests/integration/test_room_for_kinds.py", "tests/integration/test_failover.py",
+    "tests/flaws/test_platform_flaws.py",
+]  # fmt: skip
 
 
 class Word(StrEnum):
@@ -114,16 +110,26 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
             _command(kind, arguments, SCHEDULES_OF_ONE_MODE if arguments else SCHEDULES),
         )
         return
-    kernel = not all(path.startswith("shared/page_ingest/") for path in mutant.touches)
+    kinds = {path.split("/")[1] for path in mutant.touches if re.match(r"shared/(?!kernel/)\w+/", path)}
+    kernel = not kinds or any(path.startswith("shared/kernel/") for path in mutant.touches)
     if kernel and not all(map(ONLY_ON_POSTGRES.match, mutant.touches)):
         yield "memory", _command("memory", [], SCHEDULES_OF_A_STRANGER)
     if kernel:
         yield "postgres", _command("postgres", [], SCHEDULES_OF_A_STRANGER)
         yield "races", _command("races", [], SCHEDULES_OF_A_STRANGER)
-    areas = {area for area in TESTS_OF for path in mutant.touches if path.startswith(area)} or set(TESTS_OF)
-    for area in sorted(areas):
-        tests = [path for path in TESTS_OF[area] if (ROOT / path).exists()]
-        yield f"tests of {area}", _command("tests", tests, SCHEDULES_OF_A_STRANGER)
+        tests = [path for path in TESTS_OF_THE_KERNEL if (ROOT / path).exists()]
+        yield "tests of the kernel", _command("tests", tests, SCHEDULES_OF_A_STRANGER)
+    for kind in sorted(filter(tests_of, kinds)):
+        yield f"tests of {kind}", _command("tests", tests_of(kind), SCHEDULES_OF_A_STRANGER)
+
+
+def tests_of(kind: str) -> list[str]:
+    """The tests that bear a kind's name, quick ones first."""
+    places = ("unit", "contract", "integration", "flaws", "races")
+    found = [
+        path for place in places for path in sorted((ROOT / "tests" / place).glob(f"test_*{kind.rstrip('s')}*.py"))
+    ]
+    return [str(path.relative_to(ROOT)) for path in found]
 
 
 def _command(kind: str, arguments: list[str], schedules: dict[str, int]) -> list[str]:
@@ -203,7 +209,7 @@ def _ask(command: list[str], folder: Path, database_url: str) -> tuple[Word, str
         named = [line for line in lines if line.startswith(sign)]
         if named:
             return word, named[0].removeprefix(sign)
-    return Word.DID_NOT_RUN, " | ".join(line for line in lines[-4:] if line.strip())
+    return Word.DID_NOT_RUN, " | ".join([f"exit {done.returncode}", *(line for line in lines[-4:] if line.strip())])
 
 
 def main() -> int:
