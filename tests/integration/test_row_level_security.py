@@ -34,7 +34,10 @@ from shared.kernel.store import PgStore
 from tests.support.house import ALICE, BOB, House
 
 # The same list as in the migrations: here the worker finds rows of all tenants, elsewhere only of its turn's.
-KERNEL_TABLES = ["gate", "hearing", "history", "lane", "pulse", "remote_call", "repair", "run", "signal", "step"]
+KERNEL_TABLES = [
+    "gate", "hearing", "history", "lane", "offer", "pull_line", "pull_tenant", "pulse", "remote_call", "repair", "run",
+    "signal", "step",
+]  # fmt: skip
 # The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
 PRUNED_TABLES = ["answered"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
