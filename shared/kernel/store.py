@@ -56,12 +56,12 @@ class PgStore:
     """Every method but `begin` is one statement, one round trip, one transaction."""
 
     def __init__(self, engine: sa.Engine, owner: str | None = None) -> None:
-        self.engine = engine
+        self._engine = engine
         self._whose = owner  # whose runs alone are there, for somebody who sees no others
 
     @contextmanager
     def begin(self, tenant_id: UUID | None) -> Iterator[PgTx]:
-        with direct.together(self.engine, tenant_id, self._whose) as line:
+        with direct.together(self._engine, tenant_id, self._whose) as line:
             yield PgTx(line)
 
     def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
@@ -79,7 +79,7 @@ class PgStore:
         return NoTurn.UNKNOWN if refused is None else _refusal(refused, baton)
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
-        with direct.alone(self.engine, turn.tenant_id) as line:
+        with direct.alone(self._engine, turn.tenant_id) as line:
             return _commit_turn(line, turn, change, ms)
 
     def release(self, baton: Baton, token: UUID) -> None:
@@ -101,7 +101,7 @@ class PgStore:
     def _mark(self, statement: sa.TextClause, dues: Sequence[Due]) -> None:
         """Batons of one tenant are marked as that tenant: an operator's role sees no other way."""
         tenants = {due.tenant_id for due in dues}
-        with direct.alone(self.engine, tenants.pop() if len(tenants) == 1 else None) as line:
+        with direct.alone(self._engine, tenants.pop() if len(tenants) == 1 else None) as line:
             line.run(statement, {"batons": _batons([due.baton for due in dues])})
 
     def pass_gates(self, turn: Turn, keys: Sequence[str], probe_s: float) -> GatePass:
@@ -132,7 +132,7 @@ class PgStore:
         """None: the turn is not held any more, and nothing was written."""
         mine = held(turn)
         check_names(mine, effect)
-        with direct.alone(self.engine, turn.tenant_id) as line:
+        with direct.alone(self._engine, turn.tenant_id) as line:
             rows = line.all(sql.write_now(effect.statement), {**mine, **effect.params})
         if not rows:
             return None
@@ -228,7 +228,7 @@ class PgStore:
 
     def beat(self, name: str) -> float | None:
         """Note that a scheduled function came to its end; the seconds since it last did."""
-        with direct.alone(self.engine) as line:
+        with direct.alone(self._engine) as line:
             last: float | None = line.scalars(sql.BEAT, {"name": name})[0]
         return last
 
@@ -256,7 +256,7 @@ class PgStore:
 
     def _ask(self, question: Callable[[direct.Line], T]) -> T:
         def ask() -> T:
-            with direct.alone(self.engine) as line:
+            with direct.alone(self._engine) as line:
                 return question(line)
 
         return db.again_if_disconnected(ask)

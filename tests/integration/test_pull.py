@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -53,13 +54,13 @@ def test_a_turn_is_taken_done_and_its_run_ended_in_one_flight(depot: Depot) -> N
     turn = depot.take_one()
     assert (turn.run_id, turn.pulled, turn.claims, turn.key) == (run_id, True, 1, "carry")
     assert depot.offer(run_id).worker == "a worker"
-    connection = depot.store.engine.raw_connection()
+    connection = depot.store._engine.raw_connection()
     before = connection.dbapi_connection.flights  # type: ignore[union-attr]
     connection.close()
 
     assert depot.do(turn) is StepOutcome.DONE
 
-    connection = depot.store.engine.raw_connection()
+    connection = depot.store._engine.raw_connection()
     assert connection.dbapi_connection.flights - before == 1  # type: ignore[union-attr]
     connection.close()
     ended = depot.run(run_id)
@@ -286,7 +287,7 @@ def test_tenants_take_turns_whatever_they_have_waiting(depot: Depot) -> None:
     for tenant in (ALICE, BOB, CAROL):
         places = [n for n, each in enumerate(taken) if each == tenant]
         assert len(places) == 4
-        assert max(b - a for a, b in zip(places, places[1:], strict=False)) == 3
+        assert max(b - a for a, b in pairwise(places)) == 3
 
 
 def test_a_batch_is_shared_between_the_tenants_and_the_next_one_goes_on_after_it(depot: Depot) -> None:

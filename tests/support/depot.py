@@ -48,13 +48,16 @@ class Depot(House):
     def _furnish(self) -> None:
         super()._furnish()
         self.carries: Callable[[Turn], Any] = lambda _: None
-        self.parcel = parcel_kind(lambda turn: self.carries(turn))
+        self.parcel = parcel_kind(self._carry)
         self.kinds = Catalogue(self.kind, self.parcel)
         self.ports = self.ports_of(self.store)
 
+    def _carry(self, turn: Turn) -> None:
+        self.carries(turn)
+
     def ports_of(self, store: Store) -> Ports:
         assert isinstance(store, PgStore)
-        return Ports(store=store, queue=self.queue, relay=self.relay, offers=PgOffers(store.engine))
+        return Ports(store=store, queue=self.queue, relay=self.relay, offers=PgOffers(store._engine))
 
     def empty(self) -> None:
         super().empty()
