@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = (
         given[2:] if given[:1] == ["--home"] else given[1:] if given[:1] and given[0].startswith("--home=") else given
     )
-    if words and words[0] in client.COMMANDS:
+    if words and words[0] in client.words():
         return client.main(given)
     from infra.local.cli import main as local  # noqa: PLC0415 - as above
 

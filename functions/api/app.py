@@ -15,6 +15,7 @@ from shared.kernel.live import live_engine, live_ports
 from shared.kernel.store import PgStore
 
 engine = live_engine()
-front = Front(engine, live_ports(engine=engine), all_kinds(engine))
-console = Console(Path(__file__).with_name("console"), live_login(os.environ))
+kinds = all_kinds(engine)
+front = Front(engine, live_ports(engine=engine), kinds)
+console = Console(Path(__file__).with_name("console"), live_login(os.environ), tuple(kinds))
 handler = api_handler(front, PgStore(engine).health, newest_revision(), ROUTERS, console)

@@ -84,7 +84,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> 
         sent["host"] = parts.netloc
         url = url.replace(f"//{parts.netloc}", f"//127.0.0.1:{parts.port or 80}", 1)
     elif parts.scheme != "https" and host not in {"localhost", "127.0.0.1", "::1"}:
-        raise Refusal(f"{parts.scheme}://{parts.netloc} is not encrypted: a token is only sent over https://")
+        raise Refusal(f"{parts.scheme}://{parts.netloc} is not encrypted. A token is only sent over https://")
     try:
         answer = POOL.request(
             method,
@@ -95,7 +95,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> 
             redirect=False,
         )
     except urllib3.exceptions.HTTPError as error:
-        raise Refusal(f"{parts.scheme}://{parts.netloc} does not answer: {type(error).__name__}") from None
+        raise Refusal(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__})") from None
     return answer.status, answer.data
 
 
@@ -108,6 +108,6 @@ def _read(status: int, answer: bytes) -> Any:
         return said
     problem = said if isinstance(said, dict) else {}
     if status == 401:
-        raise Refusal("you are not logged in, or no longer: `baton login`", problem)
+        raise Refusal("you are not logged in, or your login expired. Run `baton login`", problem)
     detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"
     raise Refusal(str(detail), {"status": status, **problem})

@@ -1,4 +1,4 @@
-"""Who asks, and where: a token of the environment, or a login that is kept in a file that only its owner may read."""
+"""Who asks, and where: a token from the environment, or a login kept in a file that only its owner may read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def user_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A deployment: its API, and the user pool that lets people in."""
+    """A deployment: its API, and the user pool where people sign in."""
 
     url: str
     pool_url: str
@@ -66,7 +66,7 @@ class Login:
 
     def token(self) -> str:
         if not self._kept and not self._begin():
-            raise Refusal("you are not logged in: `baton login`")
+            raise Refusal("you are not logged in. Run `baton login`")
         return str(self._kept["access_token"])
 
     def renew(self) -> bool:
@@ -96,7 +96,9 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
     if url is None and place is None:
         url = read(user_home() / KEPT).get("url")
         if url is None:
-            raise Refusal("nothing is up, and nobody is logged in: `baton up`, or `baton login --url URL`")
+            raise Refusal(
+                "no local cloud is running and you are not logged in. Run `baton up`, or `baton login --url URL`"
+            )
     where = (url or (place.url if place else "")).rstrip("/")
     if token:
         return Client(where, Fixed(token), tenant)
@@ -104,7 +106,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
         return Client(where, Login(home / KEPT, place, lambda: _first_login(home)), tenant)
     kept = read(user_home() / KEPT)
     if kept.get("url") != where:
-        raise Refusal(f"you are not logged in at {where}: `baton login --url {where}`")
+        raise Refusal(f"you are not logged in to {where}. Run `baton login --url {where}`")
     return Client(where, Login(user_home() / KEPT, None), tenant)
 
 
@@ -129,10 +131,10 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
     status, answer = ask("POST", place.pool_url + "/", headers, body)
     said: dict[str, Any] = json.loads(answer or b"{}")
     if status != 200:
-        raise Refusal(f"the user pool says: {said.get('message') or said.get('Message') or status}")
+        raise Refusal(f"login failed: {said.get('message') or said.get('Message') or status}")
     if "AuthenticationResult" not in said:
         raise Refusal(
-            f"the user pool asks for {said.get('ChallengeName')}: set a new password (and MFA) there first, then log in"
+            f"the user pool asks for {said.get('ChallengeName')}. Set a new password (and MFA) there, then log in again"
         )
     return dict(said["AuthenticationResult"])
 
@@ -145,7 +147,7 @@ def read(file: Path) -> dict[str, str]:
 
 
 def keep(file: Path, session: Mapping[str, str]) -> None:
-    """Born with 0600: at no moment may anybody else read it."""
+    """Created with mode 0600: at no moment can anyone else read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
@@ -164,4 +166,4 @@ def _first_login(home: Path) -> None:
         check=False,
     )
     if told.returncode:
-        raise Refusal(f"the local cloud gave no login: {told.stderr.strip().splitlines()[-1:]}")
+        raise Refusal(f"the local cloud couldn't create a login: {told.stderr.strip().splitlines()[-1:]}")

@@ -1,10 +1,11 @@
-"""What the API answers, as people read it: tables, and bars while a run goes on."""
+"""What the API answers, for people to read: tables, and bars while a run goes on."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
@@ -13,14 +14,18 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from infra.client import discover
 from infra.client.http import Client
 
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 2.0
 ENDED = frozenset({"succeeded", "failed", "canceled"})
-COLOURS = {"succeeded": "green", "failed": "red", "canceled": "yellow", "paused": "yellow"}
+COLOURS = {"succeeded": "green", "failed": "red", "retrying": "yellow", "stalled": "yellow", "throttled": "yellow",
+           "canceled": "yellow", "paused": "yellow"}  # fmt: skip
 
-NEVER_FOLDED = frozenset({"id", "kind", "status", "outcome", "at", "created_at", "key", "provider", "name", "action"})
+NEVER_FOLDED = frozenset(
+    {"id", "kind", "status", "state", "outcome", "at", "created_at", "key", "provider", "name", "action"}
+)
 
 console = Console(highlight=False, soft_wrap=True)
 if not console.is_terminal:
@@ -53,7 +58,7 @@ def facts(row: Mapping[str, Any]) -> None:
 def cell(value: Any, column: str = "") -> str:
     if value is None:
         return ""
-    if column == "status":
+    if column in {"status", "state"}:
         colour = COLOURS.get(str(value))
         return f"[{colour}]{value}[/]" if colour else str(value)
     if column.endswith(("_at", "at", "until", "eta", "since", "_due")) and isinstance(value, str):
@@ -73,38 +78,50 @@ def _at(row: Mapping[str, Any], column: str) -> Any:
 
 
 def now(told: Mapping[str, Any]) -> None:
-    """What needs somebody first; a part with nothing in it is not there."""
+    """What needs attention first; a part with nothing in it is left out."""
     opened = told["open"]
     more = "at least " if opened["more"] else ""
     count = opened["queued"] + opened["running"] + opened["paused"]
     states = ", ".join(f"{opened[name]} {name}" for name in ("running", "queued", "paused") if opened[name])
     console.print(
-        f"{more}{count} open{states and f' ({states})'}, {told['moving']} move; {_ago('tick', told['tick_age_s'])}"
+        f"{more}{count} open{states and f' ({states})'}, {told['moving']} made progress in the last 5 minutes; "
+        f"{_ago('scheduler', told['tick_age_s'])}"
     )
-    trouble = {"is late": told["late"]["count"], "fails": told["failing"]["count"], "waits": len(told["waiting"])}
+    trouble = {"overdue": told["late"]["count"], "failed": told["failing"]["count"], "waiting": len(told["waiting"])}
     if calm := [f"nothing {name}" for name, count in trouble.items() if not count]:
         console.print(", ".join(calm))
     steps, failed, rows = (sum(each[name] for each in told["throughput"]) for name in ("steps", "failed", "rows"))
     console.print(
         f"last hour: {steps:,} steps, {failed:,} failed, {rows:,} rows  {_line([m['steps'] for m in told['throughput']])}"
     )
-    _part("late", told["late"]["runs"], "id", "kind", "label", "status", "since", "sentence")
-    _part("failing", told["failing"]["groups"], "count", "kind", "code", "message", "last_at", "run_id")
+    _part("overdue", told["late"]["runs"], "id", "kind", "label", "status", "since", "sentence")
+    _part(
+        "failed in the last 24 hours",
+        told["failing"]["groups"],
+        "count",
+        "kind",
+        "code",
+        "message",
+        "last_at",
+        "run_id",
+    )
     _part("waiting", told["waiting"], "runs", "sentence", "until", "held_by", "action", "run_id")
-    _part("gates", told["gates"], "key", "state", "until", "reason", "is_shared")
+    _part("rate limits", told["gates"], "key", "state", "until", "reason", "is_shared")
     _part("repairs", told["repairs"], "at", "why", "kind", "lane_key", "run_id")
 
 
 def system(told: Mapping[str, Any]) -> None:
-    console.print(f"schema {told['schema']}; {_ago('tick', told['tick_age_s'])}, {_ago('sweep', told['sweep_age_s'])}")
+    console.print(
+        f"schema {told['schema']}; {_ago('scheduler', told['tick_age_s'])}, {_ago('cleanup', told['sweep_age_s'])}"
+    )
     dead, repairs = told["dead_letters"], told["repairs"]
-    mended = ", ".join(f"{by['why']} {by['count']}" for by in repairs["by"])
+    repaired = ", ".join(f"{by['why']} {by['count']}" for by in repairs["by"])
     facts(
         {
-            "unsent": str(told["unsent"]),
-            "oldest due": cell(told["oldest_due"], "until") or "nothing is overdue",
-            "dead letters": f"{dead['count']} in a day",
-            "repairs": f"{repairs['count']} in a day{mended and f' ({mended})'}",
+            "unsent messages": str(told["unsent"]),
+            "oldest overdue step": cell(told["oldest_due"], "until") or "none",
+            "dead letters": f"{dead['count']} in 24 hours",
+            "repairs": f"{repairs['count']} in 24 hours{repaired and f' ({repaired})'}",
         }
     )
     _part("dead letters", dead["latest"], "at", "kind", "lane_key", "run_id")
@@ -123,7 +140,7 @@ def _part(title: str, rows: Sequence[Mapping[str, Any]], *columns: str) -> None:
 
 
 def _ago(what: str, seconds: float | None) -> str:
-    return f"no {what} yet" if seconds is None else f"{what} {seconds:,.0f} s ago"
+    return f"{what} not run yet" if seconds is None else f"{what} ran {seconds:,.0f} s ago"
 
 
 def _line(values: Sequence[int]) -> str:
@@ -138,39 +155,49 @@ def pause() -> None:
     time.sleep(LOOK_EVERY_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One part of a run: `total` None: nobody knows yet."""
+
+    name: str
+    done: int
+    total: int | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """What a kind shows of a run: a bar for each part, and one line about all of them."""
+
+    parts: Sequence[Bar] = field(default_factory=tuple)
+    line: str = ""
+
+
 def watch(client: Client, run_id: str) -> Any:
     """Show a run until it has ended; what it is then."""
-    view = Bars() if console.is_terminal else Lines()
+    view = LiveBars() if console.is_terminal else Lines()
     with view:
         while True:
             run = client.get(f"/runs/{run_id}")
-            parts = (
-                list(client.pages(f"/page-ingestions/{run_id}/partitions", "partitions", 200))
-                if _has_parts(run)
-                else []
-            )
-            view.show(run, parts)
+            kind = discover.found().get(run["kind"])
+            view.show(run, kind.progress(client, run) if hasattr(kind, "progress") else Bars())
             if run["status"] in ENDED:
                 return run
             pause()
 
 
-def _has_parts(run: Mapping[str, Any]) -> bool:
-    return bool(run["kind"] == "page_ingest")
-
-
 def summary(run: Mapping[str, Any]) -> str:
     began, ended = (datetime.fromisoformat(run[name]) for name in ("created_at", "finished_at"))
     progress = run["progress"]
-    more = " at least" if progress["more_lanes"] else ""
-    said = f"{progress['steps']:,} steps in {progress['lanes']:,}{more} lanes"
+    more = "more than " if progress["more_lanes"] else ""
+    said = f"{progress['steps']:,} steps in {more}{progress['lanes']:,} lanes"
     outcome = f" ({run['outcome']})" if run["outcome"] else ""
-    why = f"\nwhy: {run['error'].get('message')}" if run["error"] else ""
+    why = f"\ncause: {run['error'].get('message')}" if run["error"] else ""
     return f"{run['status']}{outcome} after {(ended - began).total_seconds():.1f} s: {said}{why}"
 
 
-class Bars(AbstractContextManager["Bars"]):
-    """One bar for the run's lanes, and one for each partition if it has any."""
+class LiveBars(AbstractContextManager["LiveBars"]):
+    """One bar for the run's lanes, and one for each part that its kind tells of."""
 
     def __init__(self) -> None:
         self._bars = Progress(
@@ -179,14 +206,12 @@ class Bars(AbstractContextManager["Bars"]):
         )  # fmt: skip
         self._tasks: dict[str, TaskID] = {}
 
-    def show(self, run: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
+    def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
-        why = run["why"]["sentence"] if run["why"] else run["status"]
+        why = run["why"]["sentence"] if run["why"] else run["state"]
         self._bar("lanes", progress["lanes_ended"], progress["lanes"], why)
-        for part in parts:
-            total = part["counted"]
-            done = total if part["status"] == "done" else min(part["offset"], total or 0)
-            self._bar(f"${part['low']:,} to ${part['high']:,}{crawl(part)}", done or 0, total, part["status"])
+        for part in bars.parts:
+            self._bar(part.name, part.done, part.total, part.state)
 
     def _bar(self, name: str, done: int, total: int | None, state: str) -> None:
         if name not in self._tasks:
@@ -211,16 +236,12 @@ class Lines(AbstractContextManager["Lines"]):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def show(self, run: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
+    def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
-        said = f"{run['status']}: {progress['lanes_ended']}/{progress['lanes']} lanes, {progress['steps']} steps"
-        said += f", {sum(part['offset'] for part in parts):,} rows walked" if parts else ""
+        said = f"{run['state']}: {progress['lanes_ended']}/{progress['lanes']} lanes, {progress['steps']} steps"
+        said += f", {bars.line}" if bars.line else ""
         said += f"; {run['why']['sentence']}" if run["why"] and run["status"] not in ENDED else ""
         if said == self._last or (time.monotonic() < self._next and run["status"] not in ENDED):
             return
         self._next, self._last = time.monotonic() + LINE_EVERY_S, said
         console.print(escape(said))
-
-
-def crawl(part: Mapping[str, Any]) -> str:
-    return "" if part["crawl"] == 1 else f" (crawl {part['crawl']})"

@@ -27,6 +27,7 @@ from infra.local.cloud import HOME, STONES, Address, Cloud, without_password
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
 from infra.local.ministack import MiniStackError, credentials
+from infra.local.private import ROLES
 from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
 from shared.kernel.aws import DEFAULT_REGION
@@ -42,12 +43,15 @@ console = Console(highlight=False, soft_wrap=True)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.run.__module__ == client.__name__:
+    if options.run.__module__.startswith("infra.client."):
         return client.run(options)
     try:
         return int(options.run(options) or 0)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        _nobody_reads()
+        return 0
     except KNOWN_ERRORS as error:
         return _complain(str(error))
     except (ClientError, BotoCoreError) as error:
@@ -66,6 +70,7 @@ def _complain(text: str) -> int:
 
 
 def up(options: argparse.Namespace) -> None:
+    _check_upstreams(options)
     if options.foreground:
         supervise.supervise(options.home, _say, lambda: _start(options), ephemeral=options.ephemeral)
         return
@@ -79,6 +84,9 @@ def up(options: argparse.Namespace) -> None:
     if address is None:
         address = supervise.spawn(options.home, _passed_on(options), show)
     else:
+        moved = [name for name, url in options.upstream.items() if address.upstreams.get(name) != url]
+        if moved:
+            raise CloudError(f"The cloud is up with another {moved[0]}. Run `baton down`, then `baton up` again.")
         deployed = address.deploy()
         took = f"deployed what changed in {deployed.seconds:.1f} s" if deployed.changed else "nothing has changed"
         show(f"already up; {took}")
@@ -86,12 +94,35 @@ def up(options: argparse.Namespace) -> None:
 
 
 def _start(options: argparse.Namespace) -> Cloud:
-    return Cloud.start(options.home, _say, port=options.port, stones=options.stones, seed=options.seed)
+    return Cloud.start(
+        options.home, _say, port=options.port, stones=options.stones, seed=options.seed, upstreams=options.upstream
+    )
+
+
+def _check_upstreams(options: argparse.Namespace) -> None:
+    """What was asked for by --upstream makes sense; what the environment seems to ask for is not ignored in silence."""
+    from infra.local.standins.all import STANDINS  # noqa: PLC0415 - the other commands need not wait for it
+    from shared.kernel.http import safe_base_url  # noqa: PLC0415 - as above
+
+    options.upstream = dict(options.upstream)
+    for name, url in options.upstream.items():
+        if name not in STANDINS:
+            raise CloudError(f"Unknown upstream {name!r}. Available: {', '.join(STANDINS)}.")
+        try:
+            safe_base_url(url)
+        except ValueError as error:
+            raise CloudError(f"--upstream {name}: {error}.") from None
+    for name, place in STANDINS.items():
+        variable = place.address[1]
+        if os.environ.get(variable) and name not in options.upstream:
+            told = f"warning: {variable} is set, but the local cloud uses its own stand-in for {name}."
+            print(f"baton: {told} To use yours: baton up --upstream {name}=${variable}", file=sys.stderr)
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
     given = [f"--stones={options.stones}", f"--seed={options.seed}"]
     given += [f"--port={options.port}"] if options.port else []
+    given += [f"--upstream={name}={url}" for name, url in options.upstream.items()]
     return [*given, "--ephemeral"] if options.ephemeral else given
 
 
@@ -153,7 +184,7 @@ def purge(address: Address) -> None:
 def _describe(address: Address, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps({"endpoint": address.endpoint, "database_url": address.database_url,
-                          "nivoda_url": address.nivoda_url, "outputs": address.outputs}))  # fmt: skip
+                          "upstreams": address.upstreams, "outputs": address.outputs}))  # fmt: skip
         return
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -161,7 +192,8 @@ def _describe(address: Address, options: argparse.Namespace) -> None:
     command = "baton" if options.home == HOME else f"baton --home {options.home}"
     table.add_row("AWS", f'{address.endpoint}    eval "$({command} env)" points aws, sam and psql at it')
     table.add_row("database", without_password(address.database_url))
-    table.add_row("upstream", address.nivoda_url)
+    for name, url in address.upstreams.items():
+        table.add_row(name, url)
     for name, value in sorted(address.outputs.items()):
         table.add_row(name, escape(value))
     table.add_row("functions", ", ".join(functions_of(address)))
@@ -176,7 +208,8 @@ def env(options: argparse.Namespace) -> None:
     told = {
         "AWS_ENDPOINT_URL": address.endpoint, "AWS_DEFAULT_REGION": DEFAULT_REGION, **credentials(address.access_key),
         "PGHOST": where.host, "PGPORT": where.port, "PGDATABASE": where.database, "PGUSER": where.username,
-        "PGPASSWORD": where.password,
+        "PGPASSWORD": where.password, "BATON_OWNER_URL": address.database_url,
+        **{f"{name.upper()}_URL": address.url_as(name) for name in ROLES},
     }  # fmt: skip
     for name, value in told.items():
         print(f"export {name}={shlex.quote(str(value))}")
@@ -278,7 +311,15 @@ def _up(options: argparse.Namespace) -> Address:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _nobody_reads()
+
+
+def _nobody_reads() -> None:
+    """Whoever read what we say has left (`baton up | head -1`): that is no reason to stop."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -299,6 +340,10 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--foreground", action="store_true", help="stay; Ctrl-C ends everything")
     made.add_argument("--ephemeral", action="store_true", help="forget the database at the end")
     made.add_argument("--port", type=int, help="the port of AWS (default: a free one)")
+    made.add_argument(
+        "--upstream", type=_named_url, action="append", default=[], metavar="NAME=URL",
+        help="use this server instead of the stand-in of that name; its account is read from the environment",
+    )  # fmt: skip
     _add_catalogue(made, STONES)
     command("down", down, "end everything; the database's files stay")
     command("status", status, "what is up, and what lies in the queues", answers_json=True)
@@ -325,6 +370,13 @@ def _parser() -> argparse.ArgumentParser:
     made = command("demo", run_demo, "a catalogue through the local cloud while a function is killed; then all is gone")
     _add_catalogue(made, 10_000)
     return parser
+
+
+def _named_url(text: str) -> tuple[str, str]:
+    name, is_there, url = text.partition("=")
+    if not is_there or not url:
+        raise argparse.ArgumentTypeError(f"expected NAME=URL, not {text!r}")
+    return name, url
 
 
 def _folder(text: str) -> Path:

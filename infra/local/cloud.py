@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import socket
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
@@ -26,6 +29,7 @@ from shared.kernel.clock import stopwatch
 
 if TYPE_CHECKING:
     from infra.local.standins.nivoda import NivodaStandIn
+    from infra.local.standins.server import StandIn
 
 HOME = ROOT / ".local" / "cloud"
 DATABASE = "baton"
@@ -45,7 +49,7 @@ class Address:
     endpoint: str
     access_key: str
     database_url: str
-    nivoda_url: str
+    upstreams: Mapping[str, str]
     parameters: Mapping[str, str]
     outputs: Mapping[str, str]
 
@@ -74,7 +78,7 @@ class Address:
         return {
             "postgres": (without_password(self.database_url), _database_answers(self.database_url)),
             "aws": (self.endpoint, answers(f"{self.endpoint}/_ministack/health")),
-            "nivoda": (self.nivoda_url, answers(f"{self.nivoda_url}/_control")),
+            **{name: (url, _listens(url)) for name, url in self.upstreams.items()},
         }
 
     def deploy(self, root: Path = ROOT) -> Deployed:
@@ -84,13 +88,25 @@ class Address:
 class Cloud(Stops):
     """The parts while they run. `home` keeps the database; what AWS knew is made anew by the next deployment."""
 
-    def __init__(self, home: Path, postgres: Postgres, ministack: MiniStack, nivoda: NivodaStandIn) -> None:
+    def __init__(
+        self,
+        home: Path,
+        postgres: Postgres,
+        ministack: MiniStack,
+        standins: Mapping[str, StandIn],
+        elsewhere: Mapping[str, str],
+    ) -> None:
         self.home = home
         self.postgres = postgres
         self.ministack = ministack
-        self.nivoda = nivoda
-        self._nivoda_url = nivoda.start()
+        self.standins = standins
+        self._upstreams = {**{name: standin.start() for name, standin in standins.items()}, **elsewhere}
         self._parameters: dict[str, str] = {}
+
+    @property
+    def nivoda(self) -> NivodaStandIn:
+        found: Any = self.standins["nivoda"]
+        return cast("NivodaStandIn", found)
 
     @classmethod
     def start(
@@ -102,11 +118,12 @@ class Cloud(Stops):
         stones: int = STONES,
         seed: int = 0,
         enforce_iam: bool = False,
+        upstreams: Mapping[str, str] = NO_PARAMETERS,
         parameters: Mapping[str, str] = NO_PARAMETERS,
     ) -> Self:
-        """Everything up and migrated, nothing deployed yet."""
+        """Everything up and migrated, nothing deployed yet. `upstreams`: other servers in the place of stand-ins."""
         # Only who starts a cloud pays for these imports; who asks it something should not wait.
-        from infra.local.standins.nivoda import NivodaStandIn  # noqa: PLC0415
+        from infra.local.standins.all import STANDINS  # noqa: PLC0415
         from infra.migrations.run import migrate  # noqa: PLC0415
 
         private.folder(home)
@@ -123,10 +140,15 @@ class Cloud(Stops):
             _clear(home / "aws")
             ministack = parts.enter_context(MiniStack.start(home / "aws", port=port, enforce_iam=enforce_iam))
             say(f"AWS          {ministack.url}  ({elapsed():.1f} s)")
-            cloud = cls(home, postgres, ministack, NivodaStandIn(seed, stones=stones))
+            standins = {name: place.make(seed, stones) for name, place in STANDINS.items() if name not in upstreams}
+            cloud = cls(home, postgres, ministack, standins, upstreams)
             parts.pop_all()  # from here on they are the cloud's to stop
-        say(f"Nivoda       {cloud._nivoda_url}  (a stand-in with {stones:,} stones)")
-        cloud._parameters = {**stage_parameters(), **cloud._places(), **parameters}
+        places: dict[str, str] = {}
+        for name, place in STANDINS.items():
+            own, url = name in standins, cloud._upstreams[name]
+            places |= place.parameters(url, os.environ, own=own)
+            say(f"{name:12} {url}  ({f'a stand-in, size {stones:,}' if own else 'instead of the stand-in'})")
+        cloud._parameters = {**stage_parameters(), **cloud._places(), **places, **parameters}
         return cloud
 
     def address(self, pid: int, outputs: Mapping[str, str]) -> Address:
@@ -135,7 +157,7 @@ class Cloud(Stops):
             endpoint=self.ministack.url,
             access_key=self.ministack.access_key,
             database_url=self.postgres.url(DATABASE),
-            nivoda_url=self._nivoda_url,
+            upstreams=self._upstreams,
             parameters=self._parameters,
             outputs=outputs,
         )
@@ -151,7 +173,8 @@ class Cloud(Stops):
         return {name: server.log_tail() for name, server in servers.items() if not server.running}
 
     def stop(self) -> None:
-        self.nivoda.stop()
+        for standin in self.standins.values():
+            standin.stop()
         self.ministack.stop()
         self.postgres.stop()
         (self.home / STATE).unlink(missing_ok=True)
@@ -162,9 +185,6 @@ class Cloud(Stops):
             "ApiDatabaseUrl": self.postgres.url(DATABASE, "baton_api"),
             "PeopleDatabaseUrl": self.postgres.url(DATABASE, "baton_people"),
             "OwnerDatabaseUrl": self.postgres.url(DATABASE),
-            "NivodaBaseUrl": self._nivoda_url,
-            "NivodaUsername": self.nivoda.username,
-            "NivodaPassword": self.nivoda.password,
         }
 
 
@@ -203,6 +223,16 @@ def _create_database(superuser_url: str) -> None:
         if not connection.scalar(sa.text("select 1 from pg_database where datname = :name"), {"name": DATABASE}):
             connection.exec_driver_sql(f"create database {DATABASE}")
     engine.dispose()
+
+
+def _listens(url: str) -> bool:
+    """Whether anything takes a connection there: what it would answer is its own business."""
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 443), timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def _database_answers(url: str) -> bool:

@@ -18,8 +18,8 @@ from infra.local.cloud import Cloud, throwaway_home
 from infra.local.deploy import STACK
 from infra.local.progress import View, label, view, watch
 from infra.local.runs import Progress, Runs
-from infra.local.standins.nivoda_catalogue import Stone
 from infra.local.standins.nivoda_faults import Operation
+from infra.local.standins.nivoda_stones import Stone
 from infra.local.supervise import signals_end_it
 from shared.kernel.clock import stopwatch
 

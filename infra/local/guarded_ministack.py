@@ -50,7 +50,7 @@ def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) ->
 
 
 def main() -> None:
-    from ministack import app as emulator  # noqa: PLC0415 - its environment is read when it is imported
+    from ministack import app as emulator  # type: ignore[import-untyped] # noqa: PLC0415 - its environment is read when it is imported
 
     emulator.app = guarded(
         emulator.app,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -172,7 +172,7 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
 def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float, effects: Sequence[Effect] = ()) -> LaneChange:
     """The same cursor later, or the end of the lane's patience."""
     if turn.attempts + 1 >= limits.max_attempts:
-        return failed(turn, problem, effects)
+        return replace(failed(turn, problem, effects), probe_undecided=True)  # the lane gives up; no upstream has answered
     return LaneChange(
         status=LaneStatus.ACTIVE,
         outcome=StepOutcome.RETRIED,

@@ -656,7 +656,7 @@ gone as (
 select (select count(*) from leaves) + (select count(*) from steps) + (select count(*) from gone_lanes)
            + (select count(*) from calls) + (select count(*) from lines) as rows,
        (select count(*) from gone) as runs,
-       coalesce((select jsonb_agg(jsonb_build_array(id, tenant_id, kind)) from empty
+       coalesce((select jsonb_agg(jsonb_build_array(id, tenant_id, kind) order by id) from empty
                  where kind = any(cast(:with_rows as text[]))), '[]') as with_rows
 """)
 FORGET_RUN = sa.text("delete from run where id = :run_id")

@@ -248,16 +248,18 @@ def _is_plain(turn: Turn, change: LaneChange) -> bool:
 def _move_gates(tx: Tx, turn: Turn, change: LaneChange) -> None:
     """A probe that worked opens its gates; one that failed closes them again; a throttled step closes one for all.
 
-    A step that waited before it asked knows nothing of the upstream: the next one is the probe.
+    A step that waited before it asked, or was throttled at another gate, knows nothing more: the next one is the probe.
     """
-    if turn.probes and change.probe_undecided:
-        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, 0)
-    elif turn.probes and change.outcome is StepOutcome.RETRIED:
-        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, change.delay_s)
-    elif turn.probes and change.closes_gate is None:
-        tx.open_gates(turn.tenant_id, turn.probes, turn.token)
     if change.closes_gate is not None:
         tx.close_gate(turn.tenant_id, change.closes_gate)
+    if not turn.probes:
+        return
+    if change.probe_undecided or change.closes_gate is not None:
+        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, 0)
+    elif change.outcome is StepOutcome.RETRIED:
+        tx.reclose_gates(turn.tenant_id, turn.probes, turn.token, change.delay_s)
+    else:
+        tx.open_gates(turn.tenant_id, turn.probes, turn.token)
 
 
 def _current(state: LaneState) -> list[Due]:

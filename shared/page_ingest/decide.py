@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
@@ -324,14 +325,14 @@ def broken_policy(params: IngestParams, parts: Sequence[Lane]) -> Problem | None
         return None
     match params.policy:
         case AllPartitions():
-            return Problem("partitions_failed", f"{len(failed)} of {len(parts)} partitions failed: {_named(failed)}")
+            return Problem("partitions_failed", f"{len(failed)} of {len(parts)} partitions failed {_why(failed)}")
         case AtLeast(percent=percent):
             reached = 100 * (len(parts) - len(failed)) / len(parts)
-            too_few = f"{reached:.1f} % of the partitions succeeded, {percent:g} % are needed: {_named(failed)}"
+            too_few = f"{reached:.1f} % of the partitions succeeded, {percent:g} % are needed; failed {_why(failed)}"
             return Problem("too_few_partitions", too_few) if reached < percent else None
         case Critical(prices=critical):
             hit = [lane for lane in failed if any(lane.cursor["low"] <= p < lane.cursor["high"] for p in critical)]
-            return Problem("critical_partitions_failed", f"critical partitions failed: {_named(hit)}") if hit else None
+            return Problem("critical_partitions_failed", f"critical partitions failed {_why(hit)}") if hit else None
         case _:
             assert_never(params.policy)
 
@@ -359,10 +360,20 @@ def _ended(consolidation: Lane, parts: Sequence[Lane]) -> Ending:
 
 
 def _failed(what: str, lanes: Sequence[Lane]) -> Ending:
-    reasons = [(lane.last_error or {}).get("message") for lane in lanes if lane.status is not LaneStatus.DONE]
-    why = next((reason for reason in reasons if reason), "no reason was noted")
+    why = next(iter(_causes(lanes)), "no reason was noted")
     return Ending(RunStatus.FAILED, "failed", Problem("phase_failed", f"{what}: {why}"))
 
 
-def _named(lanes: Sequence[Lane]) -> str:
-    return ", ".join(lane.key for lane in lanes[:5]) + (", …" if len(lanes) > 5 else "")
+def _why(failed: Sequence[Lane]) -> str:
+    """Which partitions they are, as people name them, and what they failed of."""
+    named = [f"${lane.cursor['low']:,}\N{EN DASH}${lane.cursor['high']:,}" for lane in failed[:5]]
+    which = ", ".join([*named, *(["\N{HORIZONTAL ELLIPSIS}"] if len(failed) > 5 else [])])
+    first, *others = _causes(failed) or ["no reason was noted"]
+    more = f" (and {len(others)} other causes)" if others else ""
+    return f"({which}): {first}{more}"
+
+
+def _causes(lanes: Sequence[Lane]) -> list[str]:
+    """Each reason once, the most frequent first."""
+    said = Counter((lane.last_error or {}).get("message") for lane in lanes if lane.status is not LaneStatus.DONE)
+    return [reason for reason, _ in said.most_common() if reason]

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from infra.client import session, show
-from infra.client.cli import main
+from infra.client import discover, kinds, session, show
+from infra.client.cli import main, words
 from infra.client.http import Refusal, ask
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
@@ -100,7 +100,7 @@ def test_a_deployment_is_named_by_its_url_and_its_login_is_kept_at_home(
 
     assert baton.json("me")["actor"] == acme.admin.actor
     assert baton.json("me", "--url", baton.url + "/")["actor"] == acme.admin.actor
-    assert "not logged in at https://elsewhere.example" in baton("me", "--url", "https://elsewhere.example", code=1)
+    assert "not logged in to https://elsewhere.example" in baton("me", "--url", "https://elsewhere.example", code=1)
     assert "is not encrypted" in _refused_plain()
 
 
@@ -161,13 +161,100 @@ def test_whoever_watches_sees_the_end_and_its_exit_code(
 
 def test_refusals_are_one_sentence_or_the_problem_document(as_admin: Command) -> None:
     baton = as_admin
-    assert baton("start", "nothing", code=1).startswith("baton: There is no kind of work 'nothing'")
-    assert "not JSON" in baton("start", "tally", "--params", "{", code=1)
-    assert baton("run", "show", str(new_id()), code=1) == "baton: There is no such thing here.\n"
+    assert baton("start", "nothing", code=1) == "baton: Unknown kind 'nothing'. Available: page_ingest, tally.\n"
+    assert "not valid JSON" in baton("start", "tally", "--params", "{", code=1)
+    assert "must be a JSON object" in baton("start", "tally", "--params", "[]", code=1)
+    assert "'target' is not NAME=VALUE" in baton("run", "start", "tally", "--param", "target", code=1)
+    assert baton("run", "show", str(new_id()), code=1).startswith("baton: Not found.")
     assert json.loads(baton("run", "show", str(new_id()), "--json", code=1))["code"] == "not_found"
     with pytest.raises(SystemExit) as usage:
         baton("run", "show", "no-id")
     assert usage.value.code == 2
+
+
+def test_parameters_are_named_one_by_one_or_given_as_json(as_admin: Command, door: Door) -> None:
+    given = (
+        "--params",
+        '{"lanes": 7, "target": 2}',
+        "--param",
+        "lanes=1",
+        "--param",
+        "note=as it is",
+        "--param",
+        'code="007"',
+    )
+    run_id = as_admin("run", "start", "tally", *given).strip()
+
+    assert as_admin.json("run", "show", run_id)["params"] == {
+        "lanes": 1,
+        "target": 2,
+        "note": "as it is",
+        "code": "007",
+    }
+
+
+INGESTION = {"source": "nivoda", "low": 200, "high": 300, "partition_records": 1_000, "page_size": 50, "recrawls": 2}
+
+
+def test_a_kind_brings_its_own_commands(as_admin: Command, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    baton = as_admin
+    run_id = baton("page-ingest", "start", "--high", "300", "--label", "stones").strip()
+    assert INGESTION.items() <= baton.json("run", "show", run_id)["params"].items()
+    assert baton.json("page-ingest", "show", run_id)["partitions"] == 0
+    short = baton("ingest", "--high", "300").strip()
+    assert baton.json("run", "show", short)["params"] == baton.json("run", "show", run_id)["params"]
+
+    cursor = {
+        "low": 200,
+        "high": 300,
+        "crawl": 2,
+        "offset": 40,
+        "counted": 50,
+        "duplicates": 0,
+        "split": False,
+        "clean": False,
+    }
+    door.sql(
+        "update lane set key = 'part:0000000200-0000000300#2', cursor = cast(:cursor as jsonb) where run_id = :id",
+        id=run_id, cursor=json.dumps(cursor),
+    )  # fmt: skip
+    assert "$200 \N{EN DASH} $300, crawl 2" in baton("page-ingest", "partitions", run_id)
+    baton("cancel", run_id)
+    monkeypatch.setattr(
+        show,
+        "pause",
+        lambda: door.sql("update run set status = 'canceled', finished_at = now() where id = :id", id=run_id),
+    )
+    assert "40 rows read" in baton("watch", run_id, code=1)
+
+
+def test_a_file_that_is_there_is_a_kinds_commands(
+    as_admin: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discovered, not switched on; its words are known to `baton` before the local cloud is asked."""
+    (tmp_path / "tally.py").write_text(TALLY)
+    with monkeypatch.context() as joined:
+        joined.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
+        discover.found.cache_clear()
+        run_id = as_admin("tally", "count", "3").strip()
+        assert {"tally", "page-ingest"} <= words()
+    discover.found.cache_clear()
+    del sys.modules["infra.client.kinds.tally"]
+
+    assert as_admin.json("run", "show", run_id)["params"] == {"lanes": 1, "target": 3}
+    assert "tally" not in words()
+
+
+TALLY = """
+from infra.client.command import command, group, started, starting
+
+def add_commands(commands):
+    made = starting(command(group(commands, "tally", "count"), "count", count, "count to a number"))
+    made.add_argument("target", type=int)
+
+def count(options):
+    return started(options, "/runs", {"kind": "tally", "params": {"lanes": 1, "target": options.target}})
+"""
 
 
 def test_the_same_key_starts_one_run(as_admin: Command) -> None:
@@ -197,14 +284,14 @@ def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monk
     monkeypatch.setenv("BATON_TOKEN", made)
     assert "`baton login`" in baton("me", code=1)
     monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.ADMIN].token or "")
-    assert baton("gates") == "none\n"
+    assert baton("rate-limits") == baton("gates") == "none\n"
 
 
 def test_now_is_calm_on_a_good_day_and_names_the_cause_on_a_bad_one(
     as_admin: Command, door: Door, acme: TenantHouse
 ) -> None:
     baton = as_admin
-    calm = baton("now")
+    calm = baton("overview")
     run_id = door.start(acme)
     door.sql("update lane set next_due_at = now() - interval '1 hour', sent_at = null where run_id = :id", id=run_id)
     failed = door.start(acme, max_steps=1)
@@ -216,11 +303,19 @@ def test_now_is_calm_on_a_good_day_and_names_the_cause_on_a_bad_one(
 
     said = baton("now")
 
-    assert "0 open, 0 move" in calm
-    assert "nothing is late, nothing fails, nothing waits" in calm
+    assert "0 open, 0 made progress in the last 5 minutes" in calm
+    assert "nothing overdue, nothing failed, nothing waiting" in calm
     assert "last hour: 0 steps" in calm
-    assert "2 open (1 queued, 1 paused), 0 move" in said
-    for word in ("late", str(run_id), "failing", str(failed), "waiting", "The run is paused.", "they move"):
+    assert "2 open (1 queued, 1 paused), 0 made progress" in said
+    for word in (
+        "overdue",
+        str(run_id),
+        "failed in the last 24 hours",
+        str(failed),
+        "waiting",
+        "The run is paused.",
+        "they move",
+    ):
         assert word in said
     assert "nothing" not in said
     assert "last hour: 2 steps, 1 failed, 1 rows" in said
@@ -240,7 +335,7 @@ def test_system_says_whether_the_machinery_is_well(
     said = as_admin("system")
 
     assert "s ago" in said
-    assert "1 in a day (dead_letter 1)" in said
+    assert "1 in 24 hours (dead_letter 1)" in said
     assert str(run_id) in said
     assert "all tenants" not in said
     assert as_admin.json("system")["unsent"] == 1

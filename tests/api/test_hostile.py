@@ -243,19 +243,24 @@ def test_a_time_is_spelled_out(door: Door, tenant: TenantHouse, written: str) ->
     assert_refused(door.call(tenant.admin, "GET", "/runs", created_from=written), 422)
 
 
+def at(name: str, value: str) -> dict[str, Any]:
+    """A query of one parameter."""
+    return {name: value}
+
+
 @pytest.mark.parametrize("name", ["created_from", "created_before", "finished_from", "finished_before"])
 @pytest.mark.parametrize("written", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_a_day_that_is_not_in_the_calendar_is_no_failure_of_ours(
     door: Door, tenant: TenantHouse, name: str, written: str
 ) -> None:
-    assert_refused(door.call(tenant.admin, "GET", "/runs", **{name: written}), 422)
+    assert_refused(door.call(tenant.admin, "GET", "/runs", **at(name, written)), 422)
     bulk = {"action": "cancel", "mode": "preview", "reason": "x", "filter": {name: written}}
     assert_refused(door.call(tenant.admin, "POST", "/runs/bulk", bulk), 422)
 
 
 def test_the_first_and_the_last_moment_are_taken(door: Door, tenant: TenantHouse) -> None:
     for name, written in (("created_before", "0001-01-01T00:00:00Z"), ("created_from", "9999-12-31T23:59:59Z")):
-        assert door.call(tenant.admin, "GET", "/runs", **{name: written}).json()["runs"] == []
+        assert door.call(tenant.admin, "GET", "/runs", **at(name, written)).json()["runs"] == []
 
 
 def test_no_answer_is_kept_by_anybody_in_between(door: Door, tenant: TenantHouse) -> None:
@@ -287,7 +292,7 @@ def test_what_is_wrong_with_a_request_is_told_to_nobody_who_may_not_ask(
     door: Door, tenant: TenantHouse, method: str, path: str, body: Any
 ) -> None:
     path, _, query = path.partition("?")
-    asked = dict([query.split("=")]) if query else {}
+    asked = at(*query.split("=")) if query else {}
 
     refused = door.call(tenant.viewer, method, path, body, **asked)
     told = door.call(tenant.admin, method, path, body, **asked)

@@ -84,7 +84,7 @@ def test_it_is_one_look_at_the_database(door: Door, acme: TenantHouse) -> None:
     assert flights() - before == 2, "who asks, and everything"
 
 
-def test_open_runs_are_counted_and_those_that_nothing_holds_move(door: Door, acme: TenantHouse) -> None:
+def test_open_runs_are_counted_and_those_that_committed_move(door: Door, acme: TenantHouse) -> None:
     door.start(acme)
     paused, at_work, ended, waits = (door.start(acme) for _ in range(4))
     door.step(at_work)
@@ -96,12 +96,12 @@ def test_open_runs_are_counted_and_those_that_nothing_holds_move(door: Door, acm
     told = now(door, acme.viewer)
 
     assert told["open"] == {"queued": 2, "running": 1, "paused": 1, "more": False}
-    assert told["moving"] == 2
+    assert told["moving"] == 1, "a step that is due proves nothing"
     assert [(w["code"], w["runs"], w["action"], w["run_id"]) for w in told["waiting"]] == [
         ("due_later", 1, "wake", str(waits)),
         ("paused", 1, "resume", str(paused)),
     ]
-    assert told["waiting"][0]["sentence"] == "It waits for an answer."
+    assert told["waiting"][0]["sentence"] == "Waiting for an answer."
 
 
 def test_what_waits_for_the_same_is_one_line_and_tells_the_earliest_end(door: Door, acme: TenantHouse) -> None:
@@ -137,15 +137,37 @@ def test_a_run_with_one_lane_that_moves_does_not_wait(door: Door, acme: TenantHo
 
     told = now(door, acme.admin)
 
-    assert (told["moving"], told["waiting"]) == (1, [])
+    assert (told["moving"], told["waiting"]) == (0, [])
+    set_lanes(door, run_id, "steps = 1, updated_at = now() - interval '1 minute'")
+    assert now(door, acme.admin)["moving"] == 1
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        "steps = 0",
+        "attempts = 1",
+        "updated_at = now() - interval '6 minutes'",
+        "next_due_at = now() - interval '3 minutes'",
+    ],
+    ids=["nothing yet", "only failed attempts", "long ago", "late"],
+)
+def test_only_a_recent_commit_proves_that_a_run_moves(door: Door, acme: TenantHouse, lanes: str) -> None:
+    run_id = door.start(acme)
+    set_lanes(door, run_id, "steps = 1, updated_at = now()")
+    assert now(door, acme.admin)["moving"] == 1
+
+    set_lanes(door, run_id, lanes)
+
+    assert now(door, acme.admin)["moving"] == 0
 
 
 @pytest.mark.parametrize(
     ("lanes", "run", "says"),
     [
         ("next_due_at = now() - interval '3 minutes'", "", "nobody has taken it"),
-        ("claim_token = gen_random_uuid(), lease_until = now() - interval '3 minutes'", "", "did not end"),
-        ("updated_at = now()", "deadline_at = now() - interval '1 s'", "past its deadline"),
+        ("claim_token = gen_random_uuid(), lease_until = now() - interval '3 minutes'", "", "didn't finish"),
+        ("updated_at = now()", "deadline_at = now() - interval '1 s'", "Past its deadline"),
         ("next_due_at = now() - interval '1 minute'", "", None),
         ("next_due_at = now() - interval '3 minutes'", "paused_at = now()", None),
         ("updated_at = now()", "deadline_at = now() - interval '1 s', paused_at = now()", None),

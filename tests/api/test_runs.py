@@ -17,7 +17,7 @@ from shared.kernel import db, direct
 from shared.kernel.api import runs, sql
 from shared.kernel.api.runs import RunFilter
 from shared.kernel.clock import new_id
-from shared.kernel.model import StepOutcome
+from shared.kernel.model import Problem, StepOutcome
 from shared.page_ingest import store as page_ingest
 from shared.page_ingest.model import part_key
 from tests.support.door import Door, TenantHouse
@@ -382,6 +382,69 @@ def test_a_run_that_did_not_begin_or_is_over_has_no_pace(door: Door, acme: Tenan
     door.finish(over)
 
     assert [pace(door, acme, run_id) for run_id in (waiting, over)] == [(None, None), (None, None)]
+
+
+# What it is doing, in one word.
+
+DUE = "next_due_at = now()"
+FAILED_ONCE = f"attempts = 2, last_error = '{db.jsonb(Problem('timeout', 'no answer').to_json())}'"
+LATER_ON = "next_due_at = now() + interval '1 hour'"
+AT_WORK = "claim_token = gen_random_uuid(), lease_until = now() + interval '1 minute'"
+ENDED_BEFORE = "lease_until = now() - interval '3 minutes', claim_token = gen_random_uuid()"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "state"),
+    [
+        (DUE, DUE, "running"),
+        (AT_WORK, LATER_ON, "running"),
+        ("sent_at = null", LATER_ON, "running"),
+        (f"{DUE}, {FAILED_ONCE}", f"{LATER_ON}, {FAILED_ONCE}", "retrying"),
+        (f"{AT_WORK}, {FAILED_ONCE}", f"{LATER_ON}, {FAILED_ONCE}", "retrying"),
+        (f"{AT_WORK}, {FAILED_ONCE}", f"{LATER_ON}", "retrying"),
+        (f"{LATER_ON}, {FAILED_ONCE}", f"{LATER_ON}, {FAILED_ONCE}", "retrying"),
+        (f"{AT_WORK}, {FAILED_ONCE}", DUE, "running"),
+        (f"{LATER_ON}, waits_for = 'gate:api'", f"{LATER_ON}, waits_for = 'gate:api'", "throttled"),
+        (LATER_ON, LATER_ON, "waiting"),
+        ("next_due_at = now() - interval '3 minutes'", LATER_ON, "stalled"),
+        (ENDED_BEFORE, LATER_ON, "stalled"),
+        ("next_due_at = now() - interval '3 minutes'", DUE, "running"),
+        ("next_due_at = now() - interval '1 minute'", LATER_ON, "running"),
+    ],
+)
+def test_each_word_for_a_run_means_one_thing(
+    door: Door, acme: TenantHouse, first: str, second: str, state: str
+) -> None:
+    """Of two lanes, one of which has ended before: a run whose every attempt fails is never running, and has no ETA."""
+    run_id = going(door, acme, lanes=3, done=1)
+    door.sql(
+        """insert into gate (tenant_id, key, state, until) values (:t, 'api', 'closed', now() + interval '2 hours')
+           on conflict do nothing""",
+        t=acme.id,
+    )
+    keys = [
+        row["key"]
+        for row in door.sql("select key from lane where run_id = :id and status = 'active' order by key", id=run_id)
+    ]
+    door.sql("update lane set sent_at = now() where run_id = :id", id=run_id)
+    for key, assignments in zip(keys, (first, second), strict=True):
+        door.sql(f"update lane set {assignments} where run_id = :id and key = :k", id=run_id, k=key)
+
+    told = door.call(acme.member, "GET", f"/runs/{run_id}").json()
+    (listed,) = (run for run in door.call(acme.member, "GET", "/runs").json()["runs"] if run["id"] == str(run_id))
+
+    assert (told["status"], told["state"], listed["state"]) == ("running", state, state)
+    assert (told["eta"] is not None) == (state == "running")
+
+
+def test_a_run_that_waits_for_a_worker_is_paused_or_over_says_so(door: Door, acme: TenantHouse) -> None:
+    queued, paused, over = (door.start(acme) for _ in range(3))
+    assert door.call(acme.member, "POST", f"/runs/{paused}/pause", {}).status == 200
+    door.finish(over)
+
+    states = [door.call(acme.member, "GET", f"/runs/{run_id}").json()["state"] for run_id in (queued, paused, over)]
+
+    assert states == ["queued", "paused", "succeeded"]
 
 
 # Why.

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.bench import flatness, profiled
 from tests.bench.figures import Figure, table, write
-from tests.bench.paths import api, cold, hops, ingest, peers, refused, simulated, start, step, tick, upsert, whole_run
+from tests.bench.paths import api, cold, hops, ingest, peers, refused, simulated, start, step, tick, whole_run
 from tests.bench.place import Place, place
+from tests.support.subject import brought
 
 OUT = Path(".local/bench.json")
 HONEST_DISK = {"fsync": "on", "full_page_writes": "on"}
@@ -25,9 +26,8 @@ def parts(here: Place, *, quick: bool) -> Iterator[Part]:
     yield lambda: refused.measure(here, messages=5 if quick else 100, rounds=rounds)
     yield lambda: start.measure(here, lanes=100 if quick else 1_000, rounds=rounds)
     yield lambda: tick.measure(here, lanes=1_000 if quick else 20_000, rounds=1 if quick else 5)
-    yield lambda: upsert.measure(here, size=30, count=2 if quick else 60, rounds=rounds, also_rows=True)
-    yield lambda: upsert.measure(here, size=1_000, count=1 if quick else 2, rounds=rounds, also_rows=False)
-    yield lambda: ingest.measure(here, stones=200 if quick else 5_000, rounds=1 if quick else 9)
+    for module in brought("bench"):
+        yield from module.parts(here, quick=quick)
     yield lambda: api.measure(here, runs=200 if quick else 100_000, requests=2 if quick else 20, rounds=rounds)
     yield lambda: simulated.measure(schedules=5 if quick else 100, rounds=1 if quick else 5)
     yield lambda: cold.measure(rounds=2 if quick else 21)

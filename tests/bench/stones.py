@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from infra.local.standins.nivoda_catalogue import Catalogue
+from infra.local.standins.nivoda_stones import Stock
 from shared.page_ingest.model import Item
 
 OVERLAP = 3  # a page begins with the last rows of the one before, as a crawl asks for them
@@ -13,7 +13,7 @@ OVERLAP = 3  # a page begins with the last rows of the one before, as a crawl as
 @lru_cache
 def stone_pages(size: int, count: int) -> list[list[Item]]:
     new = size - OVERLAP
-    stones = Catalogue(0, stones=new * count + OVERLAP, low=200, high=20_000, clock=lambda: 0.0).stones
+    stones = Stock(0, stones=new * count + OVERLAP, low=200, high=20_000, clock=lambda: 0.0).stones
     items = [
         Item(external_id=stone.id, offer_id=stone.offer_id, price_cents=stone.price_cents, payload=stone.to_item())
         for stone in stones

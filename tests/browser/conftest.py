@@ -120,7 +120,7 @@ def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
     def begun(person: Person) -> Home:
         page, watch = chromium.new_context(base_url=console_url(cloud.address)).new_page(), Watch()
         watch.follow(page)
-        page.goto("now")
+        page.goto("overview")
         log_in(page, person)
         watch.leave(page)
         assert watch.complaints == []
@@ -135,7 +135,7 @@ def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
 
 @pytest.fixture
 def enter(open_page: Callable[[], Page], watched: Callable[[Page], Page], home_of: Callable[[Person], Home]) -> Enter:
-    def entered(person: Person, view: str = "now", *, alone: bool = False) -> Page:
+    def entered(person: Person, view: str = "overview", *, alone: bool = False) -> Page:
         home = home_of(person)
         page = watched(open_page() if alone else home.page)
         if alone:
@@ -143,7 +143,7 @@ def enter(open_page: Callable[[], Page], watched: Callable[[Page], Page], home_o
         page.set_viewport_size(DESK)
         page.emulate_media(color_scheme="light")
         page.goto(view)
-        expect(page.get_by_role("navigation", name="Views")).to_be_visible()
+        expect(page.get_by_role("navigation", name="Main")).to_be_visible()
         settled(page)
         return page
 

@@ -19,7 +19,7 @@ from tests.support.scene import Scene, local_cloud
 
 PICTURES = ROOT / ".local" / "screenshots"
 DOCS = ROOT / "docs" / "images"
-IN_DOCS = {"now-light": "console-now", "ingestion-dark": "console-ingestion"}
+IN_DOCS = {"overview-light": "console-overview", "partitions-dark": "console-partitions"}
 HIGHEST = 2_600
 LOOKS: dict[str, tuple[str, ViewportSize]] = {
     "light": ("light", DESK),
@@ -87,7 +87,7 @@ class Photographer:
             device_scale_factor=2 if size is PHONE else 1,
         )
         page = context.new_page()
-        page.goto("now")
+        page.goto("overview")
         page.get_by_label("Email").wait_for()
         page.screenshot(path=PICTURES / f"login-{'phone' if size is PHONE else scheme}.png")
         log_in(page, person)

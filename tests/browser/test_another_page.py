@@ -65,7 +65,7 @@ def test_a_page_on_another_port_can_neither_read_nor_change_the_cloud(
     address = cloud.address
     port, before = urlsplit(address.endpoint).port, functions_of(address)
     api = address.outputs["ApiUrl"].rstrip("/")
-    places = [address.endpoint, f"http://localhost:{port}", api, address.nivoda_url]
+    places = [address.endpoint, f"http://localhost:{port}", api, address.upstreams["nivoda"]]
     page = chromium.new_page()
     page.goto(evil_page)
 

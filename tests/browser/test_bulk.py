@@ -1,4 +1,4 @@
-"""One act on every run that matches: counted, shown, and only then done."""
+"""One action on every run that matches: counted, shown, and only then done."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def paused(cloud: Scene, label: str) -> int:
 
 
 def open_dialog(page: Page) -> Locator:
-    page.get_by_role("button", name="Act on all that match").click()
-    return page.get_by_role("dialog", name="Act on all that match")
+    page.get_by_role("button", name="Bulk actions").click()
+    return page.get_by_role("dialog", name="Bulk actions")
 
 
 def test_what_matches_is_counted_first_and_then_done(enter: Enter, people: People, cloud: Scene) -> None:
@@ -43,10 +43,10 @@ def test_what_matches_is_counted_first_and_then_done(enter: Enter, people: Peopl
            where run.label = 'Bulk: these' and type = 'paused'"""
     )
     assert [line["reason"] for line in lines] == ["the source is being moved"]
-    expect(page.get_by_role("row").filter(has_text="paused").first).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="Paused").first).to_be_visible()
 
 
-def test_a_member_acts_on_his_own_and_what_was_counted_is_counted_again_when_it_changes(
+def test_a_member_acts_on_their_own_and_what_was_counted_is_counted_again_when_it_changes(
     enter: Enter, people: People, cloud: Scene
 ) -> None:
     url, tenant = cloud.address.database_url, people.member.tenant_id
@@ -63,7 +63,7 @@ def test_a_member_acts_on_his_own_and_what_was_counted_is_counted_again_when_it_
     expect(dialog.get_by_role("status")).to_have_count(0)
     dialog.get_by_role("button", name="Preview").click()
 
-    expect(dialog.get_by_role("status")).to_contain_text("No run here can be changed by resume")
-    dialog.get_by_role("button", name="Not now").click()
+    expect(dialog.get_by_role("status")).to_contain_text("There are no runs to resume")
+    dialog.get_by_role("button", name="Back").click()
     expect(dialog).to_have_count(0)
     assert paused(cloud, "Bulk: shared name") == 0

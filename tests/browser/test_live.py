@@ -16,20 +16,20 @@ def test_the_end_of_a_run_appears_after_the_network_was_cut(
 ) -> None:
     cloud.tenant = people.admin.tenant_id
     run_id = cloud.start(60)
-    page = enter(people.admin, f"runs/{run_id}")
-    expect_state(page, "running")
-    lines = page.get_by_role("list").filter(has_text="accepted").get_by_role("listitem")
-    expect(lines.filter(has_text="accepted")).to_have_count(1)
+    page = enter(people.admin, f"runs/{run_id}/timeline")
+    expect_state(page, "Running")
+    lines = page.get_by_role("list", name="Events").get_by_role("listitem")
+    expect(lines.filter(has_text="Created")).to_have_count(1)
 
     with watch.network_cut(page):
         pages.set()
         assert cloud.wait(run_id).run["status"] == "succeeded"
-        expect(page.get_by_text("connection lost, trying again")).to_be_visible()
-        expect_state(page, "running")
+        expect(page.get_by_text("Connection lost; reconnecting")).to_be_visible()
+        expect_state(page, "Running")
 
-    expect_state(page, "succeeded")
-    expect(lines.filter(has_text="succeeded")).to_have_count(1)
-    expect(lines.filter(has_text="accepted")).to_have_count(1)
+    expect_state(page, "Succeeded")
+    expect(lines.filter(has_text="Succeeded")).to_have_count(1)
+    expect(lines.filter(has_text="Created")).to_have_count(1)
     told = cloud.runs.sql("select count(*) as n from history where run_id = :id", id=run_id)
     expect(lines).to_have_count(told[0]["n"])
 
@@ -51,8 +51,8 @@ def test_what_cannot_be_had_is_asked_for_again_but_not_without_a_pause(
     enter: Enter, people: People, watch: Watch, seeded: seed.Seeded
 ) -> None:
     page = enter(people.admin, "runs", alone=True)
-    views = page.get_by_role("navigation", name="Views")
-    views.get_by_role("link", name="Gates").click()
+    views = page.get_by_role("navigation", name="Main")
+    views.get_by_role("link", name="Rate limits").click()
     settled(page)
     asked: list[str] = []
     page.on("request", lambda request: note(asked, request))
@@ -74,7 +74,7 @@ def test_a_tab_that_nobody_sees_asks_nothing(enter: Enter, people: People, cloud
     page = enter(admin, f"runs/{run_id}", alone=True)
     page.clock.install()
     page.reload()
-    expect_state(page, "queued")
+    expect_state(page, "Waiting")
     asked: list[str] = []
     page.on("request", lambda request: note(asked, request))
 

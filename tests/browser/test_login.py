@@ -1,4 +1,4 @@
-"""Who enters, what each role is offered, and how a visit ends."""
+"""Who signs in, what each role is offered, and how a visit ends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from tests.support.browser import (
 )
 from tests.support.scene import Scene
 
-EVERYBODY = ["Now", "Runs", "Page ingestion", "Gates", "Connections"]
-ADMINS = [*EVERYBODY, "Audit", "Health", "People"]
+EVERYBODY = ["Overview", "Runs", "Failures", "Page ingestion", "Connections", "Rate limits"]
+ADMINS = [*EVERYBODY, "Members", "Tokens", "Audit log", "System"]
+GROUPS = ["Monitor", "Work", "Resources", "Settings"]
 
 
 @pytest.mark.parametrize(
@@ -42,13 +43,16 @@ def test_each_role_enters_and_is_offered_what_it_may_see(
     page = enter(person)
 
     expect(page.get_by_text(f"{person.email}, {role}")).to_be_visible()
-    links = page.get_by_role("navigation", name="Views").get_by_role("listitem")
-    assert links.all_inner_texts() == offered
+    views = page.get_by_role("navigation", name="Main")
+    assert views.get_by_role("listitem").all_inner_texts() == offered
+    lists = [views.get_by_role("list", name=name) for name in GROUPS]
+    assert [each.count() for each in lists] == [1, 1, 1, 1 if offered == ADMINS else 0]
+    expect(page.get_by_role("button", name="New", exact=True)).to_have_count(0 if role == "viewer" else 1)
 
 
 def test_every_view_is_a_click_away(enter: Enter, people: People) -> None:
     page = enter(people.admin)
-    links = page.get_by_role("navigation", name="Views")
+    links = page.get_by_role("navigation", name="Main")
     for name in [*ADMINS[1:], ADMINS[0]]:
         links.get_by_role("link", name=name, exact=True).click()
         expect(page.get_by_role("heading", level=1, name=name)).to_be_focused()
@@ -56,9 +60,9 @@ def test_every_view_is_a_click_away(enter: Enter, people: People) -> None:
 
 
 def test_what_is_not_for_a_role_is_not_there_for_it(enter: Enter, people: People) -> None:
-    page = enter(people.viewer, "people")
+    page = enter(people.viewer, "members")
 
-    expect(page.get_by_role("heading", level=1, name="Nothing is here")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Page not found")).to_be_visible()
 
 
 def test_a_link_leads_through_the_login_to_its_view(page: Page, people: People, watch: Watch) -> None:
@@ -77,14 +81,14 @@ def test_a_link_leads_through_the_login_to_its_view(page: Page, people: People, 
 def test_a_session_is_kept_lent_to_new_tabs_and_ends_in_all(
     page: Page, people: People, watched: Callable[[Page], Page]
 ) -> None:
-    page.goto("now")
+    page.goto("overview")
     log_in(page, people.admin)
     page.reload()
-    expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
 
     second = watched(page.context.new_page())
-    second.goto("gates")
-    expect(second.get_by_role("heading", level=1, name="Gates")).to_be_visible()
+    second.goto("rate-limits")
+    expect(second.get_by_role("heading", level=1, name="Rate limits")).to_be_visible()
 
     second.get_by_role("button", name="Log out").click()
     for tab in (second, page):
@@ -100,7 +104,7 @@ def test_an_access_token_that_has_run_out_is_renewed_unseen(enter: Enter, people
 
     page.reload()
 
-    expect(page.get_by_role("heading", level=1, name="Now")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
 
 
 # Whatever the console keeps: its access token is the one with three parts.

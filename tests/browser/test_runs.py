@@ -19,39 +19,39 @@ from tests.support.scene import Scene
 def test_a_page_ingestion_is_started_watched_and_moved(
     enter: Enter, people: People, cloud: Scene, pages: threading.Event
 ) -> None:
-    page = enter(people.member, "ingestions/start")
+    page = enter(people.member, "work/page_ingest/new")
     page.get_by_label("From price").fill("200")
     page.get_by_label("To price").fill("900")
-    page.get_by_label("Label").fill("Begun in a browser")
+    page.get_by_label("Label").fill("Started in a browser")
     page.get_by_role("button", name="Start").click()
-    expect(page.get_by_role("heading", level=1, name="Begun in a browser")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Started in a browser")).to_be_visible()
     run_id = UUID(re.findall(r"[0-9a-f-]{36}", page.url)[-1])
-    goto(page, f"runs/{run_id}")
-    expect_state(page, "running")
+    expect_state(page, "Running")
 
     act(page, "Pause", reason="to look at it")
-    expect_state(page, "paused")
+    expect_state(page, "Paused")
     act(page, "Resume")
-    expect_state(page, "running")
-    act(page, "Cancel")
+    expect_state(page, "Running")
+    act(page, "Cancel run")
     pages.set()
-    expect_state(page, "canceled")
+    expect_state(page, "Canceled")
     act(page, "Retry")
-    expect_state(page, "succeeded", timeout=60_000)
+    expect_state(page, "Succeeded", timeout=60_000)
 
-    lines = page.get_by_role("list").filter(has_text="accepted").get_by_role("listitem")
-    expect(lines.filter(has=page.get_by_text("succeeded", exact=True))).to_have_count(1)
-    told = [line.split()[1] for line in reversed(lines.all_inner_texts())]
-    assert [each for each in told if each not in {"phase", "running"}] == [
-        "accepted", "paused", "resumed", "cancel", "canceled", "retried", "succeeded",
+    page.get_by_role("navigation", name="Run").get_by_role("link", name="Timeline").click()
+    lines = page.get_by_role("list", name="Events").get_by_role("listitem")
+    expect(lines.filter(has=page.get_by_text("Succeeded", exact=True))).to_have_count(1)
+    told = [line.split("\n")[1] for line in reversed(lines.all_inner_texts())]
+    assert [each for each in told if each not in {"Next phase", "Started"}] == [
+        "Created", "Paused", "Resumed", "Cancel requested", "Canceled", "Retried", "Succeeded",
     ]  # fmt: skip
-    expect(lines.filter(has=page.get_by_text("paused", exact=True))).to_contain_text("to look at it")
+    expect(lines.filter(has=page.get_by_text("Paused", exact=True))).to_contain_text("to look at it")
     assert cloud.runs.progress(run_id).run["status"] == "succeeded"
 
 
 def test_a_form_that_is_wrong_says_which_field(enter: Enter, people: People, watch: Watch) -> None:
     watch.expects(422, "/page-ingestions")
-    page = enter(people.member, "ingestions/start")
+    page = enter(people.member, "work/page_ingest/new")
     page.get_by_label("From price").fill("900")
     page.get_by_label("To price").fill("200")
     page.get_by_role("button", name="Start").click()
@@ -59,7 +59,10 @@ def test_a_form_that_is_wrong_says_which_field(enter: Enter, people: People, wat
     expect(page.get_by_role("alert")).to_contain_text("the price range is empty")
 
 
-ACTS = ("Pause", "Resume", "Cancel", "Retry", "Wake", "Restart", "Act on all that match", "Start", "Open", "Close")
+ACTIONS = (
+    "New", "Pause", "Resume", "Cancel run", "Retry", "Run now", "Restart", "Bulk actions", "Start", "Open", "Close",
+    "Close rate limit", "Add connection", "Check", "Change", "Delete",
+)  # fmt: skip
 
 
 def test_a_viewer_cannot_act(enter: Enter, people: People, seeded: Seeded, watch: Watch) -> None:
@@ -69,11 +72,11 @@ def test_a_viewer_cannot_act(enter: Enter, people: People, seeded: Seeded, watch
         f"runs/{seeded.gated}",
         f"runs/{seeded.failed}",
         f"runs/{seeded.paused}",
-        "gates",
+        "rate-limits",
         "connections",
     ):
         goto(page, view)
-        for name in ACTS:
+        for name in ACTIONS:
             expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
 
     # And what no button offers, the API refuses.
@@ -89,7 +92,7 @@ def test_a_viewer_cannot_act(enter: Enter, people: People, seeded: Seeded, watch
     assert answers == [403] * 6
 
 
-def test_a_member_sees_only_his_own(enter: Enter, people: People, cloud: Scene, watch: Watch) -> None:
+def test_a_member_sees_only_their_own(enter: Enter, people: People, cloud: Scene, watch: Watch) -> None:
     watch.expects(404, "/api/v1/")
     url, tenant = cloud.address.database_url, people.member.tenant_id
     seed.waiting_runs(url, tenant, 1, label="Mine", by=people.member.actor)
@@ -106,7 +109,7 @@ def test_another_tenant_sees_nothing(enter: Enter, people: People, seeded: Seede
     watch.expects(404, "/api/v1/")
     page = enter(people.stranger, "runs?label=Nightly%2C+natural+stones")
     expect(page.get_by_text("No run matches.")).to_be_visible()
-    for view in ("gates", "connections", "audit"):
+    for view in ("rate-limits", "connections", "audit-log"):
         goto(page, view)
         expect(page.get_by_role("cell").filter(has_text=re.compile("nivoda|rapnet|partner"))).to_have_count(0)
     expect_nothing_at(page, seeded.running)
@@ -126,8 +129,8 @@ def test_filters_live_in_the_address(enter: Enter, people: People, seeded: Seede
     page = enter(people.admin, "runs")
     page.get_by_label("Status").select_option("failed")
     rows = rows_of(page)
-    expect(rows.first).to_contain_text("failed")
-    expect(rows.filter(has_text="succeeded")).to_have_count(0)
+    expect(rows.first).to_contain_text("Failed")
+    expect(rows.filter(has_text="Succeeded")).to_have_count(0)
     assert "status=failed" in page.url
 
     page.reload()
@@ -144,31 +147,34 @@ def test_filters_live_in_the_address(enter: Enter, people: People, seeded: Seede
     expect(rows.filter(has_text="Backfill 2024")).to_have_count(1)
     page.get_by_label("Status").select_option("failed")
     page.get_by_role("link", name="Show all").click()
-    expect(rows.filter(has_text="succeeded").first).to_be_visible()
+    expect(rows.filter(has_text="Succeeded").first).to_be_visible()
 
 
-def test_a_run_tells_why_it_waits_and_of_what_it_died(enter: Enter, people: People, seeded: Seeded) -> None:
+def test_a_run_tells_why_it_waits_and_why_it_failed(enter: Enter, people: People, seeded: Seeded) -> None:
     page = enter(people.admin, f"runs/{seeded.gated}")
-    expect(page.get_by_role("main")).to_contain_text(f"The gate {seed.GATE} is closed: 429 Too Many Requests")
-    expect(page.get_by_role("img", name=re.compile(r"Lane part:.*: the last \d+ steps")).first).to_be_visible()
+    expect(page.get_by_role("main")).to_contain_text(f"Rate-limited by {seed.GATE}: 429 Too Many Requests")
+    expect(
+        page.get_by_role("img", name=re.compile(r"Lane \$[\d,]+ . \$[\d,]+: the last \d+ steps")).first
+    ).to_be_visible()
 
     goto(page, f"runs/{seeded.failed}")
-    expect_state(page, "failed")
+    expect_state(page, "Failed")
     expect(page.get_by_text(seed.PARTITIONS.message, exact=True)).to_be_visible()
     expect(page.get_by_text(fingerprint(seed.PARTITIONS.code, seed.PARTITIONS.message), exact=True)).to_be_visible()
     expect(page.get_by_text(seed.REFUSED.message)).to_be_visible()
 
 
-def test_a_lane_that_waits_is_woken(enter: Enter, people: People, cloud: Scene) -> None:
+def test_a_lane_that_waits_runs_now(enter: Enter, people: People, cloud: Scene) -> None:
     admin = people.admin
     (run_id,) = seed.waiting_runs(cloud.address.database_url, admin.tenant_id, 1, label="Asleep", by=admin.actor)
     page = enter(admin, f"runs/{run_id}")
-    expect(page.get_by_text(f"It waits for {seed.WAITING}")).not_to_have_count(0)
+    expect(page.get_by_text(f"Waiting for {seed.WAITING}")).not_to_have_count(0)
 
-    act(page, "Wake", reason="no need to wait")
+    act(page, "Run now", reason="no need to wait")
 
-    expect(page.get_by_text("Woken.")).to_be_visible()
-    expect(page.get_by_role("listitem").filter(has_text="lane woken")).to_contain_text("no need to wait")
+    expect(page.get_by_text("Running now.")).to_be_visible()
+    goto(page, f"runs/{run_id}/timeline")
+    expect(page.get_by_role("listitem").filter(has_text="Run now")).to_contain_text("no need to wait")
 
 
 def rows_of(page: Page) -> Locator:

@@ -48,7 +48,7 @@ def test_a_dialog_takes_the_keyboard_and_gives_it_back(enter: Enter, people: Peo
     button = page.get_by_role("button", name="Pause", exact=True)
     button.focus()
     page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog", name="Pause")
+    dialog = page.get_by_role("dialog", name="Pause run")
     expect(dialog).to_be_visible()
     assert serious_violations(page) == []
 
@@ -86,7 +86,7 @@ def test_the_first_view_is_light(page: Page, people: People, seeded: Seeded, hom
     page.add_init_script(home_of(people.admin).session)
     transfers = Transfers(page)
 
-    for path in ("now", "runs"):
+    for path in ("overview", "runs"):
         first = transfers.fetched_by(partial(page.goto, path), without_cache=True)
         again = transfers.fetched_by(page.reload)
         assert 10_000 < first < MOST_BYTES
@@ -133,8 +133,14 @@ def test_a_long_list_scrolls_at_a_flat_cost(
 
 
 def test_every_view_is_reached_and_left_by_the_keyboard(enter: Enter, people: People, seeded: Seeded) -> None:
-    page = enter(people.admin, "now")
-    for key, title in (("r", "Runs"), ("i", "Page ingestion"), ("g", "Gates"), ("h", "Health"), ("n", "Now")):
+    page = enter(people.admin, "overview")
+    for key, title in (
+        ("r", "Runs"),
+        ("1", "Page ingestion"),
+        ("l", "Rate limits"),
+        ("s", "System"),
+        ("o", "Overview"),
+    ):
         page.keyboard.press("g")
         page.keyboard.press(key)
         expect(page.get_by_role("heading", level=1, name=title)).to_be_focused()
@@ -143,5 +149,5 @@ def test_every_view_is_reached_and_left_by_the_keyboard(enter: Enter, people: Pe
     expect(page.get_by_label("Label")).to_be_focused()
     page.get_by_role("heading", level=1).focus()
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
     assert serious_violations(page) == []

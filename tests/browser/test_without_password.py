@@ -54,6 +54,6 @@ def test_the_issuers_page_sends_people_back_to_where_they_were_going(page: Page,
 def test_an_answer_that_nobody_asked_for_lets_nobody_in(page: Page) -> None:
     page.goto("now?code=stolen&state=of-somebody-else")
 
-    expect(page.get_by_role("alert")).to_contain_text("not for this tab")
+    expect(page.get_by_role("alert")).to_contain_text("not started in this tab")
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
     assert "code=" not in page.url

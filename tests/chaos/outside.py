@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from shared.kernel import db
 from shared.kernel.errors import Throttled, Transient
 from shared.kernel.model import Turn
+from tests.support.tally import EasyWorld
 
 SCHEMA = """
 create table thing (key text primary key, creates integer not null, present boolean not null);
@@ -34,7 +35,7 @@ returning times
 GATE = "upstream"
 
 
-class PgWorld:
+class PgWorld(EasyWorld):
     """Answers to the tally's World. `trouble` in a run's params says what its first visits meet, per lane."""
 
     def __init__(self, url: str) -> None:

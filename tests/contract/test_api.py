@@ -70,7 +70,11 @@ def test_what_is_not_there_is_a_problem_document() -> None:
     status, kind, body = asked(lambda: ("0003", 1.0), "/nowhere")
 
     assert (status, kind) == (404, "application/problem+json")
-    assert body == {"status": 404, "code": "not_found", "detail": "There is no such thing here."}
+    assert body == {
+        "status": 404,
+        "code": "not_found",
+        "detail": "Not found. It doesn't exist, or you don't have access to it.",
+    }
 
 
 def test_the_api_may_ask_and_a_tick_is_seen(url_as: Callable[[str], str]) -> None:

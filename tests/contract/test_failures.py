@@ -41,7 +41,7 @@ class Broken:
         return fail
 
 
-PORTS = Ports(store=Broken(), queue=Broken(), relay=Relay())  # type: ignore[arg-type] # nothing of it works
+PORTS = Ports(store=Broken(), queue=Broken(), relay=Relay())  # nothing of it works
 
 
 def by_hand() -> dict[str, str]:
@@ -51,7 +51,7 @@ def by_hand() -> dict[str, str]:
 HANDLERS: dict[str, tuple[Callable[[], Handler], dict[str, Any]]] = {
     "tick": (lambda: tick_handler(PORTS, Catalogue()), {}),
     "sweep": (lambda: sweep_handler(PORTS, Catalogue()), {}),
-    "intake": (lambda: intake_handler(PORTS, None), SIGNAL),
+    "intake": (lambda: intake_handler(PORTS, None, Catalogue()), SIGNAL),
     "migrate": (lambda: custom_resource_handler(by_hand), {}),
 }
 

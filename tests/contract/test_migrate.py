@@ -212,6 +212,10 @@ def test_a_swapped_secret_is_work_to_do_though_the_schema_is_the_same(cloudforma
         "ResourceProperties": {**properties, "WorkerSecret": "arn:aws:secretsmanager:x:y:secret:new"},
     }  # fmt: skip
 
-    custom_resource_handler(lambda: {"Revision": done.append("work") or "x"})(event, FakeContext())
+    def work() -> dict[str, str]:
+        done.append("work")
+        return {"Revision": newest_revision()}
+
+    custom_resource_handler(work)(event, FakeContext())
 
     assert done == ["work"]

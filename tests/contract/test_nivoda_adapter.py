@@ -103,7 +103,7 @@ def test_neighbouring_ranges_find_every_stone_exactly_once(
 def test_stones_at_a_border_and_between_whole_dollars_belong_to_one_range_each(
     standin: NivodaStandIn, client: Nivoda, token: str
 ) -> None:
-    below, at, above = (standin.catalogue.insert(price_cents=cents) for cents in (1_999_50, 2_000_00, 2_000_01))
+    below, at, above = (standin.stock.insert(price_cents=cents) for cents in (1_999_50, 2_000_00, 2_000_01))
 
     low, high = ({item.external_id for item in items_of(client, token, each)} for each in ranges(1_999, 2_000, 2_001))
 
@@ -128,7 +128,7 @@ def test_the_count_is_what_pages_walk_through_and_may_exceed_what_they_keep(
     standin: NivodaStandIn, client: Nivoda, token: str
 ) -> None:
     prices = PriceRange(low=500, high=1_000)
-    standin.catalogue.insert(price_cents=1_000_00)
+    standin.stock.insert(price_cents=1_000_00)
 
     pages = list(crawl(client, token, prices))
 
@@ -670,7 +670,7 @@ def test_a_crawl_of_shifting_data_finds_only_what_was_ever_there(
 
     found = items_of(client, token, ALL, limit=10)
 
-    truth = standin.catalogue
+    truth = standin.stock
     assert {item.external_id for item in found} <= truth.ever_held(since)
     assert all(item.price_cents in truth.prices_held(item.external_id, since) for item in found)
     assert len(truth.history) == 3 * standin.struck[Fault.SHIFT]
@@ -684,13 +684,13 @@ def test_the_stand_in_knows_which_stones_were_there_all_the_time() -> None:
     standin = NivodaStandIn(stones=3, clock=lambda: next(times))
     first, second, third = (stone.id for stone in standin.stones)
     before = standin.now()
-    standin.catalogue.delete(first)
-    standin.catalogue.reprice(second, 77_700)
-    fresh = standin.catalogue.insert()
+    standin.stock.delete(first)
+    standin.stock.reprice(second, 77_700)
+    fresh = standin.stock.insert()
     after = standin.now()
-    late = standin.catalogue.insert()
+    late = standin.stock.insert()
 
-    truth = standin.catalogue
+    truth = standin.stock
     assert standin.held_throughout(before) == {second, third}
     assert truth.unchanged_throughout(before) == {third}
     assert standin.held_throughout(after) == {second, third, fresh}

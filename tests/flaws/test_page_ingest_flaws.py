@@ -210,7 +210,7 @@ def test_2g_a_stone_that_vanishes_before_the_offset_takes_no_other_with_it(inges
         if operation is Operation.PAGE and variables["offset"] > 100 and not first:
             first.append(variables["offset"])
             for stone_id in oldest:
-                standin.catalogue.delete(stone_id)
+                standin.stock.delete(stone_id)
 
     standin.before_each = delete_some
     ingest.pass_time(60)
@@ -225,8 +225,8 @@ def test_2g_ranges_share_no_stone_and_leave_none_out_at_their_borders(ingest: In
     standin = ingest.stock(0)
     for dollars in range(LOW, LOW + 40):
         for cents in (0, 1, 99):
-            standin.catalogue.insert(price_cents=dollars * 100 + cents)
-    standin.catalogue.insert(price_cents=(LOW + 40) * 100)
+            standin.stock.insert(price_cents=dollars * 100 + cents)
+    standin.stock.insert(price_cents=(LOW + 40) * 100)
     run_id = ingest.start(partition_records=10, high=LOW + 40)
 
     assert ingest.finish(run_id) == "succeeded complete"
@@ -248,7 +248,7 @@ def test_2g_a_stone_whose_price_moved_into_a_partition_already_crawled_is_found_
         ingest.work(message_of(ingest, first))
         ingest.now += 200
         ingest.tick()
-    standin.catalogue.reprice(moved, first["cursor"]["low"] * 100)
+    standin.stock.reprice(moved, first["cursor"]["low"] * 100)
 
     ends_well(ingest, run_id)
 
@@ -308,8 +308,8 @@ def test_2j_runs_that_overlap_keep_their_rows_and_the_newest_wins(ingest: Ingest
         ingest.work(ingest.expect())
     kept = ingest.expect()  # the older run is about to consolidate
     stone, sold = standin.stones[0].id, standin.stones[1].id
-    standin.catalogue.reprice(stone, 77_700)
-    standin.catalogue.delete(sold)
+    standin.stock.reprice(stone, 77_700)
+    standin.stock.delete(sold)
     ingest.now += 10
     newer = ingest.start()
     assert ingest.finish(newer) == "succeeded complete"

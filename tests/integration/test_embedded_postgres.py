@@ -306,3 +306,31 @@ def python_of(user: int, home: Path) -> list[str]:
             if subprocess.run([python, "-B", "-c", check], check=False, **as_normal_user(user, home)).returncode == 0:
                 return [python, "-B", "-c"]
     return []
+
+
+@pytest.mark.parametrize("password", [None, "", "postgres"])
+def test_nobody_is_let_in_without_the_password(server: Postgres, password: str | None) -> None:
+    """Not even as the superuser, from this machine: others use it too."""
+    with pytest.raises((pg8000.dbapi.Error, OSError)):
+        pg8000.dbapi.connect(user="postgres", host="127.0.0.1", port=server.port, password=password).close()
+
+
+def test_the_password_of_a_server_is_not_readable_by_others_and_on_no_command_line(server: Postgres) -> None:
+    password = str(sa.make_url(server.url()).password)
+
+    assert server.directory.joinpath("password").stat().st_mode & 0o077 == 0
+    assert password.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+
+
+def test_a_server_that_trusted_everybody_trusts_nobody_after_its_next_start(directory: Path) -> None:
+    """Data of an earlier version: the rows are kept, the open door is not."""
+    with Postgres.start(directory / "postgres") as old:
+        execute(old, "create table kept as select 1 as n")
+        hba = old.directory / "pgdata" / "pg_hba.conf"
+    hba.write_text("host all all 127.0.0.1/32 trust\n")
+    hba.parents[1].joinpath("password").unlink()
+
+    with Postgres.start(directory / "postgres") as server:
+        assert execute(server, "select n from kept") == [(1,)]
+        with pytest.raises((pg8000.dbapi.Error, OSError)):
+            pg8000.dbapi.connect(user="postgres", host="127.0.0.1", port=server.port).close()

@@ -82,9 +82,9 @@ def test_a_catalogue_that_changes_under_the_crawl_loses_no_stone(ingest: IngestR
 
     after, seen = ingest.moment(), ingest.seen(run_id)
     assert len(seen) == len(set(seen))
-    assert standin.catalogue.unchanged_throughout(before, after) & ids(standin) <= set(seen)
+    assert standin.stock.unchanged_throughout(before, after) & ids(standin) <= set(seen)
     assert standin.held_throughout(before, after) & ids(standin) <= set(seen)
-    assert set(seen) <= standin.catalogue.ever_held(before, after)
+    assert set(seen) <= standin.stock.ever_held(before, after)
     assert standin.struck[Fault.SHIFT] == 25
 
 
@@ -104,7 +104,7 @@ def test_forty_partitions_of_two_thousand_records_from_a_misbehaving_upstream(in
     assert sum(cursor["counted"] >= 2_000 for cursor in first_crawls if not cursor["split"]) >= 40
     assert len(seen) == len(set(seen))
     assert standin.held_throughout(before, after) & ids(standin) <= set(seen)
-    assert set(seen) <= standin.catalogue.ever_held(before, after)
+    assert set(seen) <= standin.stock.ever_held(before, after)
     assert ingest.terminal_lines(run_id) == [(1, "succeeded")]
     assert len(ingest.lanes(run_id, "consolidate:")) == 1
 

@@ -135,7 +135,7 @@ def test_a_partition_that_grows_while_it_is_crawled_is_cut(ingest: IngestRig) ->
 
     def grow(operation: Operation, variables: Any) -> None:
         if operation is Operation.PAGE and not grown:
-            grown.extend(standin.catalogue.insert() for _ in range(400))
+            grown.extend(standin.stock.insert() for _ in range(400))
 
     standin.before_each = grow
     run_id = ingest.start(partition_records=60, page_size=20, recrawls=5)
@@ -153,7 +153,7 @@ def test_what_two_complete_runs_do_not_see_is_gone_but_never_deleted(shop: Inges
     assert shop.finish(shop.start()) == "succeeded complete"
     sold = {stone.id for stone in shop.standin.stones[::7]}
     for stone_id in sold:
-        shop.standin.catalogue.delete(stone_id)
+        shop.standin.stock.delete(stone_id)
     shop.now += 3_600
 
     broken = BrokenAt(shop, 5_000)
@@ -179,7 +179,7 @@ def test_what_two_complete_runs_do_not_see_is_gone_but_never_deleted(shop: Inges
 
 def test_a_retried_run_is_no_second_witness_of_its_own(shop: IngestRig) -> None:
     shop.finish(shop.start())
-    sold = shop.standin.catalogue.delete(shop.standin.stones[3].id)
+    sold = shop.standin.stock.delete(shop.standin.stones[3].id)
     shop.now += 60
     broken = BrokenAt(shop)
     shop.use(broken)
@@ -198,7 +198,7 @@ def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: Inge
     shop.finish(shop.start())
     stone = shop.standin.stones[3]
     for there in (False, True, False):
-        shop.standin.catalogue.reprice(stone.id, stone.price_cents if there else 10**9)
+        shop.standin.stock.reprice(stone.id, stone.price_cents if there else 10**9)
         shop.now += 60
         assert shop.finish(shop.start()) == "succeeded complete"
         assert stone.id in shop.diamonds()
@@ -214,7 +214,7 @@ def test_what_a_second_crawl_of_the_same_run_does_not_see_is_not_there(shop: Ing
     while not shop.lanes(run_id, "audit:"):
         shop.work(shop.expect())
     sold = shop.standin.stones[0]
-    shop.standin.catalogue.delete(sold.id)
+    shop.standin.stock.delete(sold.id)
 
     assert shop.finish(run_id) == "succeeded complete"
 
@@ -230,7 +230,7 @@ def test_what_a_restarted_crawl_does_not_see_is_not_there(shop: IngestRig) -> No
     (lane,) = shop.lanes(run_id)
     sold = shop.standin.stones[0]
     assert sold.id in shop.seen(run_id)
-    shop.standin.catalogue.delete(sold.id)
+    shop.standin.stock.delete(sold.id)
 
     cursor = CrawlCursor.read(lane["cursor"]).from_the_start.to_json()
     runs.restart_lane(shop.ports, TENANT, lane["id"], cursor)
@@ -249,7 +249,7 @@ def test_two_stones_that_change_places_across_a_page_boundary_make_no_complete_r
     def swap(operation: Operation, variables: Any) -> None:
         if operation is Operation.PAGE and variables["offset"] > 40 and len(swapped) < 1:
             swapped.append(variables["offset"])
-            standin.catalogue.swap(5, 120)
+            standin.stock.swap(5, 120)
 
     standin.before_each = swap
     run_id = ingest.start(partition_records=5_000)
@@ -291,7 +291,7 @@ def test_a_row_is_written_once_by_each_crawl_that_sees_it(shop: IngestRig) -> No
         shop.work(shop.expect())
     before = {row["external_id"]: row["v"] for row in shop.rows("select external_id, xmin::text as v from raw_item")}
     stone = shop.standin.stones[0]
-    shop.standin.catalogue.insert(price_cents=stone.price_cents)  # the partition drifts and is crawled again
+    shop.standin.stock.insert(price_cents=stone.price_cents)  # the partition drifts and is crawled again
 
     assert shop.finish(run_id) == "succeeded complete"
 
@@ -306,7 +306,7 @@ def test_consolidation_goes_in_bounded_batches(shop: IngestRig, monkeypatch: pyt
     monkeypatch.setattr(steps, "CONSOLIDATE_BATCH", 50)
     shop.finish(shop.start())
     for stone in shop.standin.stones[:120]:
-        shop.standin.catalogue.delete(stone.id)
+        shop.standin.stock.delete(stone.id)
     for _ in range(2):
         shop.now += 60
         run_id = shop.start()
@@ -627,7 +627,7 @@ def test_a_slow_upstream_is_called_slow_and_never_poison(ingest: IngestRig, faul
     run_id = ingest.start()
     while not ingest.lanes(run_id):
         ingest.work(ingest.expect())
-    standin.misbehave(fault, on=["count"], seconds=0.5)
+    standin.misbehave(fault, on=["count"], seconds=0.5 if fault == "drip" else 5)
     in_time, ingest.ports = ingest.ports, replace(ingest.ports, time_left_s=lambda: 3.2)
 
     ingest.work(ingest.expect())

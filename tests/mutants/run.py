@@ -1,30 +1,67 @@
-"""Is the proof awake? Break one rule of the relay at a time and see that the simulation or the races notice.
+"""Is the proof awake? Break one rule at a time and see that a proof notices.
 
 `python -m tests.mutants.run [name …]`. Every `*.patch` beside this file is a mutant; drop in another one and it is tried.
-Its first lines say what is broken and, after `killed by:`, which proof must notice: `memory` or `postgres` (simulation,
-perhaps with the one mode of schedules that shows it, as in `memory blackout`) or `races` (two connections).
-A mutant that cannot run at all proves nothing and counts as an error.
+Its first lines say what is broken. A line `killed by:` names the proof that must notice:
+
+- `memory`, `postgres`   the simulation, perhaps with the one mode of schedules that shows it, as in `memory blackout`;
+- `races`                two connections, perhaps with an expression for `pytest -k`;
+- `tests PATH …`         tests by path or expression, as pytest takes them.
+
+A patch without that line is judged by all of them, cheap ones first, until one notices: simulation in memory and on
+Postgres, races, then the tests of what it touches.
+
+Only a broken promise or a failed test counts. A mutant that cannot run proves nothing and is an error: a patch that does
+not fit, code that does not compile or names what is not there, SQL that Postgres does not understand, tests that do not
+start, no end in sight.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from tests.support.databases import scratch_server
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PARTS = ("shared", "tests", "infra", "functions", "pyproject.toml")
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "node_modules")
+KINDS = ("memory", "postgres", "races", "tests")
 SCHEDULES = {"memory": 6_000, "postgres": 2_000}
+# Ten patches that nobody notices take less than ten minutes on two cores.
+SCHEDULES_OF_A_STRANGER = {"memory": 5_000, "postgres": 500}
+LONGEST_S = 600
+
+# What the memory store is a second writing of: a change here cannot be seen with it.
+ONLY_ON_POSTGRES = re.compile(r"shared/kernel/(sql|store|db|direct|flights)\.py|infra/migrations/")
+TESTS_OF = {
+    "shared/kernel/": (
+        "tests/integration/test_store.py", "tests/integration/test_relay.py", "tests/integration/test_pulse.py",
+        "tests/unit/test_decide.py", "tests/unit/test_retry.py", "tests/flaws/test_platform_flaws.py",
+    ),
+    "shared/page_ingest/": (
+        "tests/unit/test_page_ingest_decide.py", "tests/unit/test_nivoda_parsing.py",
+        "tests/integration/test_page_ingest.py", "tests/integration/test_page_ingest_runs.py",
+        "tests/integration/test_page_ingest_simulation.py", "tests/flaws/test_page_ingest_flaws.py",
+    ),
+}  # fmt: skip
+
+
+class Word(StrEnum):
+    KILLED = "killed"
+    SURVIVED = "SURVIVED"
+    DID_NOT_RUN = "DID NOT RUN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,71 +74,132 @@ class Mutant:
 
     @property
     def killer(self) -> list[str]:
+        """The proof that must notice, and its arguments; empty for a patch of which nobody said."""
         for line in self.path.read_text().splitlines():
+            if line.startswith("---"):
+                break
             if line.startswith("killed by:"):
-                return line.removeprefix("killed by:").split()
-        raise ValueError(f"{self.path.name} does not say what it is killed by")
+                return shlex.split(line.removeprefix("killed by:"))
+        return []
+
+    @property
+    def touches(self) -> list[str]:
+        return re.findall(r"^\+\+\+ b/(\S+)", self.path.read_text(), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     mutant: Mutant
-    killed: bool
+    word: Word
+    proof: str
     how: str
     took_s: float
 
 
 def mutants(names: list[str]) -> list[Mutant]:
     found = [Mutant(path) for path in sorted(HERE.glob("*.patch"))]
+    unknown = set(names) - {mutant.name for mutant in found}
+    if unknown:
+        raise SystemExit(f"no such mutant: {', '.join(sorted(unknown))}")
     return [mutant for mutant in found if not names or mutant.name in names]
 
 
-def apply(mutant: Mutant, folder: Path) -> None:
-    for part in PARTS:
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            shutil.copy(source, folder / part)
-    subprocess.run(
-        ["git", "apply", "--whitespace=nowarn", str(mutant.path)],
-        cwd=folder,
-        check=True,
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent), "GIT_DIR": "/dev/null"},
-    )
+def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
+    """Each proof to ask, with its command."""
+    if mutant.killer:
+        kind, *arguments = mutant.killer
+        yield shlex.join(mutant.killer), _command(kind, arguments, SCHEDULES)
+        return
+    kernel = not all(path.startswith("shared/page_ingest/") for path in mutant.touches)
+    if kernel and not all(map(ONLY_ON_POSTGRES.match, mutant.touches)):
+        yield "memory", _command("memory", [], SCHEDULES_OF_A_STRANGER)
+    if kernel:
+        yield "postgres", _command("postgres", [], SCHEDULES_OF_A_STRANGER)
+        yield "races", _command("races", [], SCHEDULES_OF_A_STRANGER)
+    areas = {area for area in TESTS_OF for path in mutant.touches if path.startswith(area)} or set(TESTS_OF)
+    for area in sorted(areas):
+        tests = [path for path in TESTS_OF[area] if (ROOT / path).exists()]
+        yield f"tests of {area}", _command("tests", tests, SCHEDULES_OF_A_STRANGER)
+
+
+def _command(kind: str, arguments: list[str], schedules: dict[str, int]) -> list[str]:
+    if kind in schedules:
+        mode = ["--mode", *arguments] if arguments else []
+        simulation = [sys.executable, "-m", "tests.simulation.simulate", "--store", kind, "--jobs", "1"]
+        return [*simulation, "--schedules", str(schedules[kind]), *mode]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.witness"]
+    if kind == "races":
+        return [*pytest, "tests/races", *(["-k", " ".join(arguments)] if arguments else [])]
+    return [*pytest, *arguments]
 
 
 def attempt(mutant: Mutant, database_url: str) -> Verdict:
     began = time.monotonic()
+
+    def verdict(word: Word, proof: str, how: str) -> Verdict:
+        return Verdict(mutant, word, proof, how, time.monotonic() - began)
+
     with tempfile.TemporaryDirectory(prefix=f"baton-{mutant.name}-") as temporary:
         folder = Path(temporary)
-        apply(mutant, folder)
-        proof, *mode = mutant.killer
-        command = _races(mode) if proof == "races" else _simulation(proof, mode)
-        env = {**os.environ, "DATABASE_URL": database_url, "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    killed, how = _read(proof, done)
-    return Verdict(mutant, killed, how, time.monotonic() - began)
+        shutil.copytree(ROOT, folder, ignore=LEFT_OUT, dirs_exist_ok=True)
+        problem = apply(mutant, folder) or _does_not_compile(mutant, folder)
+        if problem:
+            return verdict(Word.DID_NOT_RUN, "", problem)
+        for proof, command in proofs(mutant):
+            word, how = _ask(command, folder, database_url)
+            if word is not Word.SURVIVED:
+                return verdict(word, proof, how)
+    return verdict(Word.SURVIVED, shlex.join(mutant.killer) or "all", "")
 
 
-def _simulation(store: str, mode: list[str]) -> list[str]:
-    count = str(SCHEDULES[store])
-    command = [sys.executable, "-m", "tests.simulation.simulate", "--store", store, "--schedules", count, "--jobs", "1"]
-    return [*command, "--mode", *mode] if mode else command
+def apply(mutant: Mutant, folder: Path) -> str:
+    """Put the wrong rule in place; answers why it cannot be done."""
+    applied = subprocess.run(
+        ["git", "apply", "--whitespace=nowarn", str(mutant.path)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent), "GIT_DIR": "/dev/null"},
+    )
+    return applied.stderr.strip()[:200] if applied.returncode else ""
 
 
-def _races(mode: list[str]) -> list[str]:
-    only = ["-k", " ".join(mode)] if mode else []
-    return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/races", *only]
+def _does_not_compile(mutant: Mutant, folder: Path) -> str:
+    """A name that is not there would be caught as a surprise somewhere and look like a discovery."""
+    changed = [path for path in mutant.touches if path.endswith(".py") and (folder / path).exists()]
+    if not changed:
+        return ""
+    ruff = [
+        str(Path(sys.executable).with_name("ruff")),
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--select",
+        "E9,F821,F823",
+    ]
+    checked = subprocess.run(
+        [*ruff, "--output-format", "concise", *changed], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return checked.stdout.splitlines()[0] if checked.returncode else ""
 
 
-def _read(proof: str, done: subprocess.CompletedProcess[str]) -> tuple[bool, str]:
+def _ask(command: list[str], folder: Path, database_url: str) -> tuple[Word, str]:
+    env = {**os.environ, "DATABASE_URL": database_url, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=LONGEST_S
+        )
+    except subprocess.TimeoutExpired:
+        return Word.DID_NOT_RUN, f"no end after {LONGEST_S} s"
     if done.returncode == 0:
-        return False, "SURVIVED"
-    lines = (done.stderr + done.stdout).splitlines()
-    wanted = "FAILED" if proof == "races" else "VIOLATION"
-    named = [line for line in lines if line.startswith(wanted)]
-    return (True, named[0]) if named else (False, "DID NOT RUN: " + " | ".join(lines[-3:]))
+        return Word.SURVIVED, ""
+    lines = (done.stderr + "\n" + done.stdout).splitlines()
+    for word, sign in ((Word.DID_NOT_RUN, "DID NOT RUN "), (Word.KILLED, "VIOLATION "), (Word.KILLED, "NOTICED ")):
+        named = [line for line in lines if line.startswith(sign)]
+        if named:
+            return word, named[0].removeprefix(sign)
+    return Word.DID_NOT_RUN, " | ".join(line for line in lines[-4:] if line.strip())
 
 
 def main() -> int:
@@ -110,16 +208,22 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     chosen = mutants(args.names)
+    verdicts: list[Verdict] = []
     with scratch_server({"max_connections": "300"}) as server, ThreadPoolExecutor(args.jobs) as pool:
-        verdicts = []
         for future in as_completed([pool.submit(attempt, mutant, server.url()) for mutant in chosen]):
-            verdict = future.result()
-            verdicts.append(verdict)
-            word = "killed  " if verdict.killed else "ALIVE   "
-            print(f"{word} {verdict.mutant.name:45s} {verdict.took_s:6.1f} s  {verdict.how[:110]}", flush=True)
-    alive = [verdict for verdict in verdicts if not verdict.killed]
-    print(f"{len(verdicts) - len(alive)} of {len(verdicts)} mutants killed")
-    return 1 if alive or not verdicts else 0
+            verdicts.append(future.result())
+            _print(verdicts[-1])
+    counted = {word: sum(verdict.word is word for verdict in verdicts) for word in Word}
+    print(", ".join(f"{count} {word}" for word, count in counted.items()), f"of {len(verdicts)} mutants")
+    for verdict in verdicts:
+        if verdict.word is not Word.KILLED:
+            _print(verdict)
+    return 0 if verdicts and counted[Word.KILLED] == len(verdicts) else 1
+
+
+def _print(verdict: Verdict) -> None:
+    name, proof = verdict.mutant.name, verdict.proof[:24]
+    print(f"{verdict.word:11s}  {name:46s} {verdict.took_s:6.1f} s  {proof:24s}  {verdict.how[:120]}", flush=True)
 
 
 if __name__ == "__main__":

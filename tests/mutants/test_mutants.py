@@ -6,9 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.mutants.run import ROOT, Mutant, mutants
-
-PROOFS = {"memory", "postgres", "races"}
+from tests.mutants.run import KINDS, ROOT, Mutant, mutants
 
 
 @pytest.mark.parametrize("mutant", mutants([]), ids=lambda mutant: mutant.name)
@@ -18,4 +16,5 @@ def test_a_mutant_fits_the_code_and_names_its_proof(mutant: Mutant) -> None:
     )
 
     assert fits.returncode == 0, fits.stderr
-    assert mutant.killer[0] in PROOFS
+    assert mutant.killer, "a patch that stays here names its proof: the runner need not look for it"
+    assert mutant.killer[0] in KINDS

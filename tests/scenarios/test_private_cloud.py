@@ -84,6 +84,10 @@ def test_the_local_aws_answers_no_client_without_its_key(scene: Scene) -> None:
 def test_a_page_of_somebody_else_is_refused_by_every_server(scene: Scene, headers: dict[str, str]) -> None:
     key = scene.address.access_key
     signed = {"Authorization": f"AWS4-HMAC-SHA256 Credential={key}/20261116/us-east-1/sqs/aws4_request"}
-    for url in (scene.address.endpoint + "/", scene.address.nivoda_url + "/_control", scene.address.outputs["ApiUrl"]):
+    for url in (
+        scene.address.endpoint + "/",
+        scene.address.upstreams["nivoda"] + "/_control",
+        scene.address.outputs["ApiUrl"],
+    ):
         asked = url.replace(url.split("/")[2].partition(":")[0], "127.0.0.1")
         assert urllib3.request("GET", asked, headers={**signed, **headers}, retries=False).status == 403

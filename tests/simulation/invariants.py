@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from shared.kernel.model import Judgement, LaneChange, StepOutcome, Turn, Verdict, idempotency_key
-from tests.simulation.scenario import CANARY
+from shared.kernel.errors import Permanent, Throttled
+from shared.kernel.model import (
+    Cancel,
+    Continue,
+    Decision,
+    Fail,
+    Finish,
+    Judgement,
+    LaneChange,
+    StepOutcome,
+    Turn,
+    Verdict,
+    Wait,
+    idempotency_key,
+)
+from tests.simulation.scenario import CANARY, DELAY
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 MOST_CLAIMS = 6
 REPAIRED_WITHIN_S = 300.0
+IN_PEACE_WITHIN_S = 20.0
+ENDED = ("succeeded", "failed", "canceled")
+OUTCOMES: dict[type[Decision], StepOutcome] = {
+    Continue: StepOutcome.MOVED,
+    Wait: StepOutcome.WAITED,
+    Finish: StepOutcome.DONE,
+    Fail: StepOutcome.FAILED,
+    Cancel: StepOutcome.CANCELED,
+}
 
 
 class Violation(BaseException):
@@ -31,6 +59,29 @@ def _patience_s(resends: int) -> float:
     return min(1800.0, 180.0 * 2.0 ** max(0, resends - 4))
 
 
+def _place(row: Any) -> tuple[Any, ...]:
+    """What changes when somebody deals with a row."""
+    return (row.status, row.epoch, row.check_at, getattr(row, "seq", 0), getattr(row, "resend_no", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A step as it was written: whose, what, and when."""
+
+    turn: Turn
+    change: LaneChange
+    at: datetime
+    disturbed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a tick finds when it begins."""
+
+    lanes: dict[UUID, tuple[Any, ...]]
+    runs: dict[UUID, tuple[Any, ...]]
+
+
 class Invariants:
     def __init__(self, world: World) -> None:
         self.world = world
@@ -45,14 +96,37 @@ class Invariants:
         self.made_for: dict[str, tuple[UUID, int]] = {}
         self.repaired_at: dict[UUID, float] = {}
         self.run_lane_ids: dict[UUID, list[UUID]] = defaultdict(list)
+        self.kind_of: dict[UUID, str] = {}
+        self.tenants: dict[UUID, UUID] = {}
+        self.answers: dict[UUID, tuple[str, Decision | Exception]] = {}
+        self.commits: dict[tuple[UUID, int, int], Commit] = {}
+        self.claimants: dict[tuple[UUID, int, int], set[UUID]] = defaultdict(set)
+        self.given_back: set[UUID] = set()
+        self.judged: dict[Any, dict[UUID, float]] = defaultdict(dict)
+        self.resumed_at: dict[UUID, float] = {}
+        self.asked_by: dict[tuple[UUID, int, str], UUID] = {}
+        self.step_at: dict[UUID, dict[int, datetime]] = defaultdict(dict)
+        self.pruned_at: dict[str, datetime] = {}
+        self._written: list[Callable[[], None]] = []
+        self._once_committed: list[Callable[[], None]] = []
 
-    # Around the statements.
+    # Around the statements. A transaction is one move, so what it wrote is told by a flag of its own.
+
+    def begun(self) -> None:
+        self._once_committed.clear()
+
+    def committed(self) -> None:
+        for note in self._once_committed:
+            note()
+        self._once_committed.clear()
 
     def before(self, name: str, args: tuple[Any, ...]) -> None:
         if name == "pass_gates":
             self._look()
-        if name in ("open_gates", "reclose_gates"):
+        elif name in ("open_gates", "reclose_gates"):
             self.openers.add(args[2])
+        elif name == "release":
+            self.given_back.add(args[1])
 
     def after(self, name: str, args: tuple[Any, ...], result: Any) -> None:
         match name:
@@ -62,10 +136,18 @@ class Invariants:
                 self._committed(args[0], args[1])
             case "intend" if result is not None:
                 turn, key = args[0], args[1]
+                asked = self.asked_by.setdefault((turn.run_id, turn.run_epoch, key), turn.lane_id)
+                self.world.seen["two lanes intend the same key"] += asked != turn.lane_id
                 self.made_for[idempotency_key(turn.run_id, turn.run_epoch, key)] = (turn.run_id, turn.run_epoch)
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
+            case "prune_runs":
+                self._forget_pruned()
+            case "prune":
+                self.pruned_at[args[0]] = self.world.clock() - timedelta(days=args[1])
+            case "lock_run" if self.world.current is not None and self.world.current.ticks:
+                self.judged[self.world.current][args[0]] = self.world.now
             case "apply_judgements":
                 self._judged(args[0])
 
@@ -77,13 +159,40 @@ class Invariants:
         named, actual = (turn.epoch, turn.seq), (lane.epoch, lane.seq)
         require(named == actual, "only the message of the current turn gives a turn", turn.key, named, actual)
         ahead = (lane.next_due_at - world.clock()).total_seconds()
-        require(ahead <= 1.0 or lane.cancel_at is not None, "a turn is taken when it is due", turn.key, ahead)
+        require(ahead <= 1.0, "a turn is taken when it is due", turn.key, ahead)
+        self._punctual(turn, lane, -ahead)
         require(run.paused_at is None or turn.cancel_at is not None, "a paused run takes no turn", turn.key)
         holder = self.owner.get(turn.lane_id)
         if holder is not None and holder != turn.token and lane.lease_until is not None:
             require(lane.lease_until < world.clock(), "I6 one live claim", turn.key)
         self.owner[turn.lane_id] = turn.token
+        self.claimants[turn.lane_id, turn.epoch, turn.seq].add(turn.token)
         self._bounded(turn)
+
+    def _punctual(self, turn: Turn, lane: SimpleNamespace, late: float) -> None:
+        """While nothing went wrong at all, no turn waits for a repair."""
+        world = self.world
+        slow = any(shut.slow_s for shut in world.scenario.shut)
+        in_peace = world.scenario.tick and world.scenario.sends and not slow and not world.fault_count
+        in_peace = in_peace and not world.fault_at(turn.kind)
+        if in_peace and turn.claims == 1:
+            late = min(late, world.now - self.moved_at[turn.lane_id])
+            require(late <= IN_PEACE_WITHIN_S, "in peace every turn is taken on time", turn.key, late)
+
+    def answered(self, turn: Turn, source: str, answer: Decision | Exception) -> None:
+        """What the kind itself said in this turn."""
+        self.answers[turn.token] = (source, answer)
+        if turn.cancel_at is not None:
+            require(source == "on_cancel", "a canceled lane does not work on", turn.key)
+
+    def used(self, turn: Turn, remote_id: str) -> None:
+        run, lane = self.runs.get(turn.run_id), self.lanes.get(turn.lane_id)
+        if run is None or lane is None:
+            return
+        at_work = run.status not in ENDED and lane.epoch == turn.epoch and self.owner[turn.lane_id] == turn.token
+        if at_work:
+            self.world.seen["asset handed out"] += 1
+            require(remote_id in self.world.things.values(), "an asset handed out exists", turn.key, remote_id)
 
     def _bounded(self, lane: Any) -> None:
         """Nobody works after the fifth claim; only claimants that the world itself killed may follow the sixth."""
@@ -91,40 +200,93 @@ class Invariants:
 
     def _committed(self, turn: Turn, change: LaneChange) -> None:
         require(self.owner.get(turn.lane_id) == turn.token, "I6 only the holder of the turn commits", turn.key)
+        self.commits[turn.lane_id, turn.epoch, turn.seq] = Commit(
+            turn, change, self.world.clock(), self.world.is_disturbed()
+        )
         if turn.claims >= MOST_CLAIMS:
             require(change.outcome is StepOutcome.FAILED, "the sixth claimant commits the failure", change.outcome)
-        if turn.cancel_at is not None:
-            allowed = (StepOutcome.CANCELED, StepOutcome.FAILED, StepOutcome.RETRIED, StepOutcome.THROTTLED)
-            require(change.outcome in allowed, "a canceled lane does not work on", change.outcome)
+        if change.problem is not None and change.problem.code == "poison":
+            died = self.claimants[turn.lane_id, turn.epoch, turn.seq] - self.given_back
+            require(len(died) >= MOST_CLAIMS, "only deaths make poison", turn.key, len(died))
+            self.world.seen["poison"] += 1
 
     def _passed(self, turn: Turn, keys: list[str], result: Any) -> None:
-        now = self.world.clock()
+        now, held, blocked = self.world.clock(), False, False
         for gate in self.gates.values():
             if gate.key not in keys or gate.tenant_id not in (turn.tenant_id, None) or gate.state == "open":
                 continue
             if gate.until > now and gate.holder != turn.token:
+                blocked = True
                 require(result.wait_s is not None, "nobody passes a closed gate", gate.key, gate.state)
             elif result.wait_s is None:
+                held = True
                 self.world.seen["gate probed"] += 1
+                self.world.seen["shared gate probed"] += gate.tenant_id is None
                 require(gate.key in result.probes, "one lane passes as the probe", gate.key)
+        if not blocked:
+            require(result.wait_s is None, "a gate whose time has come lets its probe through", keys, result.wait_s)
+            self.world.seen["twin gates probed"] += held and self._twins(turn, keys, now)
+
+    def _twins(self, turn: Turn, keys: list[str], now: datetime) -> bool:
+        due = [g.key for g in self.gates.values() if g.tenant_id in (turn.tenant_id, None) and g.state != "open"]
+        return any(due.count(key) > 1 for key in keys)
 
     def _judged(self, judgements: list[Judgement]) -> None:
+        world = self.world
+        judged = self.judged[world.current]
         for judgement in judgements:
-            self.world.seen[f"tick {judgement.verdict}"] += 1
+            world.seen[f"tick {judgement.verdict}"] += 1
             lane = judgement.lane
+            again = judged.get(lane.lane_id, -1.0) >= self.moved_at[lane.lane_id]
+            require(not again, "no lane twice in one tick", lane.lane_id, judgement.verdict)
+            self._once_committed.append(partial(judged.__setitem__, lane.lane_id, world.now))
             if judgement.verdict is Verdict.UNCLAIMED:
                 self.unclaimed[lane.lane_id] += 1
             if judgement.send:
-                self._spaced(lane.lane_id)
+                if judgement.verdict is not Verdict.EXPIRED:
+                    self._once_committed.append(partial(self._spaced, lane))
+                known = self.lanes[lane.lane_id]
+                holds = known.lease_until is not None and known.lease_until >= world.clock()
+                require(not holds, "the tick does not disturb whoever works", lane.lane_id, judgement.verdict)
                 require(
                     not lane.run_paused or lane.cancel_at is not None, "the tick feeds no paused lane", lane.lane_id
                 )
 
-    def _spaced(self, lane_id: UUID) -> None:
+    def _spaced(self, lane: Any) -> None:
         """A lane that did not move since it was repaired is left alone for a while."""
+        lane_id = lane.lane_id
         again, self.repaired_at[lane_id] = self.repaired_at.get(lane_id, -1e9), self.world.now
-        if again >= self.moved_at[lane_id] and again > self.world.last_fault_at:
+        if again >= self.moved_at[lane_id] and again > self.world.fault_at(lane.kind):
             require(self.world.now - again >= 100, "repairs are spaced", lane_id, self.world.now - again)
+
+    def tick_begins(self) -> Due:
+        now = self.world.clock()
+        return Due(
+            {lane.id: _place(lane) for lane in self.lanes.values() if lane.status == "active" and lane.check_at <= now},
+            {run.id: _place(run) for run in self.runs.values() if run.status not in ENDED and run.check_at <= now},
+        )
+
+    def tick_ends(self, due: Due, report: Any, *, disturbed: bool) -> None:
+        """Whatever was due when the tick began had its turn, in however many batches, whoever's queue is shut."""
+        self._look()
+        handled = self.judged.pop(self.world.current, {})
+        if disturbed:
+            return
+        self.world.seen["tick of more than a batch"] += len(due.lanes) > self.world.scenario.tick_batch
+        passed_over = [
+            lane
+            for lane, place in due.lanes.items()
+            if lane not in handled and lane in self.lanes and _place(self.lanes[lane]) == place
+        ]
+        if report.finished:
+            closed = {shut.queue for shut in self.world.scenario.shut}
+            kinds = {self.lanes[lane].kind for lane in passed_over}
+            open_to = [kind for kind in kinds if not closed & {self.world.ports.relay.queue_of(kind), DELAY}]
+            require(not open_to, "every due lane has its turn in the tick", open_to)
+        waiting = [run for run, place in due.runs.items() if run not in handled and _place(self.runs[run]) == place]
+        require(not waiting or not report.finished, "every due run has its turn in the tick", waiting)
+        if len(due.runs) <= self.world.scenario.tick_batch:
+            require(not waiting, "runs have their turn however long lanes take", waiting)
 
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)
@@ -132,9 +294,9 @@ class Invariants:
     def removed(self, key: str) -> None:
         """Clean-up is for what an ended try has left; what the present try made is in use."""
         run_id, epoch = self.made_for[key]
-        run = self.runs[run_id]
-        in_use = run.status in ("queued", "running") and run.epoch == epoch
-        require(not in_use, "nothing in use is removed", key, run.status, epoch)
+        run = self.runs.get(run_id)
+        in_use = run is not None and run.status in ("queued", "running") and run.epoch == epoch
+        require(not in_use, "nothing in use is removed", key, epoch)
 
     def delivered(self, body: str, dedup_id: str | None) -> None:
         self.tick_sent.pop(dedup_id or "", None)
@@ -151,19 +313,14 @@ class Invariants:
         if not world.scenario.tick:
             return
         for lane in self.lanes.values():
-            run = self.runs[lane.run_id]
-            if lane.status != "active" or (run.paused_at is not None and lane.cancel_at is None):
-                continue
-            due = (lane.next_due_at - world.clock()).total_seconds() + world.now
-            if lane.cancel_at is not None:  # a cancel waits for nothing
-                due = min(due, world.now)
-            quiet_since = max(due, self.moved_at[lane.id], world.last_fault_at)
-            patience = max(REPAIRED_WITHIN_S, _patience_s(self.unclaimed[lane.id]) + 120)
-            if not world.scenario.sends:
-                patience += 300
-            require(
-                world.now - quiet_since <= patience, "I14 repaired in time", lane.key, world.now - quiet_since, patience
-            )
+            if lane.status == "active":
+                self._check_time_of_lane(lane)
+        for run in self.runs.values():
+            if run.status not in ENDED and run.deadline_at is not None and run.paused_at is None:
+                if any(self._raised(run)):
+                    continue
+                since = max(self._virtual(run.deadline_at), world.last_fault_at, self.resumed_at.get(run.id, 0.0))
+                require(world.now - since <= 240, "a run's deadline fires on time", world.now - since)
 
         for dedup_id, sent_at in list(self.tick_sent.items()):
             if world.last_fault_at >= sent_at or self._is_outgrown(dedup_id):
@@ -171,14 +328,34 @@ class Invariants:
             else:
                 require(world.now - sent_at <= 100, "a repair waits behind nobody", dedup_id, world.now - sent_at)
 
+    def _virtual(self, moment: datetime) -> float:
+        return (moment - self.world.clock()).total_seconds() + self.world.now
+
+    def _check_time_of_lane(self, lane: SimpleNamespace) -> None:
+        world, run = self.world, self.runs[lane.run_id]
+        if run.paused_at is not None and lane.cancel_at is None:
+            return
+        fault_at, resumed_at = world.fault_at(lane.kind), self.resumed_at.get(run.id, 0.0)
+        quiet_since = max(self._virtual(lane.next_due_at), self.moved_at[lane.id], fault_at)
+        patience = max(REPAIRED_WITHIN_S, _patience_s(self.unclaimed[lane.id]) + 120)
+        if not world.scenario.sends:
+            patience += 300
+        late = world.now - quiet_since
+        require(late <= patience, "I14 repaired in time", lane.key, late, patience)
+        if lane.deadline_at is not None and lane.cancel_at is None:
+            late = world.now - max(self._virtual(lane.deadline_at), fault_at, resumed_at)
+            require(late <= patience, "a lane's deadline fires on time", lane.key, late)
+
     def _is_outgrown(self, dedup_id: str) -> bool:
         """A tick that was held up may send what its lane has left behind: nobody needs that, wherever it waits."""
         lane_id, epoch, seq, resend_no = dedup_id.split(":")
-        lane = self.lanes[UUID(lane_id)]
-        return (lane.epoch, lane.seq, lane.resend_no) != (int(epoch), int(seq), int(resend_no))
+        lane = self.lanes.get(UUID(lane_id))
+        return lane is None or (lane.epoch, lane.seq, lane.resend_no) != (int(epoch), int(seq), int(resend_no))
 
     def _look(self) -> None:
         world = self.world
+        if not world.store.has_changed():  # type: ignore[attr-defined]
+            return
         for kind, row in world.store.changed():  # type: ignore[attr-defined]
             if kind == "lane":
                 self._check_lane(row)
@@ -186,6 +363,10 @@ class Invariants:
                 self._check_gate(row)
         for _, row in world.store.changed_runs():  # type: ignore[attr-defined]
             self._check_run(row)
+        if self._written:
+            written, self._written = self._written, []
+            for check in written:
+                check()
 
     def _check_lane(self, lane: SimpleNamespace) -> None:
         world, before = self.world, self.lanes.get(lane.id)
@@ -200,6 +381,8 @@ class Invariants:
         require(lane.resend_no >= before.resend_no, "resend_no never goes back", lane.key)
         self._bounded(lane)
         require(lane.tenant_id == before.tenant_id, "I10 a lane keeps its tenant", lane.key)
+        frugal = lane.steps <= lane.max_steps or lane.cancel_at is not None
+        require(frugal, "no lane takes more steps than it may", lane.key, lane.steps)
         moved = ("epoch", "seq", "claims", "cancel_at", "next_due_at")
         if any(getattr(lane, name) != getattr(before, name) for name in moved):
             self.moved_at[lane.id] = world.now
@@ -207,11 +390,18 @@ class Invariants:
         if lane.seq != before.seq:
             require(lane.claims <= 1 or lane.claim_token is not None, "every commit clears the claims", lane.key)
             self._check_ledger(before, lane)
+        elif lane.claim_token is None and before.claim_token is not None:
+            self._check_freed(before, lane)
         if lane.epoch != before.epoch:
             require(
                 (lane.claims, lane.attempts, lane.cancel_at, lane.steps) == (0, 0, None, 0),
                 "a new epoch begins fresh", lane.key,
             )  # fmt: skip
+
+    def _check_freed(self, before: SimpleNamespace, lane: SimpleNamespace) -> None:
+        live = before.lease_until >= self.world.clock() and (lane.epoch, lane.status) == (before.epoch, "active")
+        ours = before.claim_token in self.given_back
+        require(not live or ours, "only its holder gives a lease back", lane.key)
 
     def _check_absorbed(self, before: SimpleNamespace, lane: SimpleNamespace) -> None:
         require((lane.epoch, lane.seq) >= (before.epoch, before.seq), "I3 epoch and seq only grow", lane.key)
@@ -224,7 +414,11 @@ class Invariants:
     def _check_ledger(self, before: SimpleNamespace, lane: SimpleNamespace) -> None:
         steps = self.world.store.steps_of(lane.id)  # type: ignore[attr-defined]
         seqs = sorted(seq for _, seq, _ in steps)
-        require(seqs == list(range(lane.seq)), "I2 the ledger has no gap and no double", lane.key, seqs)
+        commit = self.commits.get((lane.id, lane.epoch, before.seq))
+        self.step_at[lane.id][before.seq] = self.world.clock() if commit is None else commit.at
+        kept = [seq for seq in range(lane.seq) if self._is_kept("step", self.step_at[lane.id].get(seq))]
+        complete = seqs[len(seqs) - len(kept) :] == kept and len(set(seqs)) == len(seqs)
+        require(complete, "I2 the ledger has no gap and no double", lane.key, seqs, kept)
         counted = sorted(self.world.store.tally_of(lane.run_id, lane.key))  # type: ignore[attr-defined]
         expected = [(lane.tenant_id, n) for n in range(lane.cursor.get("n", 0))]
         require(counted == expected, "I1 every row once, and of its tenant", lane.key, counted, expected)
@@ -242,8 +436,73 @@ class Invariants:
             case "retried":
                 require(spent == (before.attempts + 1, before.steps), "a retry spends an attempt", lane.key, spent)
                 require(lane.cursor == before.cursor, "a retry keeps its place", lane.key)
-        if lane.status == "active" and before.cancel_at is not None:
-            require(lane.next_due_at <= self.world.clock(), "a canceled lane comes back at once", lane.key)
+        if commit is not None:
+            self._check_written(before, lane, commit)
+
+    def _is_kept(self, table: str, at: datetime | None) -> bool:
+        """Whether no sweep may have taken it."""
+        return table not in self.pruned_at or (at is not None and at >= self.pruned_at[table])
+
+    def _check_written(self, before: SimpleNamespace, lane: SimpleNamespace, commit: Commit) -> None:
+        """What stands in the row is what the kind said, and it is due when it said."""
+        change, turn = commit.change, commit.turn
+        source, answer = self.answers.get(turn.token, ("", None))
+        if lane.status == "active":
+            surprised = lane.cancel_at is not None and turn.cancel_at is None
+            due = commit.at if surprised else commit.at + timedelta(seconds=change.delay_s)
+            off = abs((lane.next_due_at - due).total_seconds())
+            require(off < 0.001, "the next turn is due when the step said", lane.key, change.outcome, off)
+            self.world.seen["canceled lane waits"] += turn.cancel_at is not None and change.delay_s > 0
+        if turn.cancel_at is not None:
+            self.world.seen[f"on_cancel {change.outcome}"] += bool(source)
+        self._written.append(lambda: self._check_gates_after(commit, answer))
+        if turn.kind not in self.world.watched:
+            return
+        if not source or answer is None:
+            require(lane.cursor == before.cursor, "what the kind did not see keeps its place", lane.key)
+            return
+        undone = change.outcome in (StepOutcome.RETRIED, StepOutcome.FAILED)
+        if isinstance(answer, Exception) or (undone and not isinstance(answer, Fail)):
+            kept = isinstance(answer, Exception) or self.world.last_fault_at > 0
+            require(kept, "what the kind decided is committed", lane.key, change.outcome, type(answer).__name__)
+            require(lane.cursor == before.cursor, "a failure keeps its place", lane.key)
+            self._check_failure(answer, change)
+            return
+        require(
+            change.outcome is OUTCOMES[type(answer)], "what the kind decided is committed", lane.key, change.outcome
+        )
+        cursor = getattr(answer, "cursor", None)
+        require(lane.cursor == (before.cursor if cursor is None else cursor), "the cursor is the kind's", lane.key)
+        if isinstance(answer, Continue | Wait):
+            require(change.delay_s == answer.after_s, "the kind's wait is kept", lane.key, change.delay_s)
+            self.world.seen["wait made by a kind"] += isinstance(answer, Wait)
+        made = [new.key for new in getattr(answer, "lanes", ())]
+        if made:
+            self._written.append(lambda: self._check_made(lane.run_id, made))
+
+    def _check_failure(self, answer: Any, change: LaneChange) -> None:
+        match answer:
+            case Throttled():
+                require(change.outcome is StepOutcome.THROTTLED, "throttled is no failure", change.outcome)
+            case Permanent():
+                require(change.outcome is StepOutcome.FAILED, "what cannot be helped fails at once", change.outcome)
+
+    def _check_made(self, run_id: UUID, keys: list[str]) -> None:
+        there = {self.lanes[lane_id].key for lane_id in self.run_lane_ids[run_id]}
+        require(there.issuperset(keys), "lanes are made with the step that wants them", keys)
+
+    def _check_gates_after(self, commit: Commit, answer: Any) -> None:
+        turn, change, at = commit.turn, commit.change, commit.at
+        for gate in self.gates.values():
+            # Whoever did not hear that it is the probe leaves the gate to the next one, a lease later.
+            holds = gate.holder == turn.token and not commit.disturbed
+            require(not holds, "a probe that has committed holds no gate", gate.key, change.outcome)
+        if isinstance(answer, Throttled) and change.outcome is StepOutcome.THROTTLED:
+            gate = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
+            until = at + timedelta(seconds=answer.retry_after_s)
+            closed = gate is not None and gate.state == "closed" and gate.until >= until
+            require(closed, "a 429 closes its gate", answer.gate, gate and (gate.state, gate.until))
+            self.world.seen["shared gate closed"] += answer.shared
 
     def _check_gate(self, gate: SimpleNamespace) -> None:
         key, now = (gate.key, gate.tenant_id), self.world.clock()
@@ -254,22 +513,36 @@ class Invariants:
         if gate.state == "open" and before.state != "open":
             ours = before.state == "probing" and before.holder in self.openers
             require(ours, "only its probe opens a gate", before.state, before.holder)
+            self._check_probe(before.holder, gate)
             self.world.seen["gate opened"] += 1
         elif gate.state != "open" and before.state != "open" and before.until > now:
             ours = before.holder is not None and before.holder in self.openers
             require(gate.until >= before.until or ours, "nobody shortens a closed gate", before.until, gate.until)
+            self.world.seen["gate closed again by its probe"] += ours
+
+    def _check_probe(self, token: UUID, gate: SimpleNamespace) -> None:
+        """Only an answer of the upstream opens a gate: no failure on the way to it, and no 429."""
+        _, answer = self.answers.get(token, ("", None))
+        failed = isinstance(answer, Exception) and not isinstance(answer, Permanent)
+        require(not failed, "a failed probe closes its gate again", gate.key, type(answer).__name__)
 
     def _check_run(self, run: SimpleNamespace) -> None:
         before = self.runs.get(run.id)
         self.runs[run.id] = run
+        if run.leaving_since is not None:
+            require(run.status in ENDED, "only an ended run leaves", run.status)
+            return
+        self.kind_of[run.id], self.tenants[run.id] = run.kind, run.tenant_id
         lanes = [self.lanes[lane_id] for lane_id in self.run_lane_ids[run.id]]
         is_open = any(lane.status == "active" and lane.holds_run for lane in lanes)
-        ended = run.status in ("succeeded", "failed", "canceled")
-        require(ended != is_open, "I5 a run is open exactly as long as a lane holds it", run.status)
+        ended = run.status in ENDED
+        # A kind that raises where its run is settled leaves it to the tick.
+        unsettled = not ended and not is_open and any(self._raised(run))
+        require(ended != is_open or unsettled, "I5 a run is open exactly as long as a lane holds it", run.status)
         require(all(lane.tenant_id == run.tenant_id for lane in lanes), "I10 lanes belong to their run's tenant")
-        lines = Counter(epoch for epoch, type_ in run.lines if type_ in ("succeeded", "failed", "canceled"))
-        expected = Counter(dict.fromkeys(range(1, run.epoch + ended), 1))
-        require(lines == expected, "I4 one terminal line per ended epoch", run.lines, run.epoch, run.status)
+        terminal = [(epoch, type_) for epoch, type_ in run.lines if type_ in ENDED]
+        expected = list(range(1, run.epoch + ended))
+        require([epoch for epoch, _ in terminal] == expected, "I4 one terminal line per ended epoch", run.lines)
         if ended:
             # A lane that does not hold the run may be helped after the end.
             last = next(line for line in reversed(run.lines) if line[1] not in ("lane_woken", "lane_restarted"))
@@ -283,8 +556,11 @@ class Invariants:
         if before is not None:
             self._check_run_moves(before, run, lanes)
 
+    def _raised(self, run: SimpleNamespace) -> list[int]:
+        return [self.world.raised[run.id, run.epoch, what] for what in ("settle", "on_end")]
+
     def _check_run_moves(self, before: SimpleNamespace, run: SimpleNamespace, lanes: list[SimpleNamespace]) -> None:
-        was_ended = before.status in ("succeeded", "failed", "canceled")
+        was_ended = before.status in ENDED
         require(run.epoch >= before.epoch, "I3 a run's epoch only grows")
         if was_ended and run.epoch == before.epoch:
             require(run.status == before.status, "I3 terminal states absorb", before.status, run.status)
@@ -292,13 +568,84 @@ class Invariants:
         if run.epoch > before.epoch:
             require(was_ended or before.epoch == 0, "only an ended run is tried again", before.status)
             require(run.cancel_requested_at is None, "a new epoch knows no cancel")
-        if run.outcome == "timed_out" and not was_ended:
-            require(before.paused_at is None or run.cancel_requested_at, "the deadline spares paused runs")
-            require(run.deadline_at <= self.world.clock(), "nothing times out early")
+        if run.status in ENDED:
+            self._check_ending(before, run, lanes)
         if before.paused_at is not None and run.paused_at is None:
+            self.resumed_at[run.id] = self.world.now
             for lane in lanes:
                 self.moved_at[lane.id] = self.world.now
                 self.unclaimed[lane.id] = 0
+                self.world.seen["side lane woken"] += not lane.holds_run and lane.status == "active"
+
+    def _check_ending(self, before: SimpleNamespace, run: SimpleNamespace, lanes: list[SimpleNamespace]) -> None:
+        late = (
+            lane for lane in lanes if (lane.last_error or {}).get("code") == "timed_out" and lane.status == "failed"
+        )
+        for lane in late:
+            limits = [moment for moment in (lane.deadline_at, run.deadline_at) if moment is not None]
+            early = not any(moment <= self.world.clock() for moment in limits)
+            require(not early, "nothing times out early", lane.key)
+            self.world.seen["lane timed out"] += 1
+        if run.outcome == "timed_out":
+            require(before.paused_at is None or run.cancel_requested_at, "the deadline spares paused runs")
+            require(run.deadline_at <= self.world.clock(), "nothing times out early")
+            self.world.seen["run timed out"] += 1
+        signals = self.world.store.signals_of(run.id)  # type: ignore[attr-defined]
+        ours = [name for epoch, name in signals if epoch == run.epoch and name.startswith("run.")]
+        require(ours == [f"run.{run.status}"], "every ending leaves its signal, once", ours, run.status)
+        undone = [lane.key for lane in lanes if lane.holds_run and lane.status != "done"]
+        if run.cancel_requested_at is not None and undone:
+            require(run.status == "canceled", "what a cancel cuts short is canceled", run.status, run.outcome)
+            if run.deadline_at is not None and run.deadline_at <= self.world.clock():
+                self.world.seen["canceled run past its deadline"] += 1
+        ours_to_clean = run.kind in self.world.watched and run.params.get("assets")
+        if ours_to_clean and not run.params.get("leaks") and not self._raised(run)[1]:
+            cleans = any(lane.key == f"cleanup/{run.epoch}" for lane in lanes)
+            require(cleans, "every ending leaves its clean-up", run.status)
+        self.world.seen["run ended before its side lane"] += any(
+            lane.status == "active" and lane.key.startswith("side") for lane in lanes
+        )
+
+    # Retention.
+
+    def _forget_pruned(self) -> None:
+        """What is gone was over, long enough ago, and nothing of it was still at work or outside."""
+        world = self.world
+        runs, lanes = world.store.present()  # type: ignore[attr-defined]
+        kept = timedelta(days=world.scenario.retention.get("run", 0))
+        for lane_id in [lane_id for lane_id in self.lanes if lane_id not in lanes]:
+            lane = self.lanes.pop(lane_id)
+            require(lane.status != "active", "no lane is pruned that works", lane.key)
+            self.run_lane_ids[lane.run_id].remove(lane_id)
+            self._check_may_leave(self.runs[lane.run_id], kept)
+        for run_id in [run_id for run_id in self.runs if run_id not in runs]:
+            self._check_may_leave(self.runs.pop(run_id), kept)
+            require(not self.run_lane_ids[run_id], "a run leaves after its lanes", run_id)
+            if self.kind_of[run_id] == "count":
+                left = world.store.rows_left(run_id)  # type: ignore[attr-defined]
+                require(not left, "a kind's own rows leave with its run", left)
+            world.seen["run pruned"] += 1
+
+    def _check_may_leave(self, run: SimpleNamespace, kept: timedelta) -> None:
+        require(run.status in ENDED, "only an ended run leaves", run.status)
+        require(run.finished_at <= self.world.clock() - kept, "a run stays for its retention", run.finished_at)
+        outside = [call for call in self.world.store.left_outside() if call.run_id == run.id]  # type: ignore[attr-defined]
+        require(not outside, "a run stays while an asset of it is outside", outside)
+
+    def sweep_ends(self, *, disturbed: bool) -> None:
+        """A sweep that nothing disturbed leaves nothing that is too old."""
+        self._look()
+        self._forget_pruned()
+        world, retention = self.world, self.world.scenario.retention
+        if disturbed or not retention:
+            return
+        world.seen["sweep"] += 1
+        now, day = world.clock(), timedelta(days=1)
+        for table, oldest in world.store.oldest().items():  # type: ignore[attr-defined]
+            spared = day if table == "step" else timedelta()  # the ledger leaves by whole days
+            limit = now - retention[table] * day - spared - timedelta(seconds=1)
+            require(oldest is None or oldest >= limit, "what is too old is gone", table, oldest, limit)
+        require(not world.store.rows_of_nobody(), "nothing stays of what is gone", world.store.rows_of_nobody())  # type: ignore[attr-defined]
 
     # What the world asks.
 
@@ -307,6 +654,12 @@ class Invariants:
         lanes = [f"lane {lane.key} {lane.epoch}/{lane.seq}" for lane in self.lanes.values() if lane.status == "active"]
         return open_runs + lanes
 
+    def next_look_at(self) -> float:
+        """When a tick would next find anything."""
+        lanes = [lane.check_at for lane in self.lanes.values() if lane.status == "active"]
+        looks = lanes + [run.check_at for run in self.runs.values() if run.status not in ENDED]
+        return self._virtual(min(looks)) if looks else math.inf
+
     def something_to_look_at(self) -> bool:
         """Whether a tick would find anything."""
         now = self.world.clock()
@@ -314,11 +667,10 @@ class Invariants:
         return lanes or any(run.status in ("queued", "running") and run.check_at <= now for run in self.runs.values())
 
     def is_paused(self, run_id: UUID) -> bool:
-        return self.runs[run_id].paused_at is not None
+        return run_id in self.runs and self.runs[run_id].paused_at is not None
 
     def tenant_of(self, run_id: UUID) -> UUID:
-        tenant: UUID = self.runs[run_id].tenant_id
-        return tenant
+        return self.tenants[run_id]
 
     def lane_ids(self, run_id: UUID) -> list[UUID]:
         return sorted(self.run_lane_ids[run_id])
@@ -328,6 +680,7 @@ class Invariants:
         for run in self.runs.values():
             lanes = [self.lanes[lane_id] for lane_id in self.run_lane_ids[run.id] if self.lanes[lane_id].holds_run]
             if run.status == "succeeded":
+                lanes = [lane for lane in lanes if "cancel" not in lane.cursor]
                 complete = all(lane.status == "done" and lane.cursor["n"] == run.params["target"] for lane in lanes)
                 require(complete, "a run that succeeded has done all its work", [lane.cursor for lane in lanes])
             begin, end = world.scenario.burst
@@ -347,7 +700,9 @@ class Invariants:
             idempotency_key(call.run_id, call.epoch, call.key)
             for call in world.store.left_outside()  # type: ignore[attr-defined]
         }
-        twice = {key for key, times in world.made.items() if times > 1} - world.zombie_things
+        # Two lanes may ask for the same asset at once: both pass the same key, and the upstream knows it.
+        shared = {key for key, (run, _) in self.made_for.items() if run in world.one_asset}
+        twice = {key for key, times in world.made.items() if times > 1} - world.zombie_things - shared
         require(not twice, "I7 nothing is made twice", twice)
         forgotten = set(world.things) - listed - world.zombie_things
         require(not forgotten, "I7 nothing is left outside unlisted", forgotten)

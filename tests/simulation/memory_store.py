@@ -213,25 +213,27 @@ class MemoryStore:
         return []
 
     def confirm(self, call: RemoteCall, remote_id: str) -> None:
-        row = self.calls[call.run_id, call.epoch, call.key]
-        if row.confirmed_at is None:
+        row = self.calls.get((call.run_id, call.epoch, call.key))
+        if row is not None and row.confirmed_at is None:
             self.write(row, remote_id=remote_id, confirmed_at=self.now(), cleaned_at=None)
 
     def note_cleaned(self, call: RemoteCall) -> None:
-        row = self.calls[call.run_id, call.epoch, call.key]
-        if row.cleaned_at is None:
+        row = self.calls.get((call.run_id, call.epoch, call.key))
+        if row is not None and row.cleaned_at is None:
             self.write(row, cleaned_at=self.now())
 
     def put_off_cleaning(self, call: RemoteCall) -> bool:
-        row, now = self.calls[call.run_id, call.epoch, call.key], self.now()
-        if row.cleaned_at is not None or (row.clean_at is not None and row.clean_at > now):
+        row, now = self.calls.get((call.run_id, call.epoch, call.key)), self.now()
+        if row is None or row.cleaned_at is not None or (row.clean_at is not None and row.clean_at > now):
             return False
         later = now + min(timedelta(days=1), timedelta(minutes=2 ** min(row.clean_tries, 20)))
         self.write(row, clean_at=later, clean_tries=row.clean_tries + 1)
         return True
 
     def assets(self, lane_id: UUID) -> list[RemoteCall]:
-        lane = self.lanes[lane_id]
+        lane = self.lanes.get(lane_id)
+        if lane is None:
+            return []
         rows = [c for c in self._left_outside() if c.run_id == lane.run_id and c.intended_at <= lane.created_at]
         return [self._call(row) for row in sorted(rows, key=lambda c: (c.epoch, c.key))]
 
@@ -298,15 +300,15 @@ class MemoryStore:
         return min(run.deadline_at, later) if bounded else later
 
     def set_run_aside(self, run_id: UUID, tenant_id: UUID) -> None:
-        run = self.runs[run_id]
-        if run.check_at <= self.now():
+        run = self.runs.get(run_id)
+        if run is not None and run.check_at <= self.now():
             self.write(run, check_at=self.now() + seconds(120))
 
     def set_lane_aside(self, lane_id: UUID) -> None:
         self.write(self.lanes[lane_id], check_at=self.now() + seconds(120))
 
     def note_repairs(self, repairs: Sequence[Judgement]) -> None:
-        self.repairs += [(repair.lane.lane_id, repair.verdict) for repair in repairs]
+        self.repairs += [(repair.lane.lane_id, repair.verdict, self.now()) for repair in repairs]
 
     def note_repair(self, lane_id: UUID, tenant_id: UUID, why: str) -> None:
         raise NotImplementedError("what is pulled is simulated on Postgres")
@@ -316,7 +318,7 @@ class MemoryStore:
         if lane is None or lane.status is not ACTIVE or (lane.epoch, lane.seq) != (baton.epoch, baton.seq):
             return False
         self.write(lane, last_error=problem.to_json())
-        self.repairs.append((lane.id, "dead_letter"))
+        self.repairs.append((lane.id, "dead_letter", self.now()))
         return True
 
     def due_hearings(self) -> list[Any]:
@@ -346,13 +348,78 @@ class MemoryStore:
         raise NotImplementedError("ticks are called, not scheduled")
 
     def prune(self, table: str, older_than_days: int, most: int) -> int:
-        return 0
+        before = self.now() - timedelta(days=older_than_days)
+        match table:
+            case "step":
+                return self._prune_steps(before)
+            case "repair":
+                kept: list[Any] = [row for row in self.repairs if row[2] >= before]
+                pruned, self.repairs = len(self.repairs) - len(kept), kept
+                return pruned
+            case _:
+                old = [n for n, row in enumerate(self.signals) if row is not None and row[3] < before]
+                for n in old:
+                    self.signals[n] = None  # its number stays taken
+                    for key in [key for key in self.hearings if key[0] == n]:
+                        del self.hearings[key]
+                return len(old)
+
+    def _prune_steps(self, before: datetime) -> int:
+        """Whole days, and what is more than a day too old."""
+        days: dict[int, list[Any]] = {}
+        for key, row in self.steps.items():
+            days.setdefault(row[2].toordinal() % 16, []).append((key, row[2]))
+        old = [key for rows in days.values() if all(at < before for _, at in rows) for key, _ in rows]
+        old += [key for rows in days.values() for key, at in rows if at < before - timedelta(days=1)]
+        for key in set(old):
+            del self.steps[key]
+        return len(set(old))
 
     def prune_runs(self, with_rows: Sequence[str], older_than_days: int, most: int) -> PrunedRuns:
-        return PrunedRuns(0, 0, [])
+        now, rows = self.now(), 0
+        before = now - timedelta(days=older_than_days)
+        old = [run for run in self.runs.values() if run.finished_at is not None and run.finished_at < before]
+        old = sorted(filter(self._may_leave, old), key=lambda run: (run.finished_at, run.id.int))[:most]
+        empty = [run for run in old if run.leaving_since is not None and not self._has_rows(run)]
+        for run in old:
+            if run.leaving_since is None:
+                self.write(run, leaving_since=now, check_at=now)
+                rows += 1
+            rows += self._prune_rows_of(run)
+        gone = [run for run in empty if run.kind not in with_rows]
+        for run in gone:
+            del self.runs[run.id]
+        left = [(run.id, run.tenant_id, run.kind) for run in empty if run.kind in with_rows]
+        return PrunedRuns(rows, len(gone), sorted(left, key=lambda each: each[0].int))
+
+    def _may_leave(self, run: Any) -> bool:
+        waits = run.leaving_since is not None and run.check_at > self.now()
+        outside = any(c.run_id == run.id and c.leaves_asset and c.cleaned_at is None for c in self.calls.values())
+        return not waits and not outside and all(lane.status is not ACTIVE for lane in self.run_lanes[run.id])
+
+    def _has_rows(self, run: Any) -> bool:
+        calls = any(call.run_id == run.id for call in self.calls.values())
+        return bool(self.run_lanes[run.id] or self.history[run.id] or calls)
+
+    def _prune_rows_of(self, run: Any) -> int:
+        """A lane goes when an earlier execution has left it no step."""
+        lanes = {lane.id for lane in self.run_lanes[run.id]}
+        steps = [key for key in self.steps if key[0] in lanes]
+        free = [lane for lane in self.run_lanes[run.id] if all(key[0] != lane.id for key in steps)]
+        calls = [key for key, call in self.calls.items() if call.run_id == run.id]
+        rows = len(steps) + len(free) + len(calls) + len(self.history[run.id])
+        for key in steps:
+            del self.steps[key]
+        for lane in free:
+            del self.lanes[lane.id]
+            self.run_lanes[run.id].remove(lane)
+        for key in calls:
+            del self.calls[key]
+        self.history[run.id].clear()
+        return rows
 
     def put_off_pruning(self, run_id: UUID, tenant_id: UUID) -> None:
-        raise NotImplementedError("no run is pruned")
+        self.write(self.runs[run_id], check_at=self.now() + timedelta(hours=1))
 
     # What several statements share.
 
@@ -392,6 +459,7 @@ class MemoryTx:
             params=new.params, correlation_id=new.correlation_id, cancel_requested_at=None, paused_at=None,
             time_limit_s=new.time_limit_s, deadline_at=None if limit is None else now + limit,
             check_at=now + (SELDOM if limit is None else min(SELDOM, limit)), error=None, finished_at=None,
+            leaving_since=None,
         )  # fmt: skip
         self.s.put(self.s.runs, run_id, row)
         self.s.put(self.s.run_lanes, run_id, [])
@@ -451,7 +519,7 @@ class MemoryTx:
             sent_at=now if soon else None, check_at=min(lane.check_at, look),
         )  # fmt: skip
         key = (lane.id, turn.epoch, turn.seq)
-        self.s.put(self.s.steps, key, (change.outcome, change.rows))
+        self.s.put(self.s.steps, key, (change.outcome, change.rows, now))
         for effect in change.effects:
             self._effect(effect, lane)
         return self.s.due(lane)
@@ -516,16 +584,18 @@ class MemoryTx:
         """Nobody asks the oracle who did it."""
 
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
-        self.s.append(self.s.signals, (tenant_id, name, payload))
+        self.s.append(self.s.signals, (tenant_id, name, payload, self.s.now()))
 
     def find_connection(self, tenant_id: UUID, provider: str, wanted: str) -> UUID | None:
         raise NotImplementedError("no schedule connects")
 
     def apply(self, effect: Effect) -> int:
-        raise NotImplementedError(effect.statement.name)
+        count: Any = self.s.effects[effect.statement.name](self.s, None, effect.params)
+        return int(count)
 
     def forget_run(self, run: Run) -> None:
-        raise NotImplementedError(run.id)
+        row = self.s.runs.pop(run.id)
+        self.s._undo.append(lambda: self.s.runs.__setitem__(run.id, row))
 
     def request_cancel(self, run: Run) -> None:
         self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now(), paused_at=None)
@@ -568,8 +638,10 @@ class MemoryTx:
             )
         return self.s.dues(lanes)
 
-    def reopen_run(self, run: Run) -> Run:
+    def reopen_run(self, run: Run) -> Run | None:
         row, now = self.s.runs[run.id], self.s.now()
+        if row.leaving_since is not None:
+            return None
         limit = None if row.time_limit_s is None else seconds(row.time_limit_s)
         self.s.write(
             row, status=RunStatus.RUNNING, epoch=row.epoch + 1, outcome=None, finished_at=None,
@@ -605,13 +677,14 @@ class MemoryTx:
         return Room(sum(not run.status.ended for run in runs), most or 1000)
 
     def lock_new_signals(self, most: int, older_than_days: int) -> list[tuple[int, str]]:
-        return [(n, self.s.signals[n][1]) for n in range(self.s.told, min(len(self.s.signals), self.s.told + most))]
+        new = [n for n in range(self.s.told, len(self.s.signals)) if self.s.signals[n] is not None]
+        return [(n, self.s.signals[n][1]) for n in new[:most]]
 
     def fan_out(self, signal_ids: Sequence[int], heard_by: Sequence[tuple[int, str]]) -> None:
-        before, self.s.told = self.s.told, self.s.told + len(signal_ids)
+        before, self.s.told = self.s.told, max(signal_ids) + 1
         self.s._undo.append(lambda: setattr(self.s, "told", before))
         for signal_id, listener in heard_by:
-            tenant, name, payload = self.s.signals[signal_id]
+            tenant, name, payload, _ = self.s.signals[signal_id]
             signal = Signal(signal_id, tenant, name, payload, self.s.now())
             row = Row(id=None, signal=signal, listener=listener, due_at=self.s.now(), attempts=0, given_up=False)
             self.s.put(self.s.hearings, (signal_id, listener), row)
@@ -626,14 +699,16 @@ class MemoryTx:
             self.s._undo.append(lambda key=key, row=row: self.s.hearings.__setitem__(key, row))  # type: ignore[misc]
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
-        lane, now = self.s.lanes[lane_id], self.s.now()
-        if lane.status is not ACTIVE:
+        lane, now = self.s.lanes.get(lane_id), self.s.now()
+        if lane is None or lane.status is not ACTIVE:
             return None
         self.s.write(lane, next_due_at=now, resend_no=lane.resend_no + 1, resends=0, sent_at=None, check_at=now)
         return self.s.due(lane)
 
     def restart_lane(self, lane_id: UUID, cursor: Json | None) -> Due | None:
-        lane = self.s.lanes[lane_id]
+        lane = self.s.lanes.get(lane_id)
+        if lane is None:
+            return None
         self._new_epoch(lane, cursor=lane.cursor if cursor is None else dict(cursor))
         return self.s.due(lane)
 
@@ -643,6 +718,7 @@ class MemoryTx:
         if gate is None:
             row = Row(id=UUID(int=0), key=closing.key, tenant_id=key[1], state="closed", until=until, holder=None)
             self.s.put(self.s.gates, key, row)
+            self.s.touched.add(row.id)
         else:
             self.s.write(gate, state="closed", holder=None, until=max(gate.until, until))
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
+import multiprocessing.connection
+import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -24,12 +28,19 @@ from tests.simulation.invariants import Violation
 from tests.simulation.scenario import (
     Scenario,
     blackout_scenario,
+    cancels_scenario,
     draw_scenario,
+    gates_scenario,
+    limits_scenario,
     operator_scenario,
     plain_scenario,
     redelivery_scenario,
+    shut_scenario,
+    strike_scenario,
+    stubborn_scenario,
+    sweeps_scenario,
 )
-from tests.simulation.world import World
+from tests.simulation.world import DidNotRun, World
 from tests.support.databases import as_user, server_admin
 
 PROGRESS_EVERY = 5_000
@@ -42,6 +53,13 @@ DRAW: dict[str, Callable[[int], Scenario]] = {
     "blackout": blackout_scenario,
     "operators": operator_scenario,
     "redelivery": redelivery_scenario,
+    "gates": gates_scenario,
+    "limits": limits_scenario,
+    "shut": shut_scenario,
+    "cancels": cancels_scenario,
+    "stubborn": stubborn_scenario,
+    "strike": strike_scenario,
+    "sweeps": sweeps_scenario,
 }
 
 
@@ -95,16 +113,12 @@ def single_fault_schedules(seed: int, make_store: MakeStore) -> Iterator[str]:
 
 
 def random_schedules(first: int) -> Iterator[str]:
-    """Random ones for ever, with some that have no tick, no sends, a long blackout, or only redelivery."""
+    """Random ones for ever, with one of every other mode after each tenth."""
     seed = first
     while True:
         yield f"random:{seed}"
         if seed % 10 == 0:
-            yield f"tickless:{seed}"
-            yield f"sendless:{seed}"
-            yield f"blackout:{seed}"
-            yield f"operators:{seed}"
-            yield f"redelivery:{seed}"
+            yield from (f"{mode}:{seed}" for mode in DRAW if mode not in ("random", "plain"))
         seed += 1
 
 
@@ -160,18 +174,44 @@ def simulate(store: str, count: int, base: int, mode: str = "") -> Counter[str]:
     return seen
 
 
-def _share(job: tuple[str, int, int, str]) -> Counter[str]:
-    return simulate(*job)
+def _share(job: tuple[str, int, int, str]) -> Counter[str] | BrokenPromise | DidNotRun:
+    try:
+        return simulate(*job)
+    except (BrokenPromise, DidNotRun) as end:  # a pool only carries an Exception by raising it
+        return end
+
+
+def _end(*_: object) -> None:
+    sys.exit(1)
+
+
+def _end_with_the_parent() -> None:
+    """A worker ends in good order, with the server that it started, when it is told to or when its parent is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)  # to leave in good order; the signal may have come where nothing can be raised
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def simulate_on_all_cores(store: str, count: int, base: int, jobs: int, mode: str = "") -> Counter[str]:
     """The same number of schedules, shared out with seeds far apart."""
     share = -(-count // jobs)
-    if jobs == 1:
-        return simulate(store, count, base, mode)
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        parts = pool.imap_unordered(_share, [(store, share, base + job * 1_000_000, mode) for job in range(jobs)])
-        return sum(parts, Counter())
+    shares = [(store, share, base + job * 1_000_000, mode) for job in range(jobs)]
+    seen: Counter[str] = Counter()
+    with multiprocessing.get_context("spawn").Pool(jobs, _end_with_the_parent) as pool:
+        for part in pool.imap_unordered(_share, shares):
+            if not isinstance(part, Counter):
+                raise part
+            seen.update(part)
+    return seen
 
 
 def main() -> int:
@@ -183,6 +223,7 @@ def main() -> int:
     parser.add_argument("--mode", default="", choices=("", *DRAW), help="only schedules of this mode")
     parser.add_argument("--replay", help="one schedule by its name; prints its trace")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
     began = time.monotonic()
     try:
         if args.replay:
@@ -192,6 +233,9 @@ def main() -> int:
     except BrokenPromise as violation:
         print(f"VIOLATION {violation}", file=sys.stderr)
         return 1
+    except DidNotRun as problem:
+        print(f"DID NOT RUN {problem}", file=sys.stderr)
+        return 2
     took = time.monotonic() - began
     print(f"{seen.pop('schedules')} schedules on {args.store} in {took:.1f} s, 0 violations. It happened that:")
     for situation, times in sorted(seen.items()):

@@ -8,9 +8,11 @@ A transaction is one port call to the scheduler: races inside transactions are r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
@@ -19,32 +21,39 @@ from uuid import UUID
 from greenlet import getcurrent, greenlet
 from pg8000.exceptions import DatabaseError
 
+from shared.kernel import clock
 from shared.kernel import run as runs
-from shared.kernel.catalogue import Catalogue
+from shared.kernel.baton import read_baton
+from shared.kernel.catalogue import Catalogue, Kind, Outside
 from shared.kernel.clock import Chance
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.model import By, Lane, Run, Turn
+from shared.kernel.model import By, Decision, GatePass, Intent, Lane, Run, Turn
 from shared.kernel.ports import Ports, Store, Tx
-from shared.kernel.queue import Outgoing, QueueError, QueueUnavailable, Received
+from shared.kernel.queue import Outgoing, QueueError, QueueRefused, QueueUnavailable, Received
 from shared.kernel.queue_memory import Contents, MemoryQueue, QueueSettings
 from shared.kernel.settings import Relay
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import tick
 from tests.simulation.faults import ANYWHERE, AT_COMMIT, AT_SEND, IN_TRANSACTION, Fault, Faults, RandomFaults
 from tests.simulation.invariants import Invariants, Violation
-from tests.simulation.scenario import Action, Scenario
+from tests.simulation.scenario import DELAY, QUEUE_OF, Action, Scenario
+from tests.support.sql_errors import is_no_sql
 from tests.support.tally import tally_kind
 
 T = TypeVar("T")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TENANTS = tuple(UUID(int=0xA000 + n) for n in range(3))
-FIFO, DEAD, DELAY = "baton-tally.fifo", "baton-tally-dead.fifo", "baton-delay"
-RELAY = Relay(step_timeout_s=30, lease_s=40, asset_grace_s=0, tick_batch=50)
-LONGEST_S = 40 * 3600.0
-MOST_MOVES = 10_000  # a thousand are many
+FIFO, DEAD = QUEUE_OF["tally"], "baton-dead.fifo"
+QUEUES = (*QUEUE_OF.values(), DELAY, DEAD)
+KIND_OF = {queue: kind for kind, queue in QUEUE_OF.items()}
+STEP_S, TICK_S = 30, 60  # how long the functions may run
+RELAY = Relay(step_timeout_s=STEP_S, lease_s=40, asset_grace_s=0, tick_batch=50)
+LONGEST_S = 60 * 3600.0
+MOST_MOVES = 20_000  # a thousand are many
+MOST_CALLS = 3_000  # of one function: a hundred are many
 EMPTY = Contents(visible=(), in_flight=(), delayed=())
 
 
@@ -52,14 +61,28 @@ class Crash(BaseException):
     """The process is gone. It is never caught by product code, which catches Exception at most."""
 
 
+class DidNotRun(BaseException):
+    """Postgres did not understand a statement: a schedule that goes on would blame a rule for it."""
+
+
+def ask(method: Callable[..., T], args: tuple[Any, ...]) -> T:
+    try:
+        return method(*args)
+    except DatabaseError as error:
+        if is_no_sql(error):
+            raise DidNotRun(error.args[0].get("M")) from error
+        raise
+
+
 class Actor:
     """One running function."""
 
-    __slots__ = ("born", "dead", "glet", "name", "stalled", "ticks", "wake_at")
+    __slots__ = ("born", "calls", "dead", "faulted", "glet", "name", "stalled", "ticks", "wake_at")
 
     def __init__(self, name: str, body: Callable[[], None], parent: greenlet, born: float) -> None:
         self.name, self.dead, self.stalled, self.wake_at, self.born = name, False, False, 0.0, born
         self.ticks = name.startswith("tick")
+        self.faulted, self.calls = False, 0
         self.glet = greenlet(body, parent)
 
 
@@ -68,6 +91,8 @@ class World:
         self.scenario = scenario
         self.rng = Random(scenario.seed ^ 0x5EED)
         self.now = 0.0
+        self._clock = (0.0, BEGINNING)
+        self._empty_until: dict[str, float] = {}
         self.call_no = 0
         self.seen: Counter[str] = Counter()
         self.trace: list[tuple[Any, ...]] | None = None
@@ -82,43 +107,94 @@ class World:
         )
         self.queue = MemoryQueue(
             {
-                FIFO: QueueSettings(
-                    fifo=True, visibility_s=180, max_receive_count=4, dead_letter=DEAD, dedup_scope="messageGroup"
-                ),
+                **{
+                    queue: QueueSettings(
+                        fifo=True, visibility_s=180, max_receive_count=4, dead_letter=DEAD, dedup_scope="messageGroup"
+                    )
+                    for queue in QUEUE_OF.values()
+                },
                 DEAD: QueueSettings(fifo=True, visibility_s=180),
                 DELAY: QueueSettings(fifo=False, visibility_s=60),
             },
             lambda: self.now,
             Random(scenario.seed ^ 0x0E0E),
         )
-        self.kind = tally_kind(self, Limits(max_attempts=6))
-        self.kinds = Catalogue(self.kind)
         self.store = make_store(self)
         self.invariants = Invariants(self)
+        self.watched: set[str] = set()
+        limits = Limits(max_attempts=6)
+        self.kind = self._watched(tally_kind(self, limits))
+        self.kinds = Catalogue(self.kind, self._watched(tally_kind(self, limits, name="count", forgets=True)))
         self.ports = Ports(
             store=FaultyStore(self, self.store),
             queue=FaultyQueue(self),
             chance=Chance(new_id=self._new_id, fraction=lambda: self.rng.randrange(64) / 64),
             meter=self,
-            relay=RELAY,
+            relay=RELAY.model_copy(update={"tick_batch": scenario.tick_batch}),
+            time_left_s=self._time_left_s,
         )
         self.run_ids: list[UUID] = []
         self.things: dict[str, str] = {}
         self.made: Counter[str] = Counter()
         self.zombie_things: set[str] = set()
+        self.one_asset: set[UUID] = set()
+        self.stumbled: set[tuple[UUID, int, int]] = set()
+        self.raised: Counter[tuple[UUID, int, str]] = Counter()
         self.actions = sorted(scenario.actions, key=lambda action: action.at)
         self.next_tick_at = self.rng.uniform(0, 60)
+
+    def _watched(self, kind: Kind) -> Kind:
+        """The kind, with all that it answers noted: what is written later must be that."""
+
+        def noting(source: str, answer: Callable[[Turn, Outside], Decision]) -> Callable[[Turn, Outside], Decision]:
+            def noted(turn: Turn, outside: Outside) -> Decision:
+                try:
+                    decision = answer(turn, outside)
+                except Exception as error:
+                    self.invariants.answered(turn, source, error)
+                    raise
+                self.invariants.answered(turn, source, decision)
+                return decision
+
+            return noted
+
+        self.watched.add(kind.name)
+        return replace(
+            kind, take_step=noting("take_step", kind.take_step), on_cancel=noting("on_cancel", kind.on_cancel)
+        )
 
     # What the product sees.
 
     def clock(self) -> datetime:
-        return BEGINNING + timedelta(microseconds=round(self.now * 1_000_000))
+        if self._clock[0] != self.now:
+            self._clock = (self.now, BEGINNING + timedelta(microseconds=round(self.now * 1_000_000)))
+        return self._clock[1]
 
     def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
         detail = (
             dimensions.get("reason") or dimensions.get("why") or dimensions.get("outcome") or dimensions.get("status")
         )
         self.seen[f"{metric}.{detail}" if detail else metric] += 1
+
+    def _time_left_s(self) -> float:
+        actor = self._alive()
+        return actor.born + (TICK_S if actor.ticks else STEP_S) - self.now
+
+    def monotonic(self) -> float:
+        """The processes' own stopwatches run on the same clock."""
+        return self.now
+
+    def is_disturbed(self) -> bool:
+        return self.current is not None and self.current.faulted
+
+    def fault_at(self, kind: str) -> float:
+        """When something last happened that may have cost a lane of this kind time."""
+        shut = [
+            min(self.now, each.end)
+            for each in self.scenario.shut
+            if each.queue in (QUEUE_OF.get(kind, FIFO), DELAY) and each.begin <= self.now
+        ]
+        return max(self.last_fault_at, *shut) if shut else self.last_fault_at
 
     def _new_id(self) -> UUID:
         return UUID(int=self.rng.getrandbits(128))
@@ -147,6 +223,10 @@ class World:
 
     def _draw(self, op: str, choices: tuple[Fault, ...]) -> Fault | None:
         self.call_no += 1
+        assert self.current is not None
+        self.current.calls += 1
+        if self.current.calls > MOST_CALLS:
+            raise Violation(f"{self.current.name} does not come to an end: {op}")
         fault = self.faults.draw(self.call_no, self.now, choices)
         if fault is not None and self.scenario.redelivery and not self._redelivery_mends(op, fault):
             fault = None
@@ -154,6 +234,7 @@ class World:
             self.seen[f"{fault}@{op}"] += 1
             self.last_fault_at = self.now
             self.fault_count += 1
+            self.current.faulted = True
             self._note(f"{fault}@{op}", None)
         return fault
 
@@ -210,6 +291,12 @@ class World:
     def _note(self, op: str, result: object) -> None:
         if self.trace is not None:
             actor = self.current.name if self.current else "world"
+            if op == "db.prune":
+                result = None  # of a whole day only the statistics know how many rows it had
+            elif op == "tx.lock_new_signals" and isinstance(result, list):
+                result = [name for _, name in result]
+            elif op == "db.leaked_assets" and isinstance(result, list):
+                result = [call for call, _ in result]
             self.trace.append((round(self.now, 6), actor, op, _brief(result)))
 
     # The outside of the tally kind.
@@ -227,10 +314,12 @@ class World:
         if self.rng.random() >= self.scenario.upstream_trouble:
             return
         self.last_fault_at = self.now
-        trouble = self.rng.choice(("transient", "throttled", "surprise", "transient", "throttled", "permanent"))
+        throttled = self.rng.random() < self.scenario.throttled_share
+        trouble = "throttled" if throttled else self.rng.choice(("transient", "surprise", "transient", "permanent"))
         self.seen[f"upstream {trouble}"] += 1
-        if trouble == "throttled":
-            raise Throttled("upstream", self.rng.choice((1.0, 30.0, 120.0)))
+        if throttled:
+            gate, shared = self.rng.choice(turn.params.get("gates", ["upstream"])), self.rng.random() < 0.3
+            raise Throttled(gate, self.rng.choice((1.0, 30.0, 120.0)), shared=shared)
         if trouble == "permanent":
             raise Permanent("no such thing")
         raise Transient("no answer") if trouble == "transient" else KeyError("surprise")
@@ -250,11 +339,50 @@ class World:
 
     def remove(self, remote_id: str | None, key: str) -> None:
         self.invariants.removed(key)
-        self.call("upstream.remove", lambda: self.things.pop(key, None), error=lambda: Transient("removed, perhaps"))
+
+        def effect() -> None:
+            self.things.pop(key, None)
+            self.made[key] = 0  # what is gone may be made again
+
+        self.call("upstream.remove", effect, error=lambda: Transient("removed, perhaps"))
+
+    def use(self, turn: Turn, remote_id: str) -> None:
+        self.invariants.used(turn, remote_id)
+
+    def stumbles(self, turn: Turn) -> bool:
+        where = (turn.lane_id, turn.epoch, turn.cursor.get("cancel", 0))
+        if where in self.stumbled:
+            return False
+        self.stumbled.add(where)
+        return True
+
+    def settles(self, run: Run) -> None:
+        self._raise_if_stubborn(run, "settle")
+
+    def ends(self, run: Run) -> None:
+        self._raise_if_stubborn(run, "on_end")
+
+    def _raise_if_stubborn(self, run: Run, what: str) -> None:
+        times = run.params.get("stubborn", {}).get(what, 0)
+        raised = self.raised[run.id, run.epoch, what]
+        if times < 0 or raised < times:
+            self.raised[run.id, run.epoch, what] += 1
+            self.seen[f"{what} raised"] += 1
+            self.last_fault_at = self.now
+            assert self.current is not None
+            self.current.faulted = True
+            raise KeyError(what)
 
     # The schedule.
 
     def run(self) -> None:
+        clock.time, real = self, clock.time  # type: ignore[assignment]
+        try:
+            self._run()
+        finally:
+            clock.time = real  # type: ignore[assignment]
+
+    def _run(self) -> None:
         for number, params in enumerate(self.scenario.runs):
             self._spawn(f"start{number}", self._starter(params))
         while not self._finished():
@@ -268,8 +396,10 @@ class World:
 
     def _starter(self, params: dict[str, Any]) -> Callable[[], None]:
         def start() -> None:
-            run_id = runs.start_run(self.ports, self.kind, TENANTS[params["tenant"]], params)
+            run_id = runs.start_run(self.ports, self.kinds[params["kind"]], TENANTS[params["tenant"]], params)
             self.run_ids.append(run_id)
+            if params.get("same_asset"):
+                self.one_asset.add(run_id)
 
         return start
 
@@ -285,7 +415,7 @@ class World:
         """Let one running function go on, or deliver one message; False if neither is possible now."""
         moves: list[Actor | str] = [actor for actor in self.actors if actor.wake_at <= self.now]
         if len(moves) < self.scenario.workers:
-            moves += (FIFO, DELAY, DEAD)
+            moves += [queue for queue in QUEUES if self._empty_until.get(queue, 0.0) <= self.now]
         while moves:
             move = moves.pop(self.rng.randrange(len(moves)))
             if isinstance(move, Actor):
@@ -302,18 +432,36 @@ class World:
         while scenario.purges and scenario.purges[0] <= self.now:
             scenario.purges.pop(0)
             self._purge()
+        while scenario.sweeps and scenario.sweeps[0] <= self.now:
+            scenario.sweeps.pop(0)
+            self._spawn_sweep()
         if scenario.tick and self.now >= self.next_tick_at:
-            self.next_tick_at = self.now + 60
+            self.next_tick_at += 60 * (1 + (self.now - self.next_tick_at) // 60)
             if not self.invariants.something_to_look_at():  # a tick that finds nothing only costs the simulation time
                 return
             for copy in range(2 if self.rng.random() < 0.1 else 1):  # the scheduler fires at least once
-                self._spawn(f"tick{copy}", lambda: void(tick(self.ports, self.kinds)))
+                self._spawn(f"tick{copy}", self._tick)
+
+    def _tick(self) -> None:
+        actor = self._alive()
+        due = self.invariants.tick_begins()
+        report = tick(self.ports, self.kinds)
+        self.invariants.tick_ends(due, report, disturbed=actor.faulted)
+
+    def _spawn_sweep(self) -> None:
+        def clean() -> None:
+            actor = self._alive()
+            sweep(self.ports, self.kinds, self.scenario.retention)
+            self.invariants.sweep_ends(disturbed=actor.faulted)
+
+        self._spawn("sweep", clean)
 
     def _purge(self) -> None:
         self.seen["purge"] += 1
         self.last_fault_at = self.now
-        for queue in (FIFO, DELAY, DEAD):
+        for queue in QUEUES:
             self.queue.purge(queue)
+        self._empty_until.clear()
         self.invariants.tick_sent.clear()
 
     def _spawn(self, name: str, body: Callable[[], None]) -> None:
@@ -322,10 +470,13 @@ class World:
                 body()
             except Crash:
                 self.seen["crash"] += 1
-            except (ConnectionResetError, DatabaseError, QueueError):
+            except (ConnectionResetError, DatabaseError, QueueError) as error:
                 self.seen["ended with an error"] += 1  # a tick, an operator's call: the next one comes
+                if not actor.faulted:
+                    raise Violation(f"{name} ended with an error that nothing has caused: {error!r}") from error
 
-        self.actors.append(Actor(name, guarded, self._hub, self.now))
+        actor = Actor(name, guarded, self._hub, self.now)
+        self.actors.append(actor)
 
     def _resume(self, actor: Actor) -> None:
         if actor.wake_at:
@@ -338,7 +489,15 @@ class World:
             self.actors.remove(actor)
 
     def _deliver(self, queue: str) -> bool:
+        begin, end = self.scenario.strike
+        if begin <= self.now < end:
+            self.last_fault_at = end
+            self.seen["strike"] += 1
+            return False
         received = self.queue.receive(queue)
+        self._empty_until.pop(DEAD, None)  # what came too often is there now
+        if not received:  # until a time comes, or somebody touches it
+            self._empty_until[queue] = self.queue.next_change(queue) or math.inf
         for message in received:
             self._note(f"deliver {queue}", message.body)
             self.invariants.delivered(message.body, message.dedup_id)
@@ -349,8 +508,8 @@ class World:
 
     def _handler(self, queue: str, message: Received) -> Callable[[], None]:
         def handle() -> None:
-            if queue == FIFO:
-                done = handle_baton(self.ports, self.kind, message)
+            if queue in KIND_OF:
+                done = handle_baton(self.ports, self.kind if queue == FIFO else self.kinds[KIND_OF[queue]], message)
             elif queue == DELAY:
                 done = handle_delayed(self.ports, message)
             else:
@@ -364,6 +523,7 @@ class World:
         return handle
 
     def _delete(self, queue: str, message: Received) -> None:
+        self._empty_until.clear()
         try:
             self.queue.delete(queue, message.receipt)
         except QueueError:
@@ -390,28 +550,32 @@ class World:
 
     def _act(self, name: str, run_id: UUID) -> None:
         tenant, lanes = self.invariants.tenant_of(run_id), self.invariants.lane_ids(run_id)
+        kind = self.kinds[self.invariants.kind_of[run_id]]
         match name:
             case "cancel":
-                runs.cancel_run(self.ports, self.kind, tenant, run_id, By(reason="asked"))
+                runs.cancel_run(self.ports, kind, tenant, run_id, By(reason="asked"))
             case "pause":
                 runs.pause_run(self.ports, tenant, run_id)
             case "resume":
                 runs.resume_run(self.ports, tenant, run_id)
             case "retry":
-                runs.retry_run(self.ports, self.kind, tenant, run_id)
-            case "wake":
+                runs.retry_run(self.ports, kind, tenant, run_id)
+            case "wake" if lanes:
                 runs.wake_lane(self.ports, tenant, self.rng.choice(lanes))
-            case "restart":
+            case "restart" if lanes:
                 runs.restart_lane(self.ports, tenant, self.rng.choice(lanes))
 
     def _jump(self) -> None:
         """Nothing can happen now: go to the next moment when something can."""
-        times = [self.queue.next_change(queue) for queue in (FIFO, DELAY, DEAD)]
-        times += [actor.wake_at for actor in self.actors]
+        scenario = self.scenario
+        times = [actor.wake_at for actor in self.actors]
         times += [self.actions[0].at] if self.actions else []
-        times += self.scenario.purges[:1]
-        times += [self.next_tick_at] if self.scenario.tick else []
-        later = [time for time in times if time is not None and time > self.now]
+        times += [*scenario.purges[:1], *scenario.sweeps[:1]]
+        times += [self._next_tick_at()] if scenario.tick else []
+        messages = [self.queue.next_change(queue) for queue in QUEUES]
+        struck = scenario.strike[0] <= self.now < scenario.strike[1]
+        times += [scenario.strike[1]] if struck else [time for time in messages if time is not None]
+        later = [time for time in times if time > self.now]
         if not later and (self._finished() or self._deliver(DEAD)):
             return
         if not later:
@@ -419,11 +583,20 @@ class World:
         self.now = min(later)
         self.invariants.after_a_jump()
 
+    def _next_tick_at(self) -> float:
+        """The next tick that finds anything; those before it are let off."""
+        if self.invariants.something_to_look_at():
+            return self.next_tick_at
+        look_at = self.invariants.next_look_at()
+        if look_at > 2 * LONGEST_S:
+            return 0.0  # never
+        return self.next_tick_at + 60 * max(0, math.ceil((look_at - self.next_tick_at) / 60))
+
     def _finished(self) -> bool:
-        if self.actors or self.actions or self.scenario.purges:
+        if self.actors or self.actions or self.scenario.purges or self.scenario.sweeps:
             return False
         if not self.scenario.tick:
-            return all(self.queue.messages(queue) == EMPTY for queue in (FIFO, DELAY, DEAD))
+            return all(self.queue.messages(queue) == EMPTY for queue in QUEUES)
         if self._resume_forgotten():
             return False
         return not self.invariants.open_work()
@@ -439,20 +612,38 @@ class World:
         """Peace: what is left of messages and assets is worked off."""
         self.faults = RandomFaults(self.rng, 0.0, 0, 0.0)
         self.now += 1000
-        self._spawn("sweep", lambda: void(sweep(self.ports, self.kinds, {})))
+        self._spawn_sweep()
         while self._move_something():
             self.invariants.after_a_move()
 
     def sent(self, queue: str, messages: Sequence[Outgoing]) -> None:
         """What the queue really took. Now and then somebody enqueues a copy by hand, too early."""
+        self._empty_until.clear()
         assert self.current is not None
-        if queue == FIFO and self.current.ticks:
+        if queue in KIND_OF and self.current.ticks:
             for message in messages:
                 self.invariants.tick_sent[message.dedup_id or ""] = self.now
         if queue == DELAY and self.rng.random() < self.scenario.duplicate_rate:
             for message in messages:
                 copy = f"by-hand-{self.call_no}"
-                self.queue.send(FIFO, [Outgoing(body=message.body, group=copy, dedup_id=copy)])
+                fifo = self.ports.relay.queue_of(read_baton(message.body).kind)
+                self.queue.send(fifo, [Outgoing(body=message.body, group=copy, dedup_id=copy)])
+
+    def refuse(self, queue: str) -> None:
+        """A queue that is not there, or not for us, says so; perhaps only after a while."""
+        for shut in self.scenario.shut:
+            if shut.queue == queue and shut.begin <= self.now < shut.end:
+                self.now += shut.slow_s
+                self.seen["send refused"] += 1
+                raise QueueRefused("AWS.SimpleQueueService.NonExistentQueue", queue)
+
+    def refuse_commit(self) -> None:
+        begin, end = self.scenario.outage
+        if begin <= self.now < end:
+            assert self.current is not None
+            self.last_fault_at, self.current.faulted = self.now, True
+            self.seen["commit refused"] += 1
+            raise ConnectionResetError("no step can be committed")
 
     def sends_are_lost(self) -> bool:
         begin, end = self.scenario.blackout
@@ -471,6 +662,7 @@ class FaultyQueue:
         world = self._world
 
         def effect() -> list[int]:
+            world.refuse(queue)
             if world.sends_are_lost():
                 world.seen["lost send"] += 1
                 return []
@@ -497,11 +689,12 @@ class FaultyQueue:
 
     def change_visibility(self, queue: str, receipt: str, seconds: int) -> None:
         world = self._world
-        world.call(
-            "queue.change_visibility",
-            lambda: world.queue.change_visibility(queue, receipt, seconds),
-            error=lambda: QueueUnavailable("change_visibility"),
-        )
+
+        def effect() -> None:
+            world._empty_until.clear()
+            world.queue.change_visibility(queue, receipt, seconds)
+
+        world.call("queue.change_visibility", effect, error=lambda: QueueUnavailable("change_visibility"))
 
 
 class FaultyStore:
@@ -516,8 +709,10 @@ class FaultyStore:
 
         def statement(*args: Any) -> Any:
             def effect() -> Any:
+                if name == "commit_turn":
+                    world.refuse_commit()
                 world.invariants.before(name, args)
-                result = method(*args)
+                result = ask(method, args)
                 world.store.dirty = True  # type: ignore[attr-defined]
                 world.invariants.after(name, args, result)
                 return result
@@ -531,11 +726,13 @@ class FaultyStore:
         world = self._world
         world.call("db.begin", lambda: None)
         actor = world._alive()
+        world.invariants.begun()
         with self._store.begin(tenant_id) as tx:
             yield FaultyTx(world, tx)
             fault = world._draw("db.commit", AT_COMMIT)
             if fault is not None:
                 world._before(fault, actor, lambda: ConnectionResetError("commit"))
+        world.invariants.committed()
         world.store.dirty = True  # type: ignore[attr-defined]
         world._note("db.commit", None)
         if fault is not None:
@@ -555,8 +752,10 @@ class FaultyTx:
             fault = world._draw(f"tx.{name}", IN_TRANSACTION)
             if fault is not None:
                 world._before(fault, actor, lambda: ConnectionResetError("statement"))
+            if name == "commit_turn":
+                world.refuse_commit()
             world.invariants.before(name, args)
-            result = method(*args)
+            result = ask(method, args)
             world.invariants.after(name, args, result)
             world._note(f"tx.{name}", result)
             return result
@@ -576,6 +775,17 @@ def _brief(result: object) -> object:
         case Run():
             times = (result.cancel_requested_at, result.paused_at, result.deadline_at, result.now)
             return (result.id, result.tenant_id, result.status, result.outcome, result.epoch, *times)
+        case Intent():
+            return (
+                result.fresh,
+                result.confirmed,
+                result.remote_id,
+                float(result.age_s),
+                result.looks,
+                result.looked_s,
+            )
+        case GatePass():
+            return (result.wait_s, sorted(result.probes), result.closed_by)
         case Lane():
             return (result.id, result.key, result.status, result.epoch, sorted(result.cursor.items()))
         case Turn():

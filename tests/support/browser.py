@@ -1,4 +1,4 @@
-"""The console as people use it: who they are, how they enter, and what a page must never do while they look at it."""
+"""The console as people use it: who they are, how they sign in, and what a page must never do while they look at it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Watch:
 def log_in(page: Page, person: Person) -> None:
     """Through the form, as in a local cloud; then the page is where it was to be when it asked who is there."""
     fill_in(page, person, PASSWORD)
-    expect(page.get_by_role("navigation", name="Views")).to_be_visible()
+    expect(page.get_by_role("navigation", name="Main")).to_be_visible()
     settled(page)
 
 
@@ -164,7 +164,7 @@ def fill_in(page: Page, person: Person, password: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def goto(page: Page, view: str = "now") -> None:
+def goto(page: Page, view: str = "overview") -> None:
     """A view by its path below the console, and that it is there."""
     page.goto(view)
     settled(page)
@@ -211,7 +211,7 @@ def _evaluate(protocol: Any, script: str) -> Mapping[str, Any]:
 
 
 def act(page: Page, name: str, reason: str = "") -> None:
-    """An act as people do it: its button, the reason, and the same word again in the dialog."""
+    """An action as people do it: its button, the reason, and the same word again in the dialog."""
     page.get_by_role("main").get_by_role("button", name=name, exact=True).first.click()
     dialog = page.get_by_role("dialog")
     if reason:
@@ -231,7 +231,7 @@ class Enter(Protocol):
     `alone`: one in a browser that no other test has used or will use, for whoever moves its clock.
     """
 
-    def __call__(self, person: Person, view: str = "now", *, alone: bool = False) -> Page: ...
+    def __call__(self, person: Person, view: str = "overview", *, alone: bool = False) -> Page: ...
 
 
 @dataclass(frozen=True, slots=True)

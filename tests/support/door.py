@@ -12,6 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from functions.catalogue import KINDS
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
 from shared.kernel import db
@@ -33,6 +34,7 @@ from shared.page_ingest.steps import page_ingest
 from tests.support.databases import as_user
 from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
+from tests.support.subject import brought, subjects
 from tests.support.tally import QuietWorld, tally_kind
 
 QUEUES = {
@@ -96,13 +98,22 @@ class Door:
         self.engine = db.connect_engine(as_user(superuser_url, "baton_api"), application_name="api")
         self._worker = db.connect_engine(as_user(superuser_url, "baton_worker"), application_name="worker")
         self.tally = tally_kind(QuietWorld())
-        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})))
+        here = [subject for subject in subjects().values() if subject.name not in KINDS]
+        for subject in here:
+            self.sql(subject.schema)
+        tried = [subject.build(self._worker, None, superuser_url) for subject in here]
+        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})), *tried)
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
         self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay)
         self.worker_ports = Ports(store=PgStore(self._worker), queue=self.queue, relay=relay)
         self.front = Front(self.engine, self.ports, self.kinds)
-        self.handler = api_handler(self.front, PgStore(self.engine).health, newest_revision(), ROUTERS)
+        self.handler = api_handler(
+            self.front,
+            PgStore(self.engine).health,
+            newest_revision(),
+            (*ROUTERS, *(module.router for module in brought("api"))),
+        )
         self.super_admin = Who(f"super-{new_id()}")
         self.sql("insert into super_admin (subject) values (:s)", s=self.super_admin.subject)
 

@@ -1,7 +1,11 @@
 """A kind of work as the subject of every proof: simulation, kill matrix and chaos. One file per kind, found by its place.
 
-`tests/kinds/<kind>/subject.py` has `SUBJECT`. Whoever adds a kind writes that file and nothing else; what it leaves out is
-not tried (no `scenarios`: no kill matrix; no `order`: no chaos).
+`tests/kinds/<kind>/` may hold
+    subject.py    `SUBJECT`; what it leaves out is not tried (no `scenarios`: no kill matrix; no `order`: no chaos)
+    cells.py      `CELLS`: who may do what with the kind's own operations (tests/support/cells.py)
+    canaries.py   `pass_canaries(there)`: the ways by which a secret could come in (tests/api/test_canaries.py)
+    bench.py      `parts(here, quick)`: its hot paths (tests/bench)
+Whoever adds a kind writes these files and edits none.
 """
 
 from __future__ import annotations
@@ -76,10 +80,13 @@ class Subject:
     schedules: int = 1_000  # on Postgres in `make check`; ten times as many in `make verify`
 
 
+def brought(name: str) -> list[Any]:
+    """The modules `tests/kinds/<kind>/<name>.py` that there are, in the order of the kinds."""
+    return [import_module(f"tests.kinds.{path.parent.name}.{name}") for path in sorted(KINDS.glob(f"*/{name}.py"))]
+
+
 @cache
 def subjects() -> Mapping[str, Subject]:
     """Every kind that can be put to the proof, by name."""
-    found = [
-        import_module(f"tests.kinds.{path.parent.name}.subject").SUBJECT for path in sorted(KINDS.glob("*/subject.py"))
-    ]
+    found: list[Subject] = [module.SUBJECT for module in brought("subject")]
     return {subject.name: subject for subject in found}

@@ -22,7 +22,7 @@ AS_SAM_WRITES = (
 @pytest.fixture(scope="module")
 def template(sam: Path) -> str:
     source = (ROOT / "template.yaml").read_text()
-    command = [sam / "python", "-c", AS_SAM_WRITES]
+    command = [str(sam / "python"), "-c", AS_SAM_WRITES]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 

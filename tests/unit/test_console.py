@@ -41,7 +41,7 @@ def get(console: Console, path: str, **headers: str) -> dict[str, Any]:
 def test_the_first_view_has_an_address_of_its_own(console: Console, path: str) -> None:
     answer = get(console, path)
 
-    assert (answer["statusCode"], answer["headers"]["Location"]) == (302, "/console/now")
+    assert (answer["statusCode"], answer["headers"]["Location"]) == (302, "/console/overview")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from infra.local.demo import differences
 from infra.local.deploy import ROOT, package
 from infra.local.progress import Lines, label, state
 from infra.local.runs import Progress
-from infra.local.standins.nivoda_catalogue import Catalogue, Stone
+from infra.local.standins.nivoda_stones import Stock, Stone
 from infra.sam.artifact import SOURCES as CODE
 
 
@@ -34,7 +34,7 @@ def row(stone: Stone, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def stones() -> tuple[Stone, ...]:
-    return Catalogue(1, 20, 200, 20_000, lambda: 0.0).stones
+    return Stock(1, 20, 200, 20_000, lambda: 0.0).stones
 
 
 def test_the_same_rows_do_not_differ(stones: tuple[Stone, ...]) -> None:

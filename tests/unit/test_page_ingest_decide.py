@@ -666,7 +666,8 @@ def test_the_policy_says_how_many_partitions_may_fail(policy: dict[str, Any], fa
     assert isinstance(verdict, NextPhase) == goes_on
     if isinstance(verdict, Ending):
         assert verdict.problem is not None
-        assert part_key(0, 25) in verdict.problem.message
+        assert "$0\N{EN DASH}$25" in verdict.problem.message
+        assert "no luck" in verdict.problem.message, "and why"
 
 
 def test_a_run_with_tolerated_failures_ends_as_partial_and_judges_nothing_gone() -> None:

@@ -1,4 +1,4 @@
-// The public API, as anybody may call it: with the visitor's token, in the tenant he chose.
+// The public API, called as anyone may call it: with the visitor's token, in the tenant they chose.
 import { renew, session } from "./session.js";
 
 const ROOT = new URL("../api/v1/", document.baseURI);
@@ -20,11 +20,11 @@ export class Problem extends Error {
   }
 }
 
-const LOST = "The API does not answer; this page asks again by itself.";
-const UNSURE = "The API did not answer. It may have been done all the same: look before you try again.";
+const LOST = "The API isn't responding. Retrying automatically.";
+const UNSURE = "The API didn't respond, so this may or may not have happened. Check before you try again.";
 const lost = (method) => new Problem(0, "offline", method === "GET" ? LOST : UNSURE);
 
-// Whether it may be better in a moment.
+// Whether it is worth asking again in a moment.
 export const willPass = (problem) => problem.status === 0 || problem.status === 429 || problem.status >= 500;
 
 export async function send(method, path, { query = {}, body, headers = {}, signal } = {}) {
@@ -69,12 +69,12 @@ export async function ask(method, path, options = {}) {
   }
   if (answer.ok) return said;
   if (answer.status === 502 || answer.status === 504) throw new Problem(answer.status, "gateway", method === "GET" ? LOST : UNSURE);
-  if (answer.status === 429 && said?.code === undefined) throw new Problem(429, "throttled", "Too many requests at once: wait a moment.");
-  throw new Problem(answer.status, said?.code || "unexpected", said?.detail || said?.message || `The API says ${answer.status}.`, said?.fields);
+  if (answer.status === 429 && said?.code === undefined) throw new Problem(429, "throttled", "Too many requests. Wait a moment, then try again.");
+  throw new Problem(answer.status, said?.code || "unexpected", said?.detail || said?.message || `Something went wrong: the API answered ${answer.status}.`, said?.fields);
 }
 
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body = {}, headers = {}) => ask("POST", path, { body, headers });
 
-// For an act that makes something: repeated with the same key it is the same thing.
+// For an action that creates something: sent twice with the same key, it happens once.
 export const newKey = () => crypto.randomUUID();

@@ -1,24 +1,51 @@
-// The page: who looks, where he is, and the view that belongs there.
+// The frame: who is signed in, where they are, and the view that belongs there.
 import { chooseTenant, get, willPass } from "./api.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
-import { Dialog, Link, Loading, MANAGES, Said, Trouble, Visitor } from "./parts.js";
+import { deployedKinds, loadKinds } from "./kinds.js";
+import { Dialog, Link, Loading, MANAGES, Said, STARTS, Trouble, Visitor, useMay } from "./parts.js";
 import { go, place, tenantInLinks, usePlace } from "./router.js";
 import { enter, logOut, onSession, session } from "./session.js";
 
-// Each view is loaded when it is first looked at. The first word of the path names it.
-const VIEWS = [
-  { path: "now", name: "Now", key: "n", load: () => import("./views/now.js") },
+// Each view is loaded when it is first opened. The start of the path names it; `key` is its shortcut after `g`.
+const MONITOR = [
+  { path: "overview", name: "Overview", key: "o", load: () => import("./views/overview.js") },
   { path: "runs", name: "Runs", key: "r", load: () => import("./views/runs.js") },
-  { path: "ingestions", name: "Page ingestion", key: "i", load: () => import("./views/ingestions.js") },
-  { path: "gates", name: "Gates", key: "g", load: () => import("./views/gates.js") },
-  { path: "connections", name: "Connections", key: "c", load: () => import("./views/connections.js") },
-  { path: "audit", name: "Audit", key: "a", roles: MANAGES, load: () => import("./views/audit.js") },
-  { path: "health", name: "Health", key: "h", roles: MANAGES, load: () => import("./views/health.js") },
-  { path: "people", name: "People", key: "p", roles: MANAGES, load: () => import("./views/people.js") },
+  { path: "failures", name: "Failures", key: "f", load: () => import("./views/failures.js") },
 ];
+const RESOURCES = [
+  { path: "connections", name: "Connections", key: "c", load: () => import("./views/connections.js") },
+  { path: "rate-limits", name: "Rate limits", key: "l", load: () => import("./views/rate_limits.js") },
+];
+const SETTINGS = [
+  { path: "members", name: "Members", key: "m", roles: MANAGES, load: () => import("./views/members.js") },
+  { path: "tokens", name: "Tokens", key: "t", roles: MANAGES, load: () => import("./views/tokens.js") },
+  { path: "audit-log", name: "Audit log", key: "a", roles: MANAGES, load: () => import("./views/audit.js") },
+  { path: "system", name: "System", key: "s", roles: MANAGES, load: () => import("./views/system.js") },
+];
+const loadWork = () => import("./views/work.js");
 const LOGIN = { load: () => import("./views/login.js") };
-const NOWHERE = { load: () => import("./views/nowhere.js") };
+const NOT_FOUND = { load: () => import("./views/not_found.js") };
 const loaded = new Map();
+
+// Links that people kept: where each view has gone.
+const MOVED = { now: "overview", gates: "rate-limits", audit: "audit-log", health: "system", people: "members" };
+function movedTo(path) {
+  const [first, ...rest] = path;
+  if (path.length === 0) return "overview";
+  if (Object.hasOwn(MOVED, first)) return [MOVED[first], ...rest.map(encodeURIComponent)].join("/");
+  return deployedKinds().map((kind) => kind.moved(path)).find(Boolean) ?? null;
+}
+
+let groups = null; // fixed once the kinds are known
+function sections() {
+  groups ??= [
+    { name: "Monitor", views: MONITOR },
+    { name: "Work", views: deployedKinds().map((kind, n) => ({ path: `work/${kind.name}`, name: kind.title, key: String(n + 1), load: loadWork, kind })) },
+    { name: "Resources", views: RESOURCES },
+    { name: "Settings", views: SETTINGS },
+  ];
+  return groups;
+}
 
 function View({ of, ...rest }) {
   const [, again] = useState(0);
@@ -31,12 +58,12 @@ function View({ of, ...rest }) {
         loaded.set(of, module.default);
         again((n) => n + 1);
       },
-      () => setProblem({ of, message: "This part of the page cannot be loaded: you may be offline, or a new version was deployed. Load the page again." }),
+      () => setProblem({ of, message: "This page couldn't be loaded. You may be offline, or a new version was deployed: reload the page." }),
     );
   }, [of]);
-  const [broken, mend] = useErrorBoundary();
-  useEffect(mend, [of, location.href]);
-  if (broken) return html`<${Trouble} problem=${new Error(`This view met something it does not understand: ${broken.message}. Load the page again, or go elsewhere.`)} />`;
+  const [broken, recover] = useErrorBoundary();
+  useEffect(recover, [of, location.href]);
+  if (broken) return html`<${Trouble} problem=${new Error(`This page hit an unexpected problem: ${broken.message}. Reload it, or go to another page.`)} />`;
   if (problem?.of === of) return html`<${Trouble} problem=${problem} />`;
   return Component ? html`<${Component} ...${rest} />` : html`<${Loading} />`;
 }
@@ -52,7 +79,7 @@ function App() {
 
   useEffect(() => onSession(() => again((n) => n + 1)), []);
   useEffect(() => {
-    enter().then((said) => {
+    Promise.all([enter(), loadKinds()]).then(([said]) => {
       setRefusal(said);
       setEntered(true);
     });
@@ -75,77 +102,111 @@ function App() {
   if (!entered) return html`<${Loading} />`;
   if (known === null) return html`<${View} of=${LOGIN} refusal=${refusal} />`;
   if (me === null) return problem ? html`<main class="alone"><${Trouble} problem=${problem} /><p><button class="button" onClick=${logOut}>Log out</button></p></main>` : html`<${Loading} />`;
+  const moved = movedTo(here.path);
+  if (moved !== null) return html`<${Moved} to=${moved} />`;
   return html`<${House} me=${me} name=${known.name} here=${here} />`;
+}
+
+function Moved({ to }) {
+  useEffect(() => go(`${to}${location.search}`, { replace: true }), [to]);
+  return html`<${Loading} />`;
 }
 
 function House({ me, name, here }) {
   const wanted = here.query.get("tenant");
   const tenant = wanted === null ? me.tenants[0] : tenantOf(me, wanted);
   const [helps, setHelps] = useState(false);
+  const [isOpen, setOpen] = useState(false); // on a phone the sidebar is a menu
   const main = useRef(null);
   if (tenant) {
     chooseTenant(tenant.id);
     tenantInLinks(me.tenants.length > 1 ? tenant.id : null);
   }
   const may = (view) => !view.roles || me.is_super_admin || view.roles.includes(tenant?.role);
-  const views = VIEWS.filter(may);
+  const shownGroups = sections().map((group) => ({ ...group, views: group.views.filter(may) })).filter((group) => group.views.length > 0);
+  const views = shownGroups.flatMap((group) => group.views);
   useShortcuts(views, () => setHelps(true));
-  useEffect(() => {
-    // On a phone the views are one line to be pushed sideways.
-    document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-  }, [here.path[0]]);
+  useEffect(() => setOpen(false), [here.path.join("/")]);
 
   if (!tenant) {
-    return html`<main class="alone"><h1>Nothing to see</h1>
+    return html`<main class="alone"><h1>No access</h1>
       ${me.tenants.length > 0
-        ? html`<p>${name} does not belong to the tenant of this address. <a href="now">Go to ${me.tenants[0].name}</a>.</p>`
-        : html`<p>${name} belongs to no tenant yet. An admin of one must add you.</p>`}
+        ? html`<p>${name} isn't a member of this tenant. <a href="overview">Go to ${me.tenants[0].name}</a>.</p>`
+        : html`<p>${name} isn't a member of any tenant yet. Ask an admin to add you.</p>`}
       <p><button class="button" onClick=${logOut}>Log out</button></p></main>`;
   }
   const visitor = { name, actor: me.actor, tenant, role: tenant.role, isSuper: me.is_super_admin };
-  const [first = "now", ...rest] = here.path;
-  const view = VIEWS.find((each) => each.path === first);
-  const shown = view && may(view) ? view : NOWHERE;
+  const view = viewAt(views, here.path);
+  const rest = view ? here.path.slice(view.path.split("/").length) : here.path;
   return html`<${Visitor.Provider} value=${visitor}>
-    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
-    <nav class="rail" aria-label="Views">
-      <${Link} to="now" class="brand" aria-label="Baton: now"><${Logo} /><span>Baton</span><//>
-      <ul>${views.map((each) => html`<li><${Link} to=${each.path} aria-current=${each === view ? "page" : undefined}>${each.name}<//></li>`)}</ul>
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
+    <nav class="rail" aria-label="Main" onKeyDown=${(event) => event.key === "Escape" && setOpen(false)}>
+      <${Link} to="overview" class="brand" aria-label="Baton: overview"><${Logo} /><span>Baton</span><//>
+      <button type="button" class="button rail-menu" aria-expanded=${isOpen} aria-controls="views" onClick=${() => setOpen(!isOpen)}>${view?.name ?? "Menu"}</button>
+      <div id="views" class=${isOpen ? "rail-views open" : "rail-views"}>
+        ${shownGroups.map((group) => html`<p id=${`group-${group.name}`} class="rail-group">${group.name}</p>
+          <ul aria-labelledby=${`group-${group.name}`}>${group.views.map((each) => html`<li><${Link} to=${each.path} aria-current=${each === view ? "page" : undefined}>${each.name}<//></li>`)}</ul>`)}
+      </div>
     </nav>
     <div class="top">
       <span class="who">
         ${me.tenants.length > 1
-          ? html`<label class="hidden" for="tenant">Tenant</label><select id="tenant" value=${tenant.id} onChange=${(event) => changeTenant(event.target.value)}>
+          ? html`<label class="hidden" for="tenant">Tenant</label><select id="tenant" value=${tenant.id} onChange=${(event) => changeTenant(event.target.value, view)}>
               ${me.tenants.map((each) => html`<option value=${each.id} selected=${each.id === tenant.id}>${each.name}</option>`)}</select>`
           : html`<strong>${tenant.name}</strong>`}
         <span class="quiet">${name}, ${me.is_super_admin ? "super admin" : tenant.role}</span>
       </span>
       <span class="spring"></span>
-      <button type="button" class="button plain" onClick=${() => setHelps(true)}>Keys</button>
+      <${NewMenu} at=${here.path.join("/")} />
+      <button type="button" class="button plain keys-button" onClick=${() => setHelps(true)}>Shortcuts</button>
       <button type="button" class="button plain" onClick=${logOut}>Log out</button>
     </div>
-    <main id="main" tabindex="-1" ref=${main} key=${tenant.id}><${View} of=${shown} path=${rest} query=${here.query} /></main>
+    <main id="main" tabindex="-1" ref=${main} key=${tenant.id}><${View} key=${view?.path} of=${view ?? NOT_FOUND} path=${rest} query=${here.query} kind=${view?.kind} /></main>
     <${Said} />
-    ${helps && html`<${Keys} views=${views} onClose=${() => setHelps(false)} />`}
+    ${helps && html`<${Shortcuts} views=${views} onClose=${() => setHelps(false)} />`}
   <//>`;
 }
 
-// Who may act in more tenants than he was told of may name one of them; the API decides.
+const viewAt = (views, path) => views.find((each) => each.path.split("/").every((part, n) => part === path[n]));
+
+// One menu starts everything: an entry for each kind.
+function NewMenu({ at }) {
+  const mayStart = useMay(STARTS);
+  const [isOpen, setOpen] = useState(false);
+  const menu = useRef(null);
+  useEffect(() => setOpen(false), [at]);
+  useEffect(() => {
+    const outside = (event) => !menu.current?.contains(event.target) && setOpen(false);
+    document.addEventListener("click", outside);
+    return () => document.removeEventListener("click", outside);
+  }, []);
+  if (!mayStart || deployedKinds().length === 0) return null;
+  const close = (event) => {
+    if (event.key !== "Escape" || !isOpen) return;
+    setOpen(false);
+    menu.current.querySelector("button").focus();
+  };
+  return html`<div class="menu" ref=${menu} onKeyDown=${close}>
+    <button type="button" class="button main" aria-expanded=${isOpen} aria-controls="new-menu" onClick=${() => setOpen(!isOpen)}>New</button>
+    <ul id="new-menu" hidden=${!isOpen}>${deployedKinds().map((kind) => html`<li><${Link} to=${`work/${kind.name}/new`}>${kind.title}<//></li>`)}</ul>
+  </div>`;
+}
+
+// Someone who may act in more tenants than the API listed may name one of them; the API decides.
 function tenantOf(me, id) {
   return me.tenants.find((each) => each.id === id) ?? (me.more_tenants ? { id, name: id, role: "viewer" } : undefined);
 }
 
-function changeTenant(id) {
-  const [view = "now"] = place().path; // what is open in one tenant is not there in another
+function changeTenant(id, view) {
   tenantInLinks(id);
-  go(view);
+  go(view?.path ?? place().path[0] ?? "overview"); // what is open in one tenant is not there in another
 }
 
 const Logo = () => html`<svg class="logo" viewBox="0 0 32 32" width="24" height="24" aria-hidden="true">
   <rect class="logo-back" width="32" height="32" rx="7" /><rect class="logo-baton" x="5" y="13" width="22" height="6" rx="3" transform="rotate(-32 16 16)" />
   <rect class="logo-grip" x="5" y="13" width="8" height="6" rx="3" transform="rotate(-32 16 16)" /></svg>`;
 
-// `g` and a letter goes to a view, `/` to the filter, `?` tells all of it.
+// `g` and a letter opens a view, `/` goes to the filter, `?` shows them all.
 function useShortcuts(views, help) {
   useEffect(() => {
     let goes = false;
@@ -169,12 +230,12 @@ function useShortcuts(views, help) {
   });
 }
 
-const Keys = ({ views, onClose }) => html`<${Dialog} title="Keys" onClose=${onClose}>
+const Shortcuts = ({ views, onClose }) => html`<${Dialog} title="Shortcuts" onClose=${onClose}>
   <dl class="keys">
     ${views.map((each) => html`<div><dt><kbd>g</kbd> <kbd>${each.key}</kbd></dt><dd>${each.name}</dd></div>`)}
-    <div><dt><kbd>/</kbd></dt><dd>to the filter</dd></div>
-    <div><dt><kbd>?</kbd></dt><dd>these keys</dd></div>
-    <div><dt><kbd>Esc</kbd></dt><dd>close a dialog</dd></div>
+    <div><dt><kbd>/</kbd></dt><dd>Go to the filter</dd></div>
+    <div><dt><kbd>?</kbd></dt><dd>Show shortcuts</dd></div>
+    <div><dt><kbd>Esc</kbd></dt><dd>Close a dialog</dd></div>
   </dl>
   <div class="buttons"><button type="button" class="button main" onClick=${onClose}>Close</button></div>
 <//>`;

@@ -41,3 +41,7 @@ export const timeOfDay = (text) => clock.format(new Date(text));
 
 export const shortId = (id) => id.slice(-8);
 export const words = (text) => text.replace(/_/g, " ");
+export const sentence = (text) => {
+  const said = words(text);
+  return said.charAt(0).toUpperCase() + said.slice(1);
+};

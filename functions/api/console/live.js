@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "./vendor/preact.js";
 
 const seen = () => document.visibilityState === "visible";
 
-// Once a second, while the tab is seen: for countdowns and ages.
+// Once a second while the tab is visible: for countdowns and ages.
 export function useClock() {
   const [time, setTime] = useState(now());
   useEffect(() => {

@@ -1,15 +1,16 @@
-// What several views are made of.
-import { get, newKey, now, willPass } from "./api.js";
-import { about, duration, moment, number, plural, shortId, words } from "./format.js";
+// What views are made of: the frame's, and every kind's.
+import { get, newKey, now, post, willPass } from "./api.js";
+import { about, duration, moment, number, plural, sentence, shortId } from "./format.js";
 import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./vendor/preact.js";
+import { kindOf } from "./kinds.js";
 import { useClock } from "./live.js";
-import { withTenant } from "./router.js";
+import { go, withTenant } from "./router.js";
 
-// --- who looks
+// --- who is signed in
 
 export const Visitor = createContext(null);
 export const useVisitor = () => useContext(Visitor);
-export const ACTS = ["member", "admin"];
+export const STARTS = ["member", "admin"];
 export const MANAGES = ["admin"];
 
 export function useMay(roles) {
@@ -38,6 +39,10 @@ export function Section({ title, note, children, side }) {
   </section>`;
 }
 
+// Links that look like tabs: each is an address of its own. `tabs` are [{ path, title }], `at` is the path of the open one.
+export const Tabs = ({ label, tabs, at, below }) => html`<nav class="tabs" aria-label=${label}><ul>${tabs.map((tab) => html`<li key=${tab.path}>
+  <${Link} to=${tab.path ? `${below}/${tab.path}` : below} aria-current=${tab.path === at ? "page" : undefined}>${tab.title}<//></li>`)}</ul></nav>`;
+
 export const NONE = html`<span class="none quiet">–</span>`;
 export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
 export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;
@@ -47,13 +52,13 @@ export function Trouble({ problem }) {
   return html`<p class="trouble" role="alert">${problem.message}</p>`;
 }
 
-// An answer, or what there is instead of it.
+// An answer, or what is shown in its place.
 export function Answer({ of, children }) {
   if (of.data === null) return of.problem ? html`<${Trouble} problem=${of.problem} />` : html`<${Loading} />`;
   return html`<${Trouble} problem=${of.problem} />${children(of.data)}`;
 }
 
-// Who did it: by name where that is known. Admins may know everybody's in their tenant.
+// Who did it, by name where it is known. Admins may know the names of everyone in their tenant.
 const names = new Map(); // the promise of each tenant's names, by who asked
 function namesFor(key) {
   if (!names.has(key)) {
@@ -91,19 +96,50 @@ export const Until = ({ at, exact = false }) => {
   return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${exact ? duration(left) : about(left)}` : "now"}</time>`;
 };
 
-export const Took = ({ from, to }) => {
+export const Elapsed = ({ from, to }) => {
   const time = useClock();
   return html`<span>${duration(((to ? Date.parse(to) : time) - Date.parse(from)) / 1000)}</span>`;
 };
 
 // --- states: a shape and a word, and a colour only where it means something
 
-const MARKS = {
-  queued: "◌", running: "▸", paused: "‖", succeeded: "✓", failed: "✕", canceled: "–",
-  active: "▸", done: "✓", open: "✓", closed: "✕", half_open: "◐", probing: "◐", stuck: "!", late: "!",
+// Ten words for runs and lanes; each means one thing. The rest are states of other things.
+const STATES = {
+  queued: ["◌", "Queued", "Waiting for a worker"],
+  running: ["▸", "Running", "Steps are running"],
+  retrying: ["↻", "Retrying", "The last attempt failed; the next one is scheduled"],
+  throttled: ["◑", "Throttled", "Rate-limited: continues when the limit opens"],
+  waiting: ["◷", "Waiting", "Scheduled for later, or waiting for something outside"],
+  paused: ["‖", "Paused", "Paused until someone resumes it"],
+  stalled: ["!", "Stalled", "Overdue; retried automatically"],
+  succeeded: ["✓", "Succeeded", "Finished"],
+  failed: ["✕", "Failed", "Stopped by an error; it can be retried"],
+  canceled: ["–", "Canceled", "Stopped on request; it can be retried"],
+  open: ["✓", "Open"], closed: ["✕", "Closed"], half_open: ["◐", "Testing"], probing: ["◐", "Testing"],
 };
-export const Status = ({ of, children }) => html`<span class=${`status status-${of}`}>
-  <span class="mark" aria-hidden="true">${MARKS[of] ?? "·"}</span>${children ?? words(of)}</span>`;
+export const Status = ({ of, children }) => {
+  const [mark, word, meaning] = STATES[of] ?? ["·", sentence(of)];
+  return html`<span class=${`status status-${of}`} title=${children ? undefined : meaning}><span class="mark" aria-hidden="true">${mark}</span>${children ?? word}</span>`;
+};
+
+// The same words for one lane.
+const ENDED_LANES = { done: "succeeded", failed: "failed", canceled: "canceled" };
+const HELD_LANES = { paused: "paused", gate: "throttled", retrying: "retrying", due_later: "waiting" };
+const OVERDUE_MS = 120_000;
+export function laneState(lane) {
+  if (lane.status !== "active") return ENDED_LANES[lane.status];
+  const held = HELD_LANES[lane.why?.code];
+  if (held) return held;
+  if (lane.why?.code !== "at_work" && now() - Date.parse(lane.next_due_at) > OVERDUE_MS) return "stalled";
+  return lane.attempts > 0 ? "retrying" : "running";
+}
+
+// What the scheduler repaired, by its own name for it.
+const REPAIRS = {
+  unclaimed: "A message was lost; sent again", unsent: "A message was not sent; sent now",
+  lease_ran_out: "A step didn't finish; handed to another worker", dead_letter: "A message was given up; sent again",
+};
+export const repairName = (why) => REPAIRS[why] ?? sentence(why);
 
 export const Badge = ({ kind, children }) => html`<span class=${`badge badge-${kind}`}>${children}</span>`;
 
@@ -120,15 +156,23 @@ export function Bar({ done, all, label, tone = "" }) {
     <span style=${{ width: `${share * 100}%` }}></span></span>`;
 }
 
+export const LANES = "Lanes are the parts of a run that work in parallel";
+
 export function Progress({ run }) {
   const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
-  if (more && run.status !== "succeeded") return html`<span class="quiet">more than ${number(lanes)} lanes</span>`;
-  const label = lanes === 0 ? "not begun" : more ? `more than ${number(lanes)} lanes` : `${number(ended)} of ${number(lanes)} lanes`;
-  return html`<span class="progress"><${Bar} done=${run.status === "succeeded" ? 1 : ended} all=${run.status === "succeeded" ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.status} />
-    <span class="quiet nowrap">${label}${more ? "" : ` · ${plural(steps, "step")}`}${run.eta && run.status === "running" && html` · done <${Until} at=${run.eta} />`}</span></span>`;
+  const isDone = run.status === "succeeded";
+  if (more && !isDone) return html`<span class="quiet" title=${LANES}>more than ${number(lanes)} lanes</span>`;
+  const label = lanes === 0 ? "not started" : more ? `more than ${number(lanes)} lanes` : `${number(ended)} of ${number(lanes)} lanes`;
+  return html`<span class="progress"><${Bar} done=${isDone ? 1 : ended} all=${isDone ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.state} />
+    <span class="quiet nowrap" title=${LANES}>${label}${more ? "" : ` · ${plural(steps, "step")}`}${run.eta && html` · ETA <${Left} at=${run.eta} />`}</span></span>`;
 }
 
-export const runName = (run) => run.label || `${words(run.kind)} ${shortId(run.id)}`;
+const Left = ({ at }) => {
+  const time = useClock();
+  return html`<time datetime=${at} title=${moment(at)}>${about((Date.parse(at) - time) / 1000)}</time>`;
+};
+
+export const runName = (run) => run.label || `${kindOf(run.kind).title} ${shortId(run.id)}`;
 
 export const Json = ({ of }) => html`<pre class="json" tabindex="0">${JSON.stringify(of, null, 2)}</pre>`;
 
@@ -144,7 +188,7 @@ export function Table({ caption, columns, children, className = "" }) {
 
 export const Cell = ({ name, className = "", children }) => html`<td data-name=${name} class=${className}>${children}</td>`;
 
-// --- acts: each says what it does, takes a reason, and tells what came of it
+// --- actions: each says what it does, takes a reason, and reports the result
 
 const said = new Set();
 export const say = (text, tone = "good") => {
@@ -183,26 +227,26 @@ export function Field({ label, hint, children }) {
   return html`<div class="field"><label for=${id}>${label}</label>${children(id)}${hint && html`<p class="hint">${hint}</p>`}</div>`;
 }
 
-// A button that opens a question: what happens, why, and the act itself. `act(reason, fields, key)` does it.
-export function Act({ label, title, explains, act, done, tone = "", reason = "optional", children, busy = "Working…" }) {
+// A button that opens a dialog: what happens, why, and the button that does it. `action(reason, fields, key)` does it.
+export function Action({ label, title, explains, action, done, tone = "", reason = "optional", children, busy = "Working…" }) {
   const [isOpen, setOpen] = useState(false);
   return html`<button type="button" class=${`button ${tone}`} onClick=${() => setOpen(true)}>${label}</button>
     ${isOpen && html`<${Dialog} title=${title ?? label} onClose=${() => setOpen(false)}>
-      <${ActForm} ...${{ label, explains, act, done, tone, reason, busy }} onClose=${() => setOpen(false)}>${children}<//>
+      <${ActionForm} ...${{ label, explains, action, done, tone, reason, busy }} onClose=${() => setOpen(false)}>${children}<//>
     <//>`}`;
 }
 
-function ActForm({ label, explains, act, done, tone, reason, busy, onClose, children }) {
+function ActionForm({ label, explains, action, done, tone, reason, busy, onClose, children }) {
   const [why, setWhy] = useState("");
   const [isBusy, setBusy] = useState(false);
   const [problem, setProblem] = useState(null);
-  const [key, setKey] = useState(newKey); // sent twice it is one act; changed, it is another
+  const [key, setKey] = useState(newKey); // sent twice it is one action; changed, it is another
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
     setProblem(null);
     try {
-      const came = await act(why, new FormData(event.target), key);
+      const came = await action(why, new FormData(event.target), key);
       onClose();
       say(typeof done === "function" ? done(came) : done);
     } catch (error) {
@@ -213,18 +257,56 @@ function ActForm({ label, explains, act, done, tone, reason, busy, onClose, chil
   return html`<form onSubmit=${submit} onInput=${() => setKey(newKey())}>
     ${explains && html`<p>${explains}</p>`}
     ${children}
-    ${reason && html`<${Field} label=${reason === "required" ? "Reason" : "Reason (optional)"} hint="It is kept in the history and in the audit.">
+    ${reason && html`<${Field} label=${reason === "required" ? "Reason" : "Reason (optional)"} hint="Kept in the run's timeline and in the audit log.">
       ${(id) => html`<input id=${id} maxlength="500" required=${reason === "required"} autocomplete="off" value=${why} onInput=${(event) => setWhy(event.target.value)} />`}<//>`}
     <${Trouble} problem=${problem} />
     <div class="buttons">
-      <button type="button" class="button" onClick=${onClose}>Not now</button>
+      <button type="button" class="button" onClick=${onClose}>Back</button>
       <button type="submit" class=${`button ${tone || "main"}`} disabled=${isBusy}>${isBusy ? busy : label}</button>
     </div>
   </form>`;
 }
 
-// --- steps: one tick each, and the waits between them
+const ROLES = { viewer: "viewer: sees the tenant's runs", member: "member: starts runs and sees their own", admin: "admin: manages everything in the tenant", worker: "worker: a machine that takes jobs" };
+export const RoleField = ({ value = "viewer" }) => html`<${Field} label="Role">${(id) => html`<select id=${id} name="role">${Object.entries(ROLES).map(([role, text]) => html`<option value=${role} selected=${role === value}>${text}</option>`)}</select>`}<//>`;
 
+// Counts what was changed here: a list with this `turn` is read again after each.
+export function useTurn() {
+  const [turn, setTurn] = useState(0);
+  return [turn, () => setTurn((n) => n + 1)];
+}
+
+// The page that starts a run of a kind. `request(fields)` is what to send, as { path, body }; `isReady`: what the form needs is there.
+export function NewRun({ kind, request, isReady = true, children }) {
+  const [problem, setProblem] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const [key, setKey] = useState(newKey); // sent twice it is one run; changed, it is another
+  const submit = async (event) => {
+    event.preventDefault();
+    setProblem(null);
+    try {
+      const { path, body } = request(new FormData(event.target));
+      setBusy(true);
+      const { id } = await post(path, body, { "idempotency-key": key });
+      say("Started.");
+      go(`runs/${id}`);
+    } catch (error) {
+      setProblem(error);
+      setBusy(false);
+    }
+  };
+  return html`<${Heading} title=${`New ${kind.title.toLowerCase()}`} />
+    <form class="sheet" onSubmit=${submit} onInput=${() => setKey(newKey())}>
+      ${children}
+      <${Trouble} problem=${problem} />
+      <div class="buttons"><${Link} to=${`work/${kind.name}`} class="button">Back<//><button type="submit" class="button main" disabled=${isBusy || !isReady}>${isBusy ? "Starting…" : "Start"}</button></div>
+    </form>`;
+}
+
+// --- steps: one bar each, and the waits between them
+
+const OUTCOMES = { moved: "Progressed", waited: "Waited", retried: "Failed, retried", throttled: "Throttled", done: "Done", failed: "Failed", canceled: "Canceled" };
+export const outcomeName = (outcome) => OUTCOMES[outcome] ?? sentence(outcome);
 const LONG_WAIT_S = 5;
 const TALLEST = 22;
 export function Ribbon({ steps, label }) {
@@ -243,18 +325,18 @@ export function Ribbon({ steps, label }) {
     const wait = before ? (Date.parse(step.at) - Date.parse(before.at)) / 1000 - step.ms / 1000 : 0;
     if (wait > LONG_WAIT_S) {
       const width = Math.min(58, 26 + 6 * Math.log2(wait / LONG_WAIT_S));
-      const cause = { waited: "wait", throttled: "gate", retried: "retry", failed: "retry" }[before.outcome] ?? "gap";
-      drawn.push(html`<g class=${`gap gap-${cause}`}><title>${`${cause === "gap" ? "Nothing" : words(before.outcome)} for ${duration(wait)}`}</title>
+      const cause = { waited: "wait", throttled: "throttle", retried: "retry", failed: "retry" }[before.outcome] ?? "gap";
+      drawn.push(html`<g class=${`gap gap-${cause}`}><title>${`${cause === "gap" ? "No step" : outcomeName(before.outcome)} for ${duration(wait)}`}</title>
         <rect x=${x + 1} y="4" width=${width - 2} height="18" rx="2" /><text x=${x + width / 2} y="16">${short(wait)}</text></g>`);
       x += width;
     }
     const height = 6 + (TALLEST - 6) * Math.sqrt(step.ms / most);
     drawn.push(html`<rect class=${`tick tick-${step.outcome}`} x=${x} y=${24 - height} width="4" height=${height} rx="1">
-      <title>${`Step ${step.seq}: ${step.outcome}, ${number(step.rows)} rows, ${number(step.ms)} ms, ${moment(step.at)}`}</title></rect>`);
+      <title>${`Step ${step.seq}: ${outcomeName(step.outcome)}, ${plural(step.rows, "row")}, ${number(step.ms)} ms, ${moment(step.at)}`}</title></rect>`);
     x += 6;
   });
   const count = (outcome) => steps.filter((step) => step.outcome === outcome).length;
-  const bad = ["retried", "throttled", "failed"].map((each) => [each, count(each)]).filter(([, n]) => n > 0).map(([each, n]) => `${n} ${each}`);
+  const bad = ["retried", "throttled", "failed"].map((each) => [each, count(each)]).filter(([, n]) => n > 0).map(([each, n]) => `${n} ${OUTCOMES[each].toLowerCase()}`);
   const summary = `${label}: the last ${plural(steps.length, "step")}${bad.length ? `, ${bad.join(", ")}` : ""}`;
   return html`<div class="ribbon" tabindex="0" role="img" aria-label=${summary} ref=${frame}><svg width=${x} height="26" viewBox=${`0 0 ${x} 26`} aria-hidden="true">${drawn}</svg></div>`;
 }
@@ -266,7 +348,7 @@ const short = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds 
 const KEPT_PAGES = 3;
 
 // `load(cursor)` answers {rows, next}, `row` draws one of them. Another question is another list: it has another `key`.
-// They are read again every few seconds, and whenever `turn` changes: after an act.
+// They are read again every few seconds, and whenever `turn` changes: after an action.
 export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
   const [pages, setPages] = useState([{ cursor: null, rows: null, height: 0 }]);
   const [problem, setProblem] = useState(null);
@@ -274,7 +356,7 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
   const elements = useRef(new Map());
   const loading = useRef(new Set());
   const isGone = useRef(false);
-  const round = useRef(0); // answers of a round before the last act say what was before it
+  const round = useRef(0); // answers of a round before the last action are out of date
 
   const fetchPage = async (n, cursor) => {
     if (loading.current.has(n)) return;
@@ -285,12 +367,12 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
       if (isGone.current || mine !== round.current) return;
       setProblem(null);
       setPages((before) => {
-        // It may be gone by now, or begin elsewhere: then it is asked for again.
+        // It may be gone by now, or start elsewhere: then it is asked for again.
         if (!before[n] || before[n].cursor !== cursor) return before.slice();
         const after = before.slice();
         after[n] = { ...after[n], cursor, rows, isOld: false };
         if (next === null) return after.slice(0, n + 1);
-        // What follows may begin elsewhere now: it stays in sight until it is known again.
+        // What follows may start elsewhere now: it stays in sight until it is known again.
         if (after[n + 1]?.cursor !== next) after[n + 1] = { rows: null, height: 0, ...after[n + 1], cursor: next, isOld: true };
         return after;
       });
@@ -358,7 +440,7 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
     return undefined;
   };
 
-  const isEmpty = pages.length === 1 && pages[0].rows?.length === 0; // it is still watched: something may begin
+  const isEmpty = pages.length === 1 && pages[0].rows?.length === 0; // it is still watched: something may start
   return html`${pages.map((page, n) => html`<tbody key=${n} data-page=${n} ref=${keepElement(n)}>
       ${isEmpty ? html`<tr><td class="whole" colspan=${columns}>${empty}</td></tr>` : page.rows !== null && near(n)
         ? page.rows.map(row)

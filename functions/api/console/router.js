@@ -17,11 +17,11 @@ function decoded(text) {
   }
 }
 
-// `to` is a path below the base with its query; `quiet`: the same view with other words in its address.
-export function go(to, { quiet = false } = {}) {
+// `to` is a path below the base with its query. `quiet`: same view, other query. `replace`: the old address is forgotten.
+export function go(to, { quiet = false, replace = false } = {}) {
   const url = new URL(withTenant(to), document.baseURI);
   if (url.href === location.href) return;
-  history.pushState(null, "", url);
+  history[replace ? "replaceState" : "pushState"](null, "", url);
   for (const listener of listeners) listener();
   if (!quiet) scrollTo(0, 0);
 }

@@ -8,7 +8,7 @@ const LENT_WITHIN_MS = 200;
 export const takesPassword = LOGIN.password_url !== "";
 
 // `isFinal`: asked again it would be the same. Else it was only the way there.
-class NotLetIn extends Error {
+class SignInError extends Error {
   constructor(message, status = 0) {
     super(message);
     this.isFinal = status >= 400 && status < 500 && status !== 429;
@@ -67,7 +67,7 @@ export async function logIn(username, password) {
     AuthParameters: { USERNAME: username, PASSWORD: password },
   });
   if (!answer.AuthenticationResult) {
-    throw new NotLetIn(`The user pool asks for ${answer.ChallengeName}, which this page cannot answer: set a lasting password first.`);
+    throw new SignInError(`The user pool asks for ${answer.ChallengeName}, which this page can't answer. Set a permanent password first.`);
   }
   const given = answer.AuthenticationResult;
   keep({ client_id: LOGIN.client_id, name: username, access: given.AccessToken, refresh: given.RefreshToken });
@@ -82,10 +82,10 @@ async function askPool(target, body) {
       body: JSON.stringify(body),
     });
   } catch {
-    throw new NotLetIn("The user pool does not answer: are you online?");
+    throw new SignInError("The user pool isn't responding. Check your connection, then try again.");
   }
   const said = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new NotLetIn(said.message || said.Message || `The user pool says ${answer.status}.`, answer.status);
+  if (!answer.ok) throw new SignInError(said.message || said.Message || `Log-in failed: the user pool answered ${answer.status}.`, answer.status);
   return said;
 }
 
@@ -94,10 +94,11 @@ async function askPool(target, body) {
 async function issuer() {
   const place = `${LOGIN.issuer.replace(/\/$/, "")}/.well-known/openid-configuration`;
   const answer = await fetch(place).catch(() => null);
-  if (!answer?.ok) throw new NotLetIn(`The issuer ${LOGIN.issuer} does not answer.`);
+  if (!answer?.ok) throw new SignInError(`The sign-in service ${LOGIN.issuer} isn't responding. Try again in a moment.`);
   return answer.json();
 }
 
+// Registered at the issuer, so it never changes; the console forwards it to its first view.
 const home = () => new URL("now", document.baseURI).href;
 const encoded = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 const random = () => encoded(crypto.getRandomValues(new Uint8Array(32)));
@@ -119,7 +120,7 @@ async function finishAtIssuer(answered) {
   sessionStorage.removeItem(ASKED);
   const back = asked === null ? home() : asked.back;
   history.replaceState(null, "", back); // the code is used once, and nobody should find it in the address
-  if (asked === null || asked.state !== answered.get("state")) return "That answer was not for this tab: log in again.";
+  if (asked === null || asked.state !== answered.get("state")) return "That sign-in was not started in this tab. Log in again.";
   if (answered.has("error")) return answered.get("error_description") || answered.get("error");
   try {
     keep(await tokens({ grant_type: "authorization_code", code: answered.get("code"), code_verifier: asked.verifier, redirect_uri: home() }));
@@ -134,7 +135,7 @@ async function tokens(form) {
   const body = new URLSearchParams({ client_id: LOGIN.client_id, ...form });
   const answer = await fetch(token_endpoint, { method: "POST", body }).catch(() => null);
   const said = await answer?.json().catch(() => ({}));
-  if (!answer?.ok) throw new NotLetIn(said?.error_description || said?.error || "The issuer gave no tokens.", answer?.status);
+  if (!answer?.ok) throw new SignInError(said?.error_description || said?.error || "The sign-in service gave no tokens. Log in again.", answer?.status);
   // Some issuers' access tokens are for somebody else, or for nobody to read: the gateway takes the one that is for us.
   const ours = [said.access_token, said.id_token].find((token) => isFor(claimsOf(token), LOGIN.audience));
   const { email, preferred_username, sub } = claimsOf(said.id_token);

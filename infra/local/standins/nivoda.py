@@ -9,39 +9,23 @@ import argparse
 import base64
 import hashlib
 import hmac
-import io
 import json
 import math
-import signal
-import socket
-import struct
-import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from infra.local.child import Stops
-from infra.local.origin_guard import refusal
-from infra.local.standins.nivoda_catalogue import Catalogue, Stone
-from infra.local.standins.nivoda_faults import Fault, Faults, Misbehaviour, Operation, with_twins
+from infra.local.standins.nivoda_faults import Fault, Misbehaviour, Operation, with_a_wrong_type, with_twins
 from infra.local.standins.nivoda_query import Field, QueryError, parse, pick
+from infra.local.standins.nivoda_stones import Stock, Stone
+from infra.local.standins.server import Reply, Request, StandIn, run_by_hand
 
 PATH = "/api/diamonds"
-CONTROL = "/_control"
 USERNAME, PASSWORD = "buyer@example.com", "stand-in-password"  # they open nothing
 LARGEST_LIMIT = 50
-LARGEST_REQUEST = 2**20
 DAY_S = 86_400
 POISON = {"nul": "a\x00b", "lone": "a\ud800b"}
-
-Hook = Callable[[Operation, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +40,17 @@ class Call:
     faults: frozenset[Fault]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reply:
-    body: bytes
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    reset: bool = False
-    drip_s: float = 0
-
-
 @dataclass(slots=True)
 class _Session:
     expires_at: float
     calls_left: float
 
 
-class NivodaStandIn(Stops):
-    """Starts on `start()`; everything else may be used before, while and after it runs, from any thread."""
+class NivodaStandIn(StandIn):
+    """Its truth is `stock`; it speaks as much GraphQL as is asked of it."""
+
+    name = "nivoda"
+    misbehaviours = Misbehaviour
 
     def __init__(
         self,
@@ -84,92 +62,42 @@ class NivodaStandIn(Stops):
         budget: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(seed, budget=budget, clock=clock)
         self.username, self.password = USERNAME, PASSWORD
         self.token_lives_s: float = DAY_S
         self.token_lives_calls: float = math.inf
-        self.catalogue = Catalogue(seed, stones, low, high, clock)
-        self.before_each: Hook | None = None
-        self.calls: Counter[Operation] = Counter()
+        self.stock = Stock(seed, stones, low, high, clock)
         self.log: list[Call] = []
-        self.surprises: list[Exception] = []
-        self.now = clock
         self._seed = seed
-        self._faults = Faults(seed, budget)
         self._sessions: dict[str, _Session] = {}
-        self._lock = threading.RLock()
-        self._stopping = threading.Event()
-        self._server: _Server | None = None
-
-    # --- its life
-
-    def start(self, port: int = 0) -> str:
-        """The base URL under which it answers."""
-        self._stopping.clear()
-        self._server = _Server(("127.0.0.1", port), self)
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True, name="nivoda").start()
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._stopping.set()
-            self._server.shutdown()
-            self._server.hang_up()
-            self._server.server_close()
-            self._server = None
 
     # --- the truth
 
     @property
     def stones(self) -> tuple[Stone, ...]:
-        return self.catalogue.stones
+        return self.stock.stones
 
     def held_throughout(self, since: float, until: float = math.inf) -> frozenset[str]:
-        return self.catalogue.held_throughout(since, until)
-
-    # --- misbehaviour
-
-    @property
-    def struck(self) -> Counter[Fault]:
-        """How often each fault has struck."""
-        with self._lock:
-            return self._faults.struck.copy()
-
-    def misbehave(self, fault: Fault | str, **how: Any) -> None:
-        """For example misbehave("throttle", every=3, budget=5, retry_after="7"); see Misbehaviour."""
-        misbehaviour = Misbehaviour.model_validate({"fault": fault, **how})
-        with self._lock:
-            self._faults.add(misbehaviour)
-
-    def behave(self, fault: Fault | str | None = None) -> None:
-        """No more of this fault, or of any."""
-        with self._lock:
-            self._faults.clear(None if fault is None else Fault(fault))
+        return self.stock.held_throughout(since, until)
 
     def expire_tokens(self) -> None:
-        with self._lock:
+        with self.lock:
             self._sessions.clear()
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, unless the stand-in stops."""
-        self._stopping.wait(seconds)
 
     # --- answering
 
-    def answer(self, body: bytes, authorization: str) -> _Reply:
+    def serve(self, request: Request) -> Reply:
+        if request.path != PATH:
+            return Reply.json({"error": "no such thing"}, 404)
         try:
-            asked = _asked(body, authorization)
+            asked = _asked(request.body, request.headers.get("Authorization", ""))
         except QueryError as error:
             return _refusal(error.message, error.code)
-        if self.before_each is not None:
-            self.before_each(asked.operation, asked.public)
-        with self._lock:
-            self.calls[asked.operation] += 1
-            faults = self._faults.draw(asked.operation, asked.limit)
+        faults = self.struck_by(asked.operation, **{**asked.public, "limit": asked.limit})
         if how := faults.get(Fault.SHIFT):
-            self.catalogue.shift(deletes=how.deletes, inserts=how.inserts, reprices=how.reprices)
-        for fault in (Fault.SLOW, Fault.HANG_ABOVE):
-            if fault in faults:
-                self.wait(faults[fault].seconds)
+            self.stock.shift(deletes=how.deletes, inserts=how.inserts, reprices=how.reprices)
+        if how := faults.get(Fault.HANG_ABOVE):
+            self.wait(how.seconds)
         reply, returned = self._reply(asked, faults)
         call = Call(
             at=self.now(),
@@ -177,15 +105,17 @@ class NivodaStandIn(Stops):
             offset=asked.offset,
             limit=asked.limit,
             returned=returned,
-            faults=frozenset(faults),
+            faults=frozenset(Fault(each) for each in faults),
         )
-        with self._lock:
+        with self.lock:
             self.log.append(call)
         return reply
 
-    def _reply(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> tuple[_Reply, int]:
-        if (instead := _instead(faults)) is not None:
+    def _reply(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> tuple[Reply, int]:
+        if (instead := self.instead(faults)) is not None:
             return instead, 0
+        if Fault.TOO_BIG_ABOVE in faults:
+            return Reply(status=413, body=b"Payload Too Large", headers={"Content-Type": "text/plain"}), 0
         try:
             data, returned = self._data(asked, faults)
         except QueryError as error:
@@ -212,7 +142,7 @@ class NivodaStandIn(Stops):
         given = (asked.variables.get("username"), asked.variables.get("password"))
         if given != (self.username, self.password):
             raise QueryError("Invalid username or password", "BAD_CREDENTIALS")
-        with self._lock:
+        with self.lock:
             token = self._token(len(self._sessions))
             self._sessions[token] = _Session(self.now() + self.token_lives_s, self.token_lives_calls)
         return {"token": token}
@@ -225,7 +155,7 @@ class NivodaStandIn(Stops):
         return f"{head}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
     def _check(self, token: Any, *, forget: bool) -> None:
-        with self._lock:
+        with self.lock:
             if forget:
                 self._sessions.pop(token, None)
             session = self._sessions.get(token)
@@ -234,7 +164,7 @@ class NivodaStandIn(Stops):
             session.calls_left -= 1
 
     def _rows(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> list[Stone]:
-        rows = asked.chosen(self.catalogue)
+        rows = asked.chosen(self.stock)
         if how := faults.get(Fault.TWINS):
             return with_twins(rows, [stone.id for stone in rows], how.share, how.distance)
         return rows
@@ -260,49 +190,37 @@ class NivodaStandIn(Stops):
             "items": [stone.to_item() for stone in page],
         }
 
-    def _spoilt(self, data: dict[str, Any], faults: Mapping[Fault, Misbehaviour]) -> _Reply:
+    def _spoilt(self, data: dict[str, Any], faults: Mapping[Fault, Misbehaviour]) -> Reply:
         answer: dict[str, Any] = {"data": data}
         if Fault.POISON in faults:
             _poison(answer)
         if Fault.WRONG_TYPES in faults:
-            with self._lock:
-                answer = {"data": self._faults.wrong(data)}
+            with self.lock:
+                answer = {"data": with_a_wrong_type(data, self.schedule.random)}
         if how := faults.get(Fault.ERRORS):
             answer = _errors(how.message, how.code)
         if Fault.NULL_DATA in faults:
             answer = {"data": None}
         if Fault.EMPTY_OBJECT in faults:
             answer = {}
-        body = json.dumps(answer).encode()
-        if how := faults.get(Fault.HUGE):
-            body += b" " * (how.by * 2**20)
-        if Fault.TRUNCATED in faults:
-            body = body[: len(body) // 2]
-        drip = faults.get(Fault.DRIP)
-        return _Reply(body=body, reset=Fault.RESET in faults, drip_s=drip.seconds if drip else 0)
+        quiet = {name: how for name, how in faults.items() if name != Fault.SLOW}  # it has waited already
+        return self.spoil(Reply.json(answer), quiet)
 
     # --- the control endpoint
 
-    def control(self, body: bytes) -> _Reply:
-        """Obey orders such as {"misbehave": {…}}, {"behave": fault or null}, {"shift": {…}}, {"expire_tokens": true}."""
-        try:
-            orders = json.loads(body or b"{}")
-            if "misbehave" in orders:
-                self.misbehave(**orders["misbehave"])
-            if "behave" in orders:
-                self.behave(orders["behave"])
-            if "shift" in orders:
-                self.catalogue.shift(**orders["shift"])
-            if "token_lives_s" in orders:
-                self.token_lives_s = float(orders["token_lives_s"])
-            if "token_lives_calls" in orders:
-                self.token_lives_calls = float(orders["token_lives_calls"])
-            if orders.get("expire_tokens"):
-                self.expire_tokens()
-        except (ValueError, TypeError, ValidationError) as error:
-            return _Reply(status=400, body=json.dumps({"error": str(error)}).encode())
-        state = {"calls": self.calls, "struck": self.struck, "stones": len(self.stones)}
-        return _Reply(body=json.dumps(state).encode())
+    def obey(self, orders: Mapping[str, Any]) -> None:
+        """{"shift": {…}}, {"expire_tokens": true}, {"token_lives_s": 60}, {"token_lives_calls": 3}"""
+        if "shift" in orders:
+            self.stock.shift(**orders["shift"])
+        if "token_lives_s" in orders:
+            self.token_lives_s = float(orders["token_lives_s"])
+        if "token_lives_calls" in orders:
+            self.token_lives_calls = float(orders["token_lives_calls"])
+        if orders.get("expire_tokens"):
+            self.expire_tokens()
+
+    def figures(self) -> Mapping[str, Any]:
+        return {"stones": len(self.stones)}
 
 
 # --- what was asked ---------------------------------------------------------------------------------------------------
@@ -332,11 +250,11 @@ class _Asked:
     def public(self) -> Mapping[str, Any]:
         return {key: value for key, value in self.variables.items() if key not in ("username", "password")}
 
-    def chosen(self, catalogue: Catalogue) -> list[Stone]:
+    def chosen(self, stock: Stock) -> list[Stone]:
         """The stones that the query names, in its order."""
         query = self.variables["query"]
         value = query.get("dollar_value", {})
-        stones = catalogue.between(value.get("from", 0) * 100, value.get("to", math.inf) * 100)
+        stones = stock.between(value.get("from", 0) * 100, value.get("to", math.inf) * 100)
         for name, read in _FILTERS.items():
             if (wanted := query.get(name)) is not None:
                 stones = [
@@ -434,32 +352,8 @@ def _errors(message: str, code: str | None) -> dict[str, Any]:
     return {"data": None, "errors": [error]}
 
 
-def _refusal(message: str, code: str) -> _Reply:
-    return _Reply(body=json.dumps(_errors(message, code)).encode())
-
-
-def _instead(faults: Mapping[Fault, Misbehaviour]) -> _Reply | None:
-    if how := faults.get(Fault.THROTTLE):
-        wait = (
-            formatdate(time.time_ns() / 1e9 + how.seconds, usegmt=True)
-            if how.retry_after == "date"
-            else how.retry_after
-        )
-        return _Reply(
-            status=429,
-            body=b'{"error":"Too Many Requests"}',
-            headers={} if wait is None else {"Retry-After": wait},
-        )
-    if how := faults.get(Fault.SERVER_ERROR):
-        return _Reply(status=how.status, body=_PAGE_FOR_PEOPLE, headers={"Content-Type": "text/html"})
-    if Fault.TOO_BIG_ABOVE in faults:
-        return _Reply(status=413, body=b"Payload Too Large", headers={"Content-Type": "text/plain"})
-    if Fault.HTML in faults:
-        return _Reply(body=_PAGE_FOR_PEOPLE, headers={"Content-Type": "text/html"})
-    return None
-
-
-_PAGE_FOR_PEOPLE = b"<!doctype html><html><body><h1>We will be back soon</h1></body></html>"
+def _refusal(message: str, code: str) -> Reply:
+    return Reply(body=json.dumps(_errors(message, code)).encode())
 
 
 def _poison(answer: Any) -> None:
@@ -471,125 +365,16 @@ def _base64(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-# --- the server -------------------------------------------------------------------------------------------------------
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], standin: NivodaStandIn) -> None:
-        super().__init__(address, _Handler)
-        self.standin = standin
-        self._open: set[socket.socket] = set()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.discard(request)
-        super().shutdown_request(request)
-
-    def hang_up(self) -> None:
-        """End the connections that clients keep alive."""
-        for connection in list(self._open):
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the shape of the base class
-        """A client that went away is its own business; anything else is a fault of the stand-in."""
-        error = sys.exception()
-        if isinstance(error, Exception) and not isinstance(error, OSError):
-            self.standin.surprises.append(error)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    protocol_version = "HTTP/1.1"
-    server_version = "nivoda-stand-in"
-    wbufsize = 2**16
-    disable_nagle_algorithm = True
-
-    def do_GET(self) -> None:
-        self._serve({CONTROL: lambda _: self.server.standin.control(b"")})
-
-    def do_POST(self) -> None:
-        standin = self.server.standin
-        authorization = self.headers.get("Authorization", "")
-        self._serve({PATH: lambda body: standin.answer(body, authorization), CONTROL: standin.control})
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the shape of the base class
-        pass
-
-    def _serve(self, routes: Mapping[str, Callable[[bytes], _Reply]]) -> None:
-        if (why := refusal({name.lower(): value for name, value in self.headers.items()})) is not None:
-            self.close_connection = True
-            self._send(_Reply(status=403, body=json.dumps({"error": why}).encode()))
-            return
-        size = int(self.headers.get("Content-Length", "0"))
-        body = self.rfile.read(min(size, LARGEST_REQUEST))
-        if size > LARGEST_REQUEST or self.path not in routes:
-            self.close_connection = True
-            self._send(_Reply(status=404, body=b'{"error":"no such thing"}'))
-            return
-        try:
-            reply = routes[self.path](body)
-        except Exception as error:
-            self.server.standin.surprises.append(error)
-            reply = _Reply(status=500, body=b'{"error":"the stand-in itself failed"}')
-        self._send(reply)
-
-    def _send(self, reply: _Reply) -> None:
-        self.send_response(reply.status)
-        for name, value in {"Content-Type": "application/json", **reply.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        if reply.reset:
-            self.wfile.write(reply.body[: len(reply.body) // 2])
-            self._break()
-        elif reply.drip_s:
-            self._drip(reply)
-        else:
-            self.wfile.write(reply.body)
-            self.wfile.flush()
-
-    def _drip(self, reply: _Reply) -> None:
-        for byte in reply.body:
-            self.wfile.write(bytes([byte]))
-            self.wfile.flush()
-            self.server.standin.wait(reply.drip_s)
-
-    def _break(self) -> None:
-        """Let the client see a reset, not an orderly end."""
-        self.wfile.flush()
-        self.close_connection = True
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.wfile.close()
-        self.rfile.close()
-        self.connection.close()
-        self.wfile = io.BytesIO()  # the base class flushes once more
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="A stand-in for the Nivoda API.")
-    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--stones", type=int, default=5_000)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--low", type=int, default=200, help="lowest price in dollars")
     parser.add_argument("--high", type=int, default=20_000, help="highest price in dollars")
-    options = parser.parse_args()
-    done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: done.set())
-    with NivodaStandIn(options.seed, stones=options.stones, low=options.low, high=options.high) as standin:
-        print(standin.start(options.port), flush=True)
-        print(f"username {standin.username}, password {standin.password}, control at {CONTROL}", flush=True)
-        done.wait()
+    run_by_hand(
+        parser,
+        lambda asked: NivodaStandIn(asked.seed, stones=asked.stones, low=asked.low, high=asked.high),
+        f"username {USERNAME}, password {PASSWORD}",
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""How the stand-in misbehaves, and when: every sort by name, on a schedule drawn from a seed, with an end."""
+"""How the stand-in for Nivoda misbehaves in its own ways, besides those that all stand-ins have."""
 
 from __future__ import annotations
 
-import random
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from random import Random
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from infra.local.standins import faults
 
 RowT = TypeVar("RowT")
 
@@ -68,23 +67,11 @@ _ABOVE_LIMIT = {Fault.HANG_ABOVE, Fault.TOO_BIG_ABOVE}
 _NOT_AT_LOG_IN = {Fault.EXPIRED, Fault.TWINS}
 
 
-class Misbehaviour(BaseModel):
-    """One sort of fault. It strikes every n-th matching call after the first few, with a chance, until its budget is spent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Misbehaviour(faults.Misbehaviour):
     fault: Fault
-    on: frozenset[Operation] = frozenset(Operation)
-    after: int = Field(0, ge=0)
-    every: int = Field(1, ge=1)
-    chance: float = Field(1.0, ge=0, le=1)
-    budget: int | None = Field(None, ge=0)
+    on: frozenset[Operation] = frozenset()
 
-    seconds: float = Field(1.0, ge=0)
-    status: int = 502
-    retry_after: str | None = None
     above: int = 0
-    by: int = 1
     share: float = 0.1
     distance: int = 0
     deletes: int = 0
@@ -93,64 +80,23 @@ class Misbehaviour(BaseModel):
     message: str = "Internal server error"
     code: str | None = None
 
-    def concerns(self, operation: Operation, limit: int) -> bool:
-        if self.fault in _PAGES_ONLY and operation is not Operation.PAGE:
+    def concerns(self, operation: str, facts: Mapping[str, Any]) -> bool:
+        if self.fault in _PAGES_ONLY and operation != Operation.PAGE:
             return False
-        if self.fault in _NOT_AT_LOG_IN and operation is Operation.AUTHENTICATE:
+        if self.fault in _NOT_AT_LOG_IN and operation == Operation.AUTHENTICATE:
             return False
-        if self.fault is Fault.LYING_COUNT and operation is not Operation.COUNT:
+        if self.fault is Fault.LYING_COUNT and operation != Operation.COUNT:
             return False
-        return operation in self.on and not (self.fault in _ABOVE_LIMIT and limit <= self.above)
+        small_enough = self.fault in _ABOVE_LIMIT and facts["limit"] <= self.above
+        return super().concerns(operation, facts) and not small_enough
 
 
-class Faults:
-    """The misbehaviours in force. Not safe for threads by itself: the stand-in holds its lock."""
-
-    def __init__(self, seed: int, budget: int | None) -> None:
-        self.budget = budget  # of all together
-        self.struck: Counter[Fault] = Counter()
-        self._random = random.Random(f"faults {seed}")  # noqa: S311 - repeatable, not secret
-        self._active: list[Misbehaviour] = []
-        self._seen: Counter[int] = Counter()
-        self._left: dict[int, int] = {}
-
-    def add(self, misbehaviour: Misbehaviour) -> None:
-        self._active.append(misbehaviour)
-
-    def clear(self, fault: Fault | None = None) -> None:
-        kept = [each for each in self._active if fault not in (None, each.fault)]
-        gone = [id(each) for each in self._active if fault in (None, each.fault)]
-        self._active = kept
-        for key in gone:
-            self._seen.pop(key, None)
-            self._left.pop(key, None)
-
-    def draw(self, operation: Operation, limit: int) -> dict[Fault, Misbehaviour]:
-        """What strikes this call."""
-        return {each.fault: each for each in self._active if each.concerns(operation, limit) and self._strikes(each)}
-
-    def _strikes(self, each: Misbehaviour) -> bool:
-        key = id(each)
-        self._seen[key] += 1
-        turn = self._seen[key] - each.after
-        left = self._left.setdefault(key, each.budget) if each.budget is not None else 1
-        if turn < 1 or turn % each.every or left < 1 or self.budget == 0:
-            return False
-        if each.chance < 1 and self._random.random() >= each.chance:
-            return False
-        if each.budget is not None:
-            self._left[key] -= 1
-        if self.budget is not None:
-            self.budget -= 1
-        self.struck[each.fault] += 1
-        return True
-
-    def wrong(self, data: Any) -> Any:
-        """The same answer with one value of another type, a different one each time."""
-        path, value = self._random.choice(list(_meant(data, ())))
-        kinds: tuple[Any, ...] = ([], {}, "x", 1.5, True, None)
-        others = [other for other in kinds if type(other) is not type(value)]
-        return _with(data, path, self._random.choice(others))
+def with_a_wrong_type(data: Any, chance: Random) -> Any:
+    """The same answer with one value of another type, a different one each time."""
+    path, value = chance.choice(list(_meant(data, ())))
+    kinds: tuple[Any, ...] = ([], {}, "x", 1.5, True, None)
+    others = [other for other in kinds if type(other) is not type(value)]
+    return _with(data, path, chance.choice(others))
 
 
 # Where a wrong type must be noticed: the structure, and the values that have a meaning to us.

@@ -98,21 +98,21 @@ create or replace function why(asked uuid)
             select 2, 'paused', 'The run is paused.', null, null, 'resume'
             where l.status = 'active' and r.paused_at is not null and l.cancel_at is null
             union all
-            select 3, 'at_work', 'A step is being taken now.', l.lease_until, null, null
+            select 3, 'at_work', 'A step is running now.', l.lease_until, null, null
             where l.status = 'active' and l.claim_token is not null and l.lease_until >= now()
             union all
-            select 4, 'gate', 'The gate ' || g.key || ' is closed' || coalesce(': ' || g.reason, '.'), g.until, g.key, 'open_gate'
+            select 4, 'gate', 'Rate-limited by ' || g.key || coalesce(': ' || g.reason, '.'), g.until, g.key, 'open_gate'
             where l.status = 'active' and l.next_due_at > now() + interval '1 s' and g.key is not null
             union all
             select 5, 'retrying', 'Attempt ' || l.attempts || ' failed: ' || coalesce(l.last_error ->> 'message', 'unknown'),
                    l.next_due_at, l.last_error ->> 'code', 'wake'
             where l.status = 'active' and l.next_due_at > now() + interval '1 s' and l.attempts > 0
             union all
-            select 6, 'due_later', coalesce('It waits for ' || l.waits_for || '.', 'Its next step is due later.'), l.next_due_at,
+            select 6, 'due_later', coalesce('Waiting for ' || l.waits_for || '.', 'The next step is scheduled for later.'), l.next_due_at,
                    null, 'wake'
             where l.status = 'active' and l.next_due_at > now() + interval '1 s'
             union all
-            select 7, 'unsent', 'Its message is not sent yet; the next tick sends it.', null, null, 'wake'
+            select 7, 'unsent', 'The message for the next step isn''t sent yet; it is sent automatically.', null, null, 'wake'
             where l.status = 'active' and l.sent_at is null
         ) as w (place, code, sentence, until, held_by, action)
         where l.id = asked

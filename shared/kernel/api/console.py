@@ -1,7 +1,8 @@
 """The web console's files: one page for every view, and its modules and styles under a path that names their content.
 
-Nothing here asks the database or knows who asks: all that the console shows it gets through the API, with the visitor's
-own token.
+The page says which kinds of work are deployed and which of them have a view of their own (`kinds/<kind>.js`): a new kind
+appears in the console by being deployed. Nothing here asks the database or knows who asks: the console gets everything
+else through the API, with the visitor's own token.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import gzip
 import hashlib
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +23,11 @@ from pydantic import Field
 from shared.kernel.settings import Settings
 
 CONSOLE = "/console"
-FIRST = f"{CONSOLE}/now"
+FIRST = f"{CONSOLE}/overview"
 ASSETS = "assets"
+KINDS = "kinds"
 PAGE = "index.html"
+ON_DEMAND = ("views/", f"{KINDS}/")
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -36,9 +39,9 @@ A_YEAR = "public, max-age=31536000, immutable"
 
 
 class Login(Settings):
-    """How people enter. `password_url`: the user pool takes a name and a password there, as a local cloud's does;
-    else the issuer's own page asks for them. `audience`: whom a token must be for. `origins`: where else that issuer is
-    spoken to, for the policy."""
+    """How people sign in. `password_url`: the user pool takes an email and a password there, as a local cloud's does;
+    otherwise the issuer's own page asks for them. `audience`: the audience a token must have. `origins`: other origins of
+    that issuer, for the policy."""
 
     issuer: Url = ""
     client_id: str = ""
@@ -68,8 +71,11 @@ class File:
 
 @dataclass(frozen=True)
 class Console:
+    """`kinds`: the kinds of work that are deployed, by name."""
+
     folder: Path
     login: Login
+    kinds: Sequence[str] = ()
 
     @staticmethod
     def serves(event: Mapping[str, Any]) -> bool:
@@ -110,6 +116,12 @@ class Console:
         return digest.hexdigest()[:16]
 
     @cached_property
+    def kind_files(self) -> dict[str, str | None]:
+        """Each deployed kind and the file of its view; None: it has none, and gets the general one."""
+        files = {kind: f"{KINDS}/{kind}.js" for kind in self.kinds}
+        return {kind: file if file in self.files else None for kind, file in files.items()}
+
+    @cached_property
     def guards(self) -> dict[str, str]:
         """What a browser must not let this page do, whatever gets into it."""
         policy = (
@@ -132,15 +144,20 @@ class Console:
         ahead = "".join(
             f'<link rel="modulepreload" href="{ASSETS}/{self.version}/{name}">'
             for name in self.files
-            if name.endswith(".js") and not name.startswith("views/")
+            if name.endswith(".js") and (not name.startswith(ON_DEMAND) or name in self.kind_files.values())
         )
-        login = orjson.dumps(self.login.model_dump(exclude={"origins"})).decode()
+        login = self.login.model_dump(exclude={"origins"})
         text = self.files[PAGE].content.decode()
         for mark, said in {
-            "{{base}}": base, "{{assets}}": f"{ASSETS}/{self.version}", "{{login}}": html.escape(login), "{{ahead}}": ahead,
+            "{{base}}": base, "{{assets}}": f"{ASSETS}/{self.version}", "{{login}}": _attribute(login),
+            "{{kinds}}": _attribute(self.kind_files), "{{ahead}}": ahead,
         }.items():  # fmt: skip
             text = text.replace(mark, said)
         return _file(text.encode(), TYPES[".html"])
+
+
+def _attribute(value: Any) -> str:
+    return html.escape(orjson.dumps(value).decode())
 
 
 def _read(path: Path) -> File:

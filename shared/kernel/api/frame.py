@@ -114,22 +114,24 @@ def operation(
     return register
 
 
-def creates(model: type) -> dict[int, Any]:
-    """What an operation answers that makes something."""
-    return {201: {"description": "Made", "content": {"application/json": {"model": model}}}}
+def creates(model: type, *, or_finds: bool = False) -> dict[int, Any]:
+    """What an operation answers that makes something, or finds that it was there already."""
+    content = {"content": {"application/json": {"model": model}}}
+    found = {200: {"description": "It was there already", **content}} if or_finds else {}
+    return {201: {"description": "Created", **content}, **found}
 
 
 REFUSALS = {
     400: "The request cannot be read",
-    401: "Nobody we know",
-    403: "Not with this role, or not in this tenant",
-    404: "There is no such thing, or not for you",
-    409: "Its state does not allow this now",
+    401: "Missing or invalid credentials",
+    403: "Your role or tenant does not allow this",
+    404: "Not found, or not visible to you",
+    409: "Its current state does not allow this",
     413: "Too large",
     415: "A body must be JSON",
-    422: "A field is not as it must be",
-    429: "Too much at once: let some end first",
-    503: "Something that this needs is busy or cannot be reached now: try again after Retry-After",
+    422: "A field is invalid",
+    429: "Too many at once: wait for some to end",
+    503: "Busy or unreachable: try again after Retry-After",
 }
 ALWAYS_REFUSED = frozenset({400, 401, 403, 404, 413, 415, 422, 503})
 PROBLEM_SCHEMA: dict[str, Any] = {
@@ -283,18 +285,22 @@ def _answer_to(error: Exception) -> Answer:
         case Problem():
             return problem(error.status, error.code, error.detail, error.more)
         case auth.Unknown():
-            answer = problem(401, "unauthenticated", "Log in first: send a token in the header Authorization.")
+            answer = problem(
+                401,
+                "unauthenticated",
+                "Missing or invalid credentials. Log in and send a token in the Authorization header.",
+            )
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         case auth.Elsewhere():
             return problem(403, error.code, error.message)
         case NotFound():
-            return problem(404, "not_found", "There is no such thing here.")
+            return problem(404, "not_found", "Not found. It doesn't exist, or you don't have access to it.")
         case Refused():
             status = 409 if isinstance(error, Conflict) else 429 if isinstance(error, NoRoom) else 422
             return problem(status, error.code, error.message)
         case BadCursor():
-            return problem(400, "bad_cursor", "This cursor does not belong to this list and filter: begin without one.")
+            return problem(400, "bad_cursor", "This cursor belongs to another list or filter. Start again without one.")
         case RequestValidationError():
             return _invalid(error)
         case _ if db.is_busy(error):
@@ -305,13 +311,13 @@ def _answer_to(error: Exception) -> Answer:
             return problem(503, "no_database", NO_DATABASE)
         case _:
             logger.error("a request failed", exc_info=error)
-            return problem(500, "unexpected", "Something went wrong here; it is in the log under this request's id.")
+            return problem(500, "unexpected", "Something went wrong. The log has the details under this request's ID.")
 
 
 # Nobody promises that nothing was done: a commit may have been cut off from its answer.
-AGAIN = "Try again in some seconds; with the same Idempotency-Key nothing is started twice."
-BUSY = f"Others hold what this needs for too long. {AGAIN}"
-NO_DATABASE = f"The database cannot be reached now. {AGAIN}"
+AGAIN = "Try again in a few seconds; with the same Idempotency-Key nothing starts twice."
+BUSY = f"The database is busy. {AGAIN}"
+NO_DATABASE = f"The database can't be reached. {AGAIN}"
 
 
 def _invalid(error: RequestValidationError) -> Answer:
@@ -333,7 +339,7 @@ def _refuse_unknown_questions(app: Any) -> None:
     known = {field.alias for field in app.context["_route"].dependant.query_params}
     unknown = sorted({*(app.current_event.raw_event.get("queryStringParameters") or {})} - known)
     if unknown:
-        raise Problem(422, "invalid", f"There is no such query parameter here: {', '.join(unknown)[:200]}.")
+        raise Problem(422, "invalid", f"Unknown query parameter: {', '.join(unknown)[:200]}.")
 
 
 def _unprefixed(event: Event) -> dict[str, Any]:
@@ -417,7 +423,7 @@ def read_json(text: str) -> Any:
     try:
         body = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
-        raise Problem(400, "unreadable", "The body is no JSON.") from None
+        raise Problem(400, "unreadable", "The body is not valid JSON.") from None
     level = [body]
     for _ in range(DEEPEST_BODY):
         level = [

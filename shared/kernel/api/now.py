@@ -1,4 +1,4 @@
-"""What is going on now: late, failing, waiting and why; and whether the machinery behind it is well. One statement each."""
+"""What is going on now: overdue, failing, waiting and why; and system health. One statement each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from shared.kernel.auth import MANAGES, READS
 router = Router()  # type: ignore[no-untyped-call]
 
 LATE = {
-    "due": "A turn is due and nobody has taken it: the tick sends its message again.",
-    "lease": "A step was begun and did not end: the tick hands its turn to another.",
-    "deadline": "It is past its deadline: the tick ends it.",
+    "due": "A step is due and nobody has taken it. Its message is sent again automatically.",
+    "lease": "A step started and didn't finish. Another worker takes over automatically.",
+    "deadline": "Past its deadline. It is ended automatically.",
 }
 
 
@@ -102,7 +102,7 @@ class Repair(Told):
 
 
 class Now(Told):
-    """`moving`: open runs that nothing holds and that are not late."""
+    """`moving`: open runs that committed a step in the last five minutes, and that nothing holds and nothing is late of."""
 
     now: datetime
     tick_age_s: float | None
@@ -177,7 +177,7 @@ class System(Told):
 
 @operation(router, "GET", "/now", READS, tag="now")
 def get_now() -> Now:
-    """What is late, what fails, what waits and for what, and how much moves: of the last day at most."""
+    """What is overdue, failing or waiting, with causes, and throughput: the last 24 hours at most."""
     here = desk(router)
     row = here.one(sql.now(own=bool(here.own())), **here.own())
     assert row is not None
@@ -196,7 +196,7 @@ def _late(run: dict[str, Any]) -> LateRun:
 
 @operation(router, "GET", "/system", MANAGES, tag="now")
 def get_system() -> System:
-    """Whether the machinery is well: the tick, what is not sent, dead letters, repairs; for a super admin all tenants."""
+    """System health: scheduler, unsent messages, dead letters, repairs; for a super admin, all tenants."""
     here = desk(router)
     subject = here.principal.actor.removeprefix("user:") if here.principal.is_super else None
     row = here.one(sql.SYSTEM, subject=subject)

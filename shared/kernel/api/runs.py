@@ -17,6 +17,7 @@ from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, LaneId, Limit, RunId, Short, Told
+from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
@@ -57,12 +58,16 @@ class Progress(Told):
 
 
 class Run(Told):
-    """`fingerprint`: equal for errors of one cause."""
+    """`status`: how far its life is. `state`: what it is doing now; only one that is running has an `eta`.
+
+    `fingerprint`: equal for errors of one cause.
+    """
 
     id: UUID
     kind: str
     label: str | None
     status: Shown
+    state: State
     outcome: str | None
     epoch: int
     created_by: str | None
@@ -244,9 +249,9 @@ def list_runs(
     )
 
 
-@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started), refuses=[429])
+@operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started, or_finds=True), refuses=[429])
 def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Start a run of any kind."""
+    """Start a run of any kind. What is there already is answered with 200 and its id."""
     return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
 
 
@@ -256,7 +261,7 @@ def start(
     """Start a run once per key. The run, its lanes and the answer that is kept are one transaction."""
     kind = here.kinds.get(kind_name)
     if kind is None:
-        raise Problem(422, "unknown_kind", f"There is no kind of work {kind_name!r}: {', '.join(sorted(here.kinds))}.")
+        raise Problem(422, "unknown_kind", f"Unknown kind {kind_name!r}. Available: {', '.join(sorted(here.kinds))}.")
     with here.begin() as (line, tx):
         kept = here.once(line, key, request)
         if kept is not None:
@@ -425,19 +430,20 @@ def _kind_of(here: Desk, run_id: UUID) -> Any:
         raise NotFound
     kind = here.kinds.get(row["kind"])
     if kind is None:
-        raise Problem(409, "unknown_kind", f"The kind of work {row['kind']} is not deployed here.")
+        raise Problem(409, "unknown_kind", f"The kind {row['kind']!r} is not deployed here. Deploy it, then try again.")
     return kind
 
 
 def shown(row: Any) -> dict[str, Any]:
     """A row as the fields of `Run`."""
-    pace = _pace(row)
-    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", *pace}}
+    state = state_of(row)
+    pace = _pace(row, state)
+    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", "state", *pace}}
     progress = Progress(
         lanes=row["lanes"], lanes_ended=row["lanes_ended"], more_lanes=row["lanes"] >= sql.MOST_LANES,
         steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
     )  # fmt: skip
-    return {**told, **pace, "progress": progress, "why": _why(row)}
+    return {**told, **pace, "state": state, "progress": progress, "why": _why(row)}
 
 
 def _with_why(row: Any) -> dict[str, Any]:
@@ -456,10 +462,11 @@ def _why(row: Any) -> Why | None:
     )
 
 
-def _pace(row: Any) -> dict[str, Any]:
+def _pace(row: Any, state: State) -> dict[str, Any]:
     """Steps per minute so far, and when the lanes that are left would be done at the pace of those that are.
 
-    Nothing is said of a run with more lanes than were looked at: the figures would be of a part of it.
+    Nothing is said of a run with more lanes than were looked at: the figures would be of a part of it. A run that is held
+    up or keeps failing has no ETA: nothing is known about when that ends.
     """
     began, done, lanes = row["started_at"], row["lanes_ended"], row["lanes"]
     if began is None or row["finished_at"] is not None or lanes >= sql.MOST_LANES:
@@ -467,5 +474,5 @@ def _pace(row: Any) -> dict[str, Any]:
     took = row["now"] - began
     minutes = took.total_seconds() / 60
     rate = round((row["steps"] or 0) / minutes, 2) if minutes > 0 else None
-    eta = row["now"] + took * ((lanes - done) / done) if 0 < done < lanes else None
+    eta = row["now"] + took * ((lanes - done) / done) if 0 < done < lanes and state is State.RUNNING else None
     return {"rate_per_minute": rate, "eta": eta}

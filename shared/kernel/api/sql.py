@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
+from shared.kernel.api.state import STANDING
+
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
 USE_TOKEN = sa.text("select id, tenant_id, tenant, role from use_token(:hash)")
@@ -25,12 +27,12 @@ left join lateral (
            sum(l.steps)::bigint as steps, min(l.next_due_at) filter (where l.status = 'active') as next_due_at
     from (select * from lane where run_id = r.id and holds_run limit {MOST_LANES}) l) g on true
 left join lateral (
-    select w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action
-    from (select id, next_due_at from lane where run_id = r.id and status = 'active' and holds_run
+    select w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action, {STANDING} as standing
+    from (select id, next_due_at, lease_until, attempts from lane where run_id = r.id and status = 'active' and holds_run
           limit {MOST_LANES}) l
     left join lateral why(l.id) w on true
-    order by w.code is not null, l.next_due_at, l.id limit 1) w on r.finished_at is null"""
-_WITH_GOING = "g.lanes, g.lanes_ended, g.moved_at, g.steps, g.next_due_at, w.why, w.why_sentence, w.why_until, w.held_by, w.action"
+    order by standing, l.next_due_at, l.id limit 1) w on r.finished_at is null"""
+_WITH_GOING = "g.lanes, g.lanes_ended, g.moved_at, g.steps, g.next_due_at, w.why, w.why_sentence, w.why_until, w.held_by, w.action, w.standing"
 
 # Each filter by the name of its parameter. All combine with `and`.
 FILTERS = {
@@ -369,7 +371,7 @@ open as materialized (
 
 # The lanes that were looked at of the run `o`.
 _LANES_NOW = f"""
-    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until from lane l
+    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at from lane l
     where l.run_id = o.id and l.status = 'active' and l.holds_run
     limit (select {MOST_LANES_NOW} / greatest(count(*), 1) from open)"""
 _A_DAY = "at > now() - interval '24 hours'"
@@ -400,14 +402,15 @@ def now(*, own: bool) -> sa.TextClause:
     return sa.text(f"""
 with {_open(mine)},
 runs as materialized (
-    select o.*, w.code, w.sentence, w.until, w.held_by, w.action,
+    select o.*, w.code, w.sentence, w.until, w.held_by, w.action, l.moved_at,
            least(l.due_at, l.lease_until, case when o.deadline_at < now() then o.deadline_at end) as late_since,
            case when o.deadline_at < now() then 'deadline' when l.lease_until is not null then 'lease' else 'due' end as late_by
     from open o
     left join lateral (
         select (array_agg(l.id order by l.next_due_at > now() + interval '1 s', l.sent_at is null, l.next_due_at, l.id))[1] as id,
                min(l.next_due_at) filter (where l.claim_token is null and l.next_due_at < now() - interval '2 minutes') as due_at,
-               min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until
+               min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until,
+               max(l.updated_at) filter (where l.steps > 0 and l.attempts = 0) as moved_at
         from ({_LANES_NOW}) l) l on true
     left join lateral why(l.id) w on true),
 late as (select * from runs where late_since is not null and paused_at is null),
@@ -427,7 +430,8 @@ select
                count(*) filter (where f.status = 'running') as running, count(*) filter (where f.status = 'paused') as paused,
                bool_or(f.place > (select most from share)) as more
         from found f group by f.kind) k) as kinds,
-    (select count(*) from runs where (code is null or code = 'at_work') and late_since is null) as moving,
+    (select count(*) from runs where (code is null or code = 'at_work') and late_since is null
+        and moved_at > now() - interval '5 minutes') as moving,
     (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
         select code, held_by, action, count(*) as runs, min(until) as until,
                (array_agg(sentence order by created_at, id))[1] as sentence,

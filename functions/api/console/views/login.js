@@ -1,4 +1,4 @@
-// Log in: here, where the user pool takes a password; else on the issuer's own page.
+// Log in: here where the user pool takes a password, otherwise on the issuer's own page.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Field, Trouble } from "../parts.js";
 import { goToIssuer, logIn, takesPassword } from "../session.js";
@@ -9,11 +9,11 @@ export default function Login({ refusal }) {
   useEffect(() => {
     document.title = "Log in · Baton";
   }, []);
-  const attempt = async (act) => {
+  const attempt = async (how) => {
     setBusy(true);
     setProblem(null);
     try {
-      await act();
+      await how();
     } catch (error) {
       setProblem(error);
       setBusy(false);
@@ -32,10 +32,10 @@ export default function Login({ refusal }) {
           <${Field} label="Email">${(id) => html`<input id=${id} name="username" type="email" autocomplete="username" required autofocus />`}<//>
           <${Field} label="Password">${(id) => html`<input id=${id} name="password" type="password" autocomplete="current-password" required />`}<//>
           <${Trouble} problem=${problem} />
-          <button type="submit" class="button main wide" disabled=${isBusy}>${isBusy ? "One moment…" : "Log in"}</button>
-          <p class="hint">In a local cloud, <code>baton console</code> tells you who you are.</p>
+          <button type="submit" class="button main wide" disabled=${isBusy}>${isBusy ? "Logging in…" : "Log in"}</button>
+          <p class="hint">In a local cloud, <code>baton console</code> shows the email and password.</p>
         </form>`
       : html`<${Trouble} problem=${problem} />
-          <button type="button" class="button main wide" disabled=${isBusy} onClick=${() => attempt(goToIssuer)}>${isBusy ? "One moment…" : "Log in"}</button>`}
+          <button type="button" class="button main wide" disabled=${isBusy} onClick=${() => attempt(goToIssuer)}>${isBusy ? "Logging in…" : "Log in"}</button>`}
   </main>`;
 }

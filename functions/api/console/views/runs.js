@@ -1,45 +1,59 @@
-// Runs of all kinds: filters that live in the address, a list without an end, and one act on all that match.
+// Runs of all kinds: filters that live in the address, a list without an end, and one action on all that match.
 import { get, post } from "../api.js";
-import { plural, words } from "../format.js";
+import { number, plural, sentence, words } from "../format.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { KINDS } from "./kinds.js";
-import { ACTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Status, Table, Trouble, Until, Why, runName, say, useMay, useVisitor } from "../parts.js";
+import { deployedKinds, kindOf } from "../kinds.js";
+import { STARTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Section, Status, Table, Trouble, Until, Why, runName, say, useMay, useVisitor } from "../parts.js";
 import { go, queryOf } from "../router.js";
 import Run from "./run.js";
 
 const STATUSES = ["queued", "running", "paused", "succeeded", "failed", "canceled"];
 const FILTERS = ["kind", "status", "label", "source", "created_by", "created_from", "created_before", "finished_from", "finished_before"];
-const COLUMNS = ["Run", "Status", "Waits for", "Progress", "Last commit", "Next step"];
+const COLUMNS = ["Run", "Status", "Cause", "Progress", "Last commit", "Next step"];
 
 export default function Runs({ path, query }) {
-  if (path.length > 0) return html`<${Run} key=${path[0]} id=${path[0]} />`;
+  const [id, ...tab] = path;
+  if (id !== undefined) return html`<${Run} key=${id} id=${id} tab=${tab} />`;
   return html`<${RunList} title="Runs" query=${query} />`;
 }
 
-// `fixed`: what every run here has; it is not offered as a filter.
-export function RunList({ title, query, fixed = {}, at = "runs", children }) {
-  const filter = { ...Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""])), ...fixed };
+// `fixed`: what every run here has; it is not offered as a filter. `lead`: what comes before the list. `name`: the list's own title.
+export function RunList({ title, query, fixed = {}, at = "runs", lead = null, name = null, empty = "No runs yet.", children }) {
+  const filter = { ...Object.fromEntries(FILTERS.map((each) => [each, query.get(each) ?? ""])), ...fixed };
   const asked = JSON.stringify(filter);
-  const mayAct = useMay(ACTS);
-  const isFiltered = Object.entries(filter).some(([name, value]) => value && !(name in fixed));
+  const mayAct = useMay(STARTS);
+  const isFiltered = Object.entries(filter).some(([each, value]) => value && !(each in fixed));
   const load = async (cursor) => {
     const { runs, next } = await get("runs", { ...filter, cursor, limit: 50 });
     return { rows: runs, next };
   };
-  return html`<${Heading} title=${title}>${children}${mayAct && html`<${Bulk} filter=${filter} />`}<//>
-    <${Filters} filter=${filter} fixed=${fixed} at=${at} />
+  const list = html`<${Filters} filter=${filter} fixed=${fixed} at=${at} />
     <${Table} caption="Runs, newest first" columns=${COLUMNS} className="runs">
       <${Pages} key=${asked} load=${load} row=${row} columns=${COLUMNS.length}
-        empty=${html`<${Empty}>${isFiltered
-          ? html`<p>No run matches. <${Link} to=${at}>Show all<//>.</p>`
-          : html`<p>No runs yet.${mayAct && html` <${Link} to="ingestions/start">Start a page ingestion<//>, or with the command: <code>baton ingest</code>.`}</p>`}<//>`} />
+        empty=${html`<${Empty}>${isFiltered ? html`<p>No run matches. <${Link} to=${at}>Show all<//>.</p>` : html`<${None} text=${empty} kind=${fixed.kind} />`}<//>`} />
     <//>`;
+  return html`<${Heading} title=${title}>${children}${mayAct && html`<${Bulk} filter=${filter} />`}<//>
+    ${lead}${name ? html`<${Section} title=${name}>${list}<//>` : list}`;
 }
 
+// There is nothing: how to start something, for those who may.
+export function None({ text, kind }) {
+  const mayStart = useMay(STARTS);
+  const kinds = kind ? [kindOf(kind)] : deployedKinds();
+  return html`<p>${text}${mayStart && kinds.length > 0 && html` Start one: ${kinds.map((each, n) => html`${n > 0 ? ", " : ""}<${Link} to=${`work/${each.name}/new`}>${each.title}<//>`)}.`}</p>`;
+}
+
+// Failed runs by cause: errors that differ only in ids, numbers and times are one.
+export const Causes = ({ of }) => html`<${Table} caption="Failures by cause" columns=${["Error", { name: "Runs", className: "count" }, "Latest", "Kind", "Fingerprint"]}><tbody>${of.map((group) => html`<tr key=${`${group.kind} ${group.fingerprint}`}>
+  <${Cell} className="long"><${Link} to=${`runs/${group.run_id}`}>${group.message || group.code}<//><//><${Cell} name="Runs" className="count">${number(group.count)}<//>
+  <${Cell} name="Latest"><${Ago} at=${group.last_at} /><//><${Cell} name="Kind">${kindOf(group.kind).title}<//><${Cell} name="Fingerprint"><code>${group.fingerprint}</code><//></tr>`)}</tbody><//>`;
+
+const isCanceling = (run) => run.cancel_requested_at && !run.finished_at;
+
 const row = (run) => html`<tr key=${run.id}>
-  <${Cell} className="long"><${Link} to=${`runs/${run.id}`} class="name">${runName(run)}<//> <span class="quiet nowrap">${run.label ? words(run.kind) : ""} <${Ago} at=${run.created_at} /></span><//>
-  <${Cell} name="Status"><${Status} of=${run.status}>${run.cancel_requested_at && !run.finished_at ? "being canceled" : undefined}<//>${run.outcome && run.outcome !== run.status && html` <span class="quiet">${words(run.outcome)}</span>`}<//>
-  <${Cell} name="Waits for" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : NONE) : html`<${Why} of=${run.why} />`}<//>
+  <${Cell} className="long"><${Link} to=${`runs/${run.id}`} class="name">${runName(run)}<//> <span class="quiet nowrap">${run.label ? kindOf(run.kind).title : ""} <${Ago} at=${run.created_at} /></span><//>
+  <${Cell} name="Status"><${Status} of=${run.state} />${isCanceling(run) && html` <span class="quiet">canceling</span>`}${run.outcome && run.outcome !== run.status && html` <span class="quiet">${words(run.outcome)}</span>`}<//>
+  <${Cell} name="Cause" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : NONE) : html`<${Why} of=${run.why} />`}<//>
   <${Cell} name="Progress"><${Progress} run=${run} /><//>
   <${Cell} name="Last commit">${run.progress.more_lanes ? NONE : html`<${Ago} at=${run.progress.moved_at} />`}<//>
   <${Cell} name="Next step">${run.finished_at || run.progress.more_lanes || !run.progress.next_due_at || run.status === "paused" ? NONE : html`<${Until} at=${run.progress.next_due_at} />`}<//>
@@ -57,16 +71,16 @@ function Filters({ filter, fixed, at }) {
   const mine = filter.created_by === actor;
   const seesAll = role !== "member" || isSuper;
   const choice = (name, label, values) => html`<label>${label}<select value=${filter[name]} onChange=${set(name)}>
-    <option value="">any</option>${values.map((value) => html`<option value=${value} selected=${filter[name] === value}>${words(value)}</option>`)}</select></label>`;
+    <option value="">Any</option>${values.map(([value, text]) => html`<option value=${value} selected=${filter[name] === value}>${text}</option>`)}</select></label>`;
   const text = (name, label, first = false) => html`<label>${label}<input type="search" data-filter=${first || undefined} value=${filter[name]} maxlength="200" onChange=${set(name)} /></label>`;
   const time = (name, label) => html`<label>${label}<input type="datetime-local" value=${local(filter[name])} onChange=${set(name)} /></label>`;
-  return html`<form class="filters" role="search" aria-label="Filter the runs" onSubmit=${(event) => event.preventDefault()}>
-    ${!("kind" in fixed) && choice("kind", "Kind", Object.keys(KINDS))}
-    ${choice("status", "Status", STATUSES)}
-    ${text("label", "Whole label", true)}
-    ${seesAll && html`<button type="button" class="button plain" aria-pressed=${mine} onClick=${() => go(`${at}${queryOf({ ...unfixed(), created_by: mine ? "" : actor })}`, { quiet: true })}>Only mine</button>`}
+  return html`<form class="filters" role="search" aria-label="Filter runs" onSubmit=${(event) => event.preventDefault()}>
+    ${!("kind" in fixed) && choice("kind", "Kind", deployedKinds().map((each) => [each.name, each.title]))}
+    ${!("status" in fixed) && choice("status", "Status", STATUSES.map((each) => [each, sentence(each)]))}
+    ${text("label", "Label", true)}
+    ${seesAll && html`<button type="button" class="button plain" aria-pressed=${mine} onClick=${() => go(`${at}${queryOf({ ...unfixed(), created_by: mine ? "" : actor })}`, { quiet: true })}>My runs</button>`}
     ${more
-      ? html`${text("source", "Source")}${text("created_by", "Started by")}${time("created_from", "Begun from")}${time("created_before", "Begun before")}${time("finished_from", "Ended from")}${time("finished_before", "Ended before")}`
+      ? html`${text("source", "Source")}${text("created_by", "Started by")}${time("created_from", "Started after")}${time("created_before", "Started before")}${time("finished_from", "Ended after")}${time("finished_before", "Ended before")}`
       : html`<button type="button" class="button plain" onClick=${() => setMore(true)}>More filters</button>`}
     ${Object.entries(filter).some(([name, value]) => value && !(name in fixed)) && html`<${Link} to=${at} class="button plain">Clear<//>`}
   </form>`;
@@ -79,14 +93,14 @@ function local(text) {
   return new Date(date - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }
 
-// --- one act on every run of the filter: counted first, then done in batches
+// --- one action on every run of the filter: counted first, then applied in batches
 
 const BULK = { cancel: "Cancel", pause: "Pause", resume: "Resume", retry: "Retry" };
 
 function Bulk({ filter }) {
   const [isOpen, setOpen] = useState(false);
-  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Act on all that match</button>
-    ${isOpen && html`<${Dialog} title="Act on all that match" onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} onClose=${() => setOpen(false)} /><//>`}`;
+  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Bulk actions</button>
+    ${isOpen && html`<${Dialog} title="Bulk actions" onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} onClose=${() => setOpen(false)} /><//>`}`;
 }
 
 function BulkForm({ filter, onClose }) {
@@ -104,7 +118,7 @@ function BulkForm({ filter, onClose }) {
   };
 
   useEffect(() => () => {
-    stop.asked = true; // whoever closes the dialog wants no more of it
+    stop.asked = true; // closing the dialog stops it
   }, []);
 
   const submit = async (event) => {
@@ -121,10 +135,10 @@ function BulkForm({ filter, onClose }) {
         refused += Object.values(answer.refused).reduce((sum, n) => sum + n, 0);
         token = answer.next;
       }
-      say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} refused because they had moved on` : ""}${token === null ? "" : "; stopped before the rest"}.`);
+      say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} skipped because they had changed` : ""}${token === null ? "" : "; stopped before the rest"}.`);
       onClose();
     } catch (error) {
-      if (done > 0) say(`${BULK[action]}: ${plural(done, "run")} done, then it stopped. ${error.message}`, "bad");
+      if (done > 0) say(`${BULK[action]}: ${plural(done, "run")} done, then an error stopped it. ${error.message}`, "bad");
       setWork(null);
       setPreview(null);
       setProblem(error);
@@ -133,17 +147,17 @@ function BulkForm({ filter, onClose }) {
   };
 
   if (work) {
-    return html`<p role="status">${plural(work.done + work.refused, "run")} of ${work.all}…</p><${Bar} done=${work.done + work.refused} all=${work.all} label="Runs acted on" />
+    return html`<p role="status">${plural(work.done + work.refused, "run")} of ${work.all}…</p><${Bar} done=${work.done + work.refused} all=${work.all} label="Runs done" />
       <div class="buttons"><button type="button" class="button" onClick=${() => { stop.asked = true; }}>Stop after this batch</button></div>`;
   }
   return html`<form onSubmit=${submit}>
-    <p class="quiet">${Object.keys(named).length === 0 ? "All runs of this tenant." : Object.entries(named).map(([name, value]) => `${words(name)}: ${value}`).join(", ")}</p>
+    <p class="quiet">${Object.keys(named).length === 0 ? "All runs in this tenant." : Object.entries(named).map(([name, value]) => `${words(name)}: ${value}`).join(", ")}</p>
     <${Field} label="Action">${(id) => html`<select id=${id} value=${action} onChange=${change(setAction)}>${Object.entries(BULK).map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select>`}<//>
-    <${Field} label="Reason" hint="It is kept in each run's history and in the audit.">${(id) => html`<input id=${id} required maxlength="500" autocomplete="off" value=${reason} onInput=${change(setReason)} />`}<//>
+    <${Field} label="Reason" hint="Kept in each run's timeline and in the audit log.">${(id) => html`<input id=${id} required maxlength="500" autocomplete="off" value=${reason} onInput=${change(setReason)} />`}<//>
     <${Trouble} problem=${problem} />
-    ${preview && html`<p role="status" class="preview">${preview.count === 0 ? `No run here can be changed by ${action}.` : html`This will ${action} <strong>${plural(preview.count, "run")}</strong>. Runs that begin from now on are left alone.`}</p>`}
+    ${preview && html`<p role="status" class="preview">${preview.count === 0 ? `There are no runs to ${action}.` : html`This will ${action} <strong>${plural(preview.count, "run")}</strong>. Runs that start from now on are not affected.`}</p>`}
     <div class="buttons">
-      <button type="button" class="button" onClick=${onClose}>Not now</button>
+      <button type="button" class="button" onClick=${onClose}>Back</button>
       ${preview && preview.count > 0
         ? html`<button type="submit" key="apply" class="button danger">${BULK[action]} ${plural(preview.count, "run")}</button>`
         : html`<button type="submit" key="preview" class="button main">Preview</button>`}

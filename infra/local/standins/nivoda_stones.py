@@ -85,7 +85,7 @@ class _Life:
         return self.died is not None and self.died < moment
 
 
-class Catalogue:
+class Stock:
     """Safe to use from any thread. Times are those of the clock that it was given."""
 
     def __init__(self, seed: int, stones: int, low: int, high: int, clock: Callable[[], float]) -> None:

@@ -1,0 +1,52 @@
+// The kinds of work, as the console knows them.
+//
+// The server says which kinds are deployed and which of them have a file here (the meta element `baton-kinds`). A kind
+// joins by one file, `kinds/<kind>.js`; nothing else is edited. Its default export is an object; every part is optional:
+//
+//   title     "Page ingestion": its entry under Work and in the menu New
+//   New       component: the form at work/<kind>/new. `NewRun` of parts.js does the sending
+//   List      component ({ query }): the first page, work/<kind>. Default: `RunList` with the runs of this kind
+//   pages     [{ path, title, roles, View }]: more pages, shown as tabs beside the list at work/<kind>/<path>.
+//             View ({ path, query }) gets the rest of the path; `roles` says who sees it (STARTS, MANAGES; default: all)
+//   tabs      [{ path, title, View }]: tabs of a run beside Overview, Timeline and Parameters, at runs/<id>/<path>.
+//             View ({ run, reload }): `run` is GET /runs/{id}, kept up to date
+//   Actions   component ({ run, reload }): buttons beside Pause, Cancel run and Retry
+//   facts     (run) => [[name, value], …]: what the Overview of a run says about it, from `run.params`
+//   laneName  (key) => "$200 – $2,000", or null for a key it does not know
+//   moved     (path) => new path, or null: old addresses that keep working. `path` is an array of its parts
+//
+// What views are made of is in parts.js, live.js, format.js and api.js; styles are in style.css. A file is loaded with the
+// page, so keep it small: put what is large (an editor, charts) into kinds/<kind>/<name>.js and import() it when needed.
+// A kind without a file has a list, a form that takes JSON, and lanes under their own keys. See docs/console.md.
+import { sentence } from "./format.js";
+
+const FILES = JSON.parse(document.querySelector('meta[name="baton-kinds"]').content);
+const known = new Map();
+
+const GENERAL = { New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], laneName: () => null, moved: () => null, problem: null };
+const general = (name) => ({ ...GENERAL, name, title: sentence(name), isDeployed: name in FILES });
+
+// Before anything is drawn. A file that cannot be loaded costs its kind its own view, and nobody else anything.
+export const loadKinds = () => Promise.all(Object.entries(FILES).map(async ([name, file]) => {
+  known.set(name, general(name));
+  if (file === null) return;
+  try {
+    const module = await import(`./${file}`);
+    known.set(name, { ...general(name), ...module.default });
+  } catch (error) {
+    known.set(name, { ...general(name), problem: new Error(`The view of this kind couldn't be loaded, so the general one is shown: ${error.message}`) });
+  }
+}));
+
+export const deployedKinds = () => [...known.values()];
+// Runs outlive what was deployed when they started: a kind that is gone still has a name.
+export const kindOf = (name) => known.get(name) ?? general(name);
+
+// A kind's names are for people; a key it cannot name is still a key.
+export function laneName(kind, key) {
+  try {
+    return kindOf(kind).laneName(key) ?? key;
+  } catch {
+    return key;
+  }
+}

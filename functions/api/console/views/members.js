@@ -1,0 +1,34 @@
+// Members of the tenant, and their roles.
+import { ask, get } from "../api.js";
+import { html } from "../vendor/preact.js";
+import { Action, Ago, Cell, Empty, Field, Heading, Pages, RoleField, Table, useTurn, useVisitor } from "../parts.js";
+
+export default function Members() {
+  const [turn, again] = useTurn();
+  const { actor } = useVisitor();
+  const load = async (cursor) => {
+    const { members, next } = await get("members", { cursor, limit: 50 });
+    return { rows: members, next };
+  };
+  const put = async (subject, given) => {
+    const name = given.get("name").trim();
+    await ask("PUT", `members/${encodeURIComponent(subject)}`, { body: { role: given.get("role"), ...(name ? { name } : {}) } });
+    again();
+  };
+  const row = (member) => html`<tr key=${member.subject}>
+    <${Cell}><span class="name">${member.name ?? member.subject}</span>${`user:${member.subject}` === actor && html` <span class="quiet">you</span>`}<//>
+    <${Cell} name="Role">${member.role}<//><${Cell} name="Subject"><code>${member.subject}</code><//><${Cell} name="Since"><${Ago} at=${member.created_at} /><//>
+    <${Cell} className="actions">
+      <${Action} label="Change" title=${`Change ${member.name ?? member.subject}`} reason=${null} action=${(_, given) => put(member.subject, given)} done="Changed."><${NameField} value=${member.name ?? ""} /><${RoleField} value=${member.role} /><//>
+      <${Action} label="Remove" title=${`Remove ${member.name ?? member.subject}`} tone="danger" reason=${null} explains="They lose access to this tenant; their history stays."
+        action=${async () => { await ask("DELETE", `members/${encodeURIComponent(member.subject)}`); again(); }} done="Removed." />
+    <//></tr>`;
+  return html`<${Heading} title="Members"><${Action} label="Add member" reason=${null} tone="main" explains="For someone who can already log in: enter the subject (sub) of their token. To create a new user, run baton user add."
+      action=${(_, given) => put(given.get("subject").trim(), given)} done="Added.">
+      <${Field} label="Subject" hint="The sub claim of their token; in Cognito, the user ID.">${(id) => html`<input id=${id} name="subject" required maxlength="200" autocomplete="off" />`}<//><${NameField} /><${RoleField} /><//><//>
+    <${Table} caption="Members" columns=${["Name", "Role", "Subject", "Since", { name: "", className: "actions" }]}>
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${5} every_s=${0} empty=${html`<${Empty}><p>No members.</p><//>`} />
+    <//>`;
+}
+
+const NameField = ({ value = "" }) => html`<${Field} label="Name (optional)">${(id) => html`<input id=${id} name="name" maxlength="200" autocomplete="off" defaultValue=${value} />`}<//>`;

@@ -1,0 +1,43 @@
+"""Every stand-in of the local cloud by its name. A kind of work that asks an upstream adds one entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
+from infra.local.standins.server import StandIn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """How a stand-in is made, and what the template is told of it.
+
+    `address` is the template's parameter for where the upstream is; `account` are those for who we are there, with what the
+    stand-in takes. The functions know each under BATON_ and the parameter's name in capitals, as the variables in `env`.
+    """
+
+    make: Callable[[int, int], StandIn]  # seed, size
+    address: tuple[str, str]
+    account: Mapping[str, tuple[str, str]]
+
+    def parameters(self, url: str, env: Mapping[str, str], *, own: bool) -> dict[str, str]:
+        """`own`: the stand-in itself is there; else the account may come from the environment."""
+        name, _ = self.address
+        given = {
+            parameter: value if own else env.get(variable, value)
+            for parameter, (variable, value) in self.account.items()
+        }
+        return {name: url, **given}
+
+
+STANDINS: Mapping[str, Place] = {
+    "nivoda": Place(
+        make=lambda seed, size: NivodaStandIn(seed, stones=size),
+        address=("NivodaBaseUrl", "BATON_NIVODA_BASE_URL"),
+        account={
+            "NivodaUsername": ("BATON_NIVODA_USERNAME", USERNAME),
+            "NivodaPassword": ("BATON_NIVODA_PASSWORD", PASSWORD),
+        },
+    ),
+}

@@ -1,0 +1,86 @@
+"""`baton up` with another server in the place of a stand-in, and with nobody who reads what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local.cloud import Address, throwaway_home
+from infra.local.deploy import ROOT
+from infra.local.standins.nivoda import NivodaStandIn
+from infra.local.standins.nivoda_faults import Operation
+from infra.local.supervise import end
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with throwaway_home() as home:
+        yield home
+        end(home)
+
+
+def baton(home: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "infra.local.cli", "--home", str(home), *arguments]
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(home / "config"), **(env or {})}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "said"),
+    [
+        ("elsewhere=http://127.0.0.1:1", "Unknown upstream 'elsewhere'. Available: nivoda."),
+        ("nivoda=http://example.com", "https://"),
+        ("nivoda=https://u:p@example.com", "must not carry credentials"),
+        ("nivoda", "expected NAME=URL"),
+    ],
+)
+def test_an_upstream_that_makes_no_sense_is_refused_before_anything_starts(
+    home: Path, upstream: str, said: str
+) -> None:
+    done = baton(home, "up", "--upstream", upstream)
+
+    assert done.returncode
+    assert said in done.stderr
+    assert Address.read(home) is None
+
+
+def test_another_server_stands_in_the_stand_ins_place_and_a_set_variable_is_not_ignored_in_silence(home: Path) -> None:
+    with NivodaStandIn(3, stones=60) as theirs:
+        theirs.password = "their-own"
+        url = theirs.start()
+        account = {"BATON_NIVODA_PASSWORD": "their-own"}
+        first = baton(home, "up", "--upstream", f"nivoda={url}", env=account)
+        assert first.returncode == 0, first.stderr
+        again = baton(home, "up", env={"BATON_NIVODA_BASE_URL": "https://example.com"})
+        moved = baton(home, "up", "--upstream", "nivoda=https://example.com")
+
+        ended = baton(home, "ingest", "--watch")
+
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert theirs.calls[Operation.PAGE] > 0
+
+    assert "nivoda" in first.stdout
+    assert url in first.stdout
+    assert "warning: BATON_NIVODA_BASE_URL is set" in again.stderr
+    assert "--upstream nivoda=$BATON_NIVODA_BASE_URL" in again.stderr
+    assert "`baton down`" in moved.stderr
+
+
+def test_a_cloud_comes_up_though_nobody_reads_what_is_said(home: Path) -> None:
+    command = [sys.executable, "-m", "infra.local.cli", "--home", str(home), "up", "--stones=50"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()  # as `head -1` does
+        complaints = process.stderr.read()
+        process.wait(120)
+
+    assert "Traceback" not in complaints
+    assert Address.read(home) is not None
+    assert baton(home, "status").returncode == 0
