@@ -172,7 +172,9 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
 def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float, effects: Sequence[Effect] = ()) -> LaneChange:
     """The same cursor later, or the end of the lane's patience."""
     if turn.attempts + 1 >= limits.max_attempts:
-        return replace(failed(turn, problem, effects), probe_undecided=True)  # the lane gives up; no upstream has answered
+        return replace(
+            failed(turn, problem, effects), probe_undecided=True
+        )  # the lane gives up; no upstream has answered
     return LaneChange(
         status=LaneStatus.ACTIVE,
         outcome=StepOutcome.RETRIED,
