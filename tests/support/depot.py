@@ -21,6 +21,14 @@ from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, House, tally_database
 
 QUEUE = "parcels"
+# In which order offers were taken: written inside the take, while it holds its queue.
+TAKE_LOG = """
+create table take_log (n bigint generated always as identity, tenant_id uuid not null);
+create function log_take() returns trigger language plpgsql security definer as
+    'begin insert into take_log (tenant_id) values (new.tenant_id); return null; end';
+create trigger take_logged after update on offer for each row
+    when (old.taken_at is null and new.taken_at is not null) execute function log_take()
+"""
 # What an offer says, and what its lane would have it say: there must be no difference, whenever one looks.
 STRAYED = """
 select l.id, l.status, l.claim_token is not null as held, o.lane_id is not null as offered, o.taken_at is not null as taken,
@@ -130,6 +138,7 @@ def parcel_depot(server: ServerAdmin, template: str) -> Iterator[Depot]:
         engine = db.connect_engine(url)
         with db.autocommit(engine).connect() as connection:
             connection.exec_driver_sql(SCHEMA)
+            connection.exec_driver_sql(TAKE_LOG)
             connection.exec_driver_sql(CLASSES)
         engine.dispose()
         depot = Depot(url)
