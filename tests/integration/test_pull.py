@@ -335,3 +335,11 @@ def test_a_cap_counts_what_was_taken_before_it_was_set(depot: Depot) -> None:
     depot.sql("insert into pull_tenant (tenant_id, most_running) values (:t, 3)", t=ALICE)
     assert len(depot.take(10)) == 1
     assert depot.take(10) == []
+
+
+def test_a_limit_holds_for_all_lines_of_a_class_together(depot: Depot) -> None:
+    depot.sql("update pull_class set most_running = 2 where id = :id", id=CARTS)
+    for priority in (1, 2, 3, 4):
+        depot.post(priority=priority)
+    assert len(depot.take(10)) == 2
+    assert depot.take(10) == []

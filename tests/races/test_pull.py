@@ -22,7 +22,7 @@ from shared.kernel.ports import Ports
 from shared.kernel.step import Lost, do_turn
 from shared.kernel.store import PgStore
 from shared.kernel.tick import tick
-from tests.kinds.parcel.kind import CARTS
+from tests.kinds.parcel.kind import CARRIED, CARTS
 from tests.races.stage import Actor, Stage, stage_in
 from tests.support.databases import ServerAdmin
 from tests.support.depot import QUEUE, Depot, parcel_depot
@@ -86,7 +86,7 @@ def test_a_cancel_that_comes_after_the_take_asks_and_does_not_end(depot: Depot, 
     operator, worker = pulls.actor("operator"), pulls.actor("worker")
     (turn,) = worker.does(takes()).answer()
 
-    ending = worker.does(does(depot, turn), until=sql.end_turn(tuple(_effects(depot, turn))))
+    ending = worker.does(does(depot, turn), until=sql.end_turn((CARRIED,)))
     canceling = operator.does(cancels(depot, run_id), until=Point.ACTION_WRITTEN)
     worker.goes_on()
     worker.blocks()
@@ -95,12 +95,6 @@ def test_a_cancel_that_comes_after_the_take_asks_and_does_not_end(depot: Depot, 
 
     assert ending.answer() is StepOutcome.DONE
     assert (depot.run(run_id).status, depot.endings(run_id)) == ("succeeded", ["succeeded"])
-
-
-def _effects(depot: Depot, turn: Turn) -> list[object]:
-    from tests.kinds.parcel.kind import CARRIED  # noqa: PLC0415 - only to name the statement
-
-    return [CARRIED]
 
 
 def test_a_failure_that_waited_for_a_cancel_is_canceled(depot: Depot, pulls: Stage) -> None:
@@ -173,9 +167,7 @@ def test_an_offer_on_its_way_is_not_left_behind_when_its_line_is_parked(depot: D
     depot.take_one()
     depot.sql("update pull_line set active = true")
     sender = pulls.actor("sender")
-    sending = sender.does(
-        lambda actor: run.start_run(actor.ports, depot.parcel, ALICE, {}), until=Point.START_WRITTEN
-    )
+    sending = sender.does(lambda actor: run.start_run(actor.ports, depot.parcel, ALICE, {}), until=Point.START_WRITTEN)
 
     assert depot.take() == []
     sender.goes_on()
@@ -247,7 +239,11 @@ class Storm:
 
     def posts(self, ports: Ports, rng: random.Random) -> None:
         tenant = rng.choice(TENANTS)
-        params = {"priority": rng.choice((1, 5, 100)), "delay_s": rng.choice((0, 0, 0, 0.05)), "stages": rng.choice((1, 1, 2))}
+        params = {
+            "priority": rng.choice((1, 5, 100)),
+            "delay_s": rng.choice((0, 0, 0, 0.05)),
+            "stages": rng.choice((1, 1, 2)),
+        }
         run.start_run(ports, self.depot.parcel, tenant, params)
 
     def takes(self, ports: Ports, rng: random.Random) -> None:
@@ -379,3 +375,13 @@ def test_caps_hold_under_many_takers(depot: Depot) -> None:
     assert storm.errors == []
     assert (seen["alice"], seen["all"]) == (2, 4)
     assert depot.value("select count(*) from run where status = 'succeeded'") == 180
+
+
+def test_a_take_waits_for_no_lane_that_somebody_is_writing(depot: Depot, pulls: Stage) -> None:
+    """Who writes a lane comes to its offer after that: if the take waited, each would wait for the other."""
+    busy, other = depot.post(priority=1), depot.post()
+    worker = pulls.actor("worker")
+    with depot.locking("select from lane where run_id = :id for update", id=busy):
+        taken = worker.does(takes(2)).answer(10)
+    assert [turn.run_id for turn in taken] == [other]
+    assert depot.take_one().run_id == busy
