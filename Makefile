@@ -16,12 +16,13 @@ CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos mutants bench fuzz screenshots build deploy certificates shipped lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots build deploy certificates shipped lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
 STORE ?= memory
 RUNS ?= 500
+DAYS ?= 120
 EXAMPLES ?= 10
 
 help: ## this list
@@ -62,10 +63,11 @@ screenshots: $(READY) $(CHROMIUM) ## pictures of every view of the console into 
 
 check: lint types imports test ## lint, types, import contracts, tests: what CI runs
 
-verify: check ## the long versions: simulation, kill matrix, chaos, mutants; no time limit
+verify: check ## the long versions: simulation, kill matrix, chaos, soak, mutants; no time limit
 	$(RUN) -m tests.simulation.simulate --store memory --schedules 200000
 	$(RUN) -m tests.simulation.simulate --store postgres --schedules 10000
 	$(RUN) -m pytest -m long $(ARGS)
+	$(RUN) -m tests.soak
 	$(RUN) -m tests.mutants.run
 
 simulate: $(READY) ## SEEDS=20000 SEED_BASE=0 STORE=memory|postgres, or one schedule: SCHEDULE=random:17
@@ -73,6 +75,9 @@ simulate: $(READY) ## SEEDS=20000 SEED_BASE=0 STORE=memory|postgres, or one sche
 
 chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged queues, wrong clocks
 	$(RUN) -m tests.chaos.chaos --runs $(RUNS)
+
+soak: $(READY) ## DAYS=120: virtual months on Postgres with short retention: do tables and costs stay flat?
+	$(RUN) -m tests.soak --days $(DAYS)
 
 mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
 	$(RUN) -m tests.mutants.run $(MUTANTS)

@@ -33,7 +33,7 @@ from infra.local.supervise import CloudError
 from shared.kernel.aws import DEFAULT_REGION
 from shared.kernel.redact import redact
 
-# Not runs: the schema's version, who may enter, and by which accounts we enter elsewhere.
+# Not runs: the schema's version, people and tokens, and accounts at upstreams.
 KEPT = ("alembic_version", "tenant", "member", "super_admin", "machine_token", "signing_key", "connection")
 FOLLOW_EVERY_S = 1.0
 KNOWN_ERRORS = (CloudError, DeployError, InvokeError, MiniStackError, PostgresError)
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ClientError, BotoCoreError) as error:
         where = "AWS" if getattr(options, "stack", None) else "the local AWS"
         return _complain(
-            f"{where} refused: {redact(str(error))}. `baton status` says what is up here; `baton up` fixes it"
+            f"{where} refused: {redact(str(error))}. Run `baton status` to see what is running, `baton up` to fix it"
         )
 
 
@@ -78,7 +78,7 @@ def up(options: argparse.Namespace) -> None:
     address = supervise.running(options.home)
     if address is not None and not all(alive for _, alive in address.parts().values()):
         dead = ", ".join(name for name, (_, alive) in address.parts().items() if not alive)
-        show(f"{dead} does not answer: starting again, with the same database")
+        show(f"{dead} is not responding: restarting with the same database")
         supervise.end(options.home)
         address = None
     if address is None:
@@ -88,8 +88,8 @@ def up(options: argparse.Namespace) -> None:
         if moved:
             raise CloudError(f"The cloud is up with another {moved[0]}. Run `baton down`, then `baton up` again.")
         deployed = address.deploy()
-        took = f"deployed what changed in {deployed.seconds:.1f} s" if deployed.changed else "nothing has changed"
-        show(f"already up; {took}")
+        took = f"deployed changes in {deployed.seconds:.1f} s" if deployed.changed else "nothing has changed"
+        show(f"already running; {took}")
     _describe(address, options)
 
 
@@ -127,7 +127,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
 
 
 def down(options: argparse.Namespace) -> None:
-    _say("down; nothing is running" if supervise.end(options.home) else "nothing was up")
+    _say("stopped" if supervise.end(options.home) else "nothing was running")
 
 
 def status(options: argparse.Namespace) -> int:
@@ -136,7 +136,7 @@ def status(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"up": False}))
         else:
-            _say("nothing is up. `baton up` starts it")
+            _say("No local cloud is running. Start one with `baton up`")
         return 1
     parts = address.parts()
     whole = all(alive for _, alive in parts.values())
@@ -150,7 +150,7 @@ def status(options: argparse.Namespace) -> int:
     for name, (ready, in_flight) in queues.items():
         console.print(f"queue        {name}: {ready} waiting, {in_flight} in flight")
     if not whole:
-        _say(f"`baton up` starts again what is dead; {options.home / supervise.LOG} has its last words")
+        _say(f"Run `baton up` to restart what is dead. Its last output is in {options.home / supervise.LOG}")
     return 0 if whole else 1
 
 
@@ -173,7 +173,7 @@ def reset(options: argparse.Namespace) -> None:
         )
         runs.sql(f"truncate {', '.join(row['tablename'] for row in tables)}")
     purge(address)
-    _say("every run and row is forgotten, every queue is empty")
+    _say("deleted every run and row, emptied every queue")
 
 
 def purge(address: Address) -> None:
@@ -198,7 +198,7 @@ def _describe(address: Address, options: argparse.Namespace) -> None:
         table.add_row(name, escape(value))
     table.add_row("functions", ", ".join(functions_of(address)))
     console.print(table)
-    _say(f"try: {command} ingest --watch    look: {command} console    end: {command} down")
+    _say(f"start a run: {command} ingest --watch    open the console: {command} console    stop: {command} down")
 
 
 def env(options: argparse.Namespace) -> None:
@@ -261,9 +261,11 @@ def _read(path: Path) -> str:
         text = path.read_text()
         json.loads(text)
     except OSError as error:
-        raise CloudError(f"{path} cannot be read: {error.strerror}. events/ has one for every function") from None
+        raise CloudError(
+            f"can't read {path}: {error.strerror}. The folder events/ has an event for every function"
+        ) from None
     except ValueError as error:
-        raise CloudError(f"{path} is not JSON: {error}") from None
+        raise CloudError(f"{path} is not valid JSON: {error}") from None
     return text
 
 
@@ -276,7 +278,7 @@ def fire_tick(address: Address) -> Any:
     answer = address.client("lambda").invoke(FunctionName=f"{STACK}-tick", Payload=b"{}")
     report = json.load(answer["Payload"])
     if "FunctionError" in answer:
-        raise CloudError(f"the tick failed: {report}. `baton logs tick` has more")
+        raise CloudError(f"the tick failed: {report}. See `baton logs tick`")
     return report
 
 
@@ -284,7 +286,7 @@ def _function(address: Address, name: str) -> str:
     known = functions_of(address)
     wanted = name.removeprefix(f"{STACK}-")
     if wanted not in known:
-        raise CloudError(f"there is no function {name}; there are {', '.join(known)}")
+        raise CloudError(f"unknown function {name!r}. Available: {', '.join(known)}")
     return wanted
 
 
@@ -306,7 +308,7 @@ def run_demo(options: argparse.Namespace) -> int:
 def _up(options: argparse.Namespace) -> Address:
     address = supervise.running(options.home)
     if address is None:
-        raise CloudError("nothing is up. `baton up` starts it")
+        raise CloudError("no local cloud is running. Start one with `baton up`")
     return address
 
 
@@ -323,51 +325,53 @@ def _nobody_reads() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="baton", description="Baton's local cloud: no Docker, no account, no token.")
-    parser.add_argument("--home", type=_folder, default=HOME, help="where its state is (default: .local/cloud)")
+    parser = argparse.ArgumentParser(prog="baton", description="Run Baton on this machine, and use it here or in AWS.")
+    parser.add_argument(
+        "--home", type=_folder, default=HOME, help="folder of the local cloud's state (default: .local/cloud)"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
         name: str, run: Callable[..., Any], text: str, *, answers_json: bool = False
     ) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text)
+        made = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
         made.set_defaults(run=run, json=False)
         if answers_json:
-            made.add_argument("--json", action="store_true", help="answer in JSON")
+            made.add_argument("--json", action="store_true", help="print JSON")
         return made
 
-    made = command("up", up, "start it all, or deploy what changed to what is up", answers_json=True)
-    made.add_argument("--foreground", action="store_true", help="stay; Ctrl-C ends everything")
-    made.add_argument("--ephemeral", action="store_true", help="forget the database at the end")
+    made = command("up", up, "start the local cloud, or deploy changes to it", answers_json=True)
+    made.add_argument("--foreground", action="store_true", help="stay in the foreground; Ctrl-C stops everything")
+    made.add_argument("--ephemeral", action="store_true", help="delete the database at the end")
     made.add_argument("--port", type=int, help="the port of AWS (default: a free one)")
     made.add_argument(
         "--upstream", type=_named_url, action="append", default=[], metavar="NAME=URL",
         help="use this server instead of the stand-in of that name; its account is read from the environment",
     )  # fmt: skip
     _add_catalogue(made, STONES)
-    command("down", down, "end everything; the database's files stay")
-    command("status", status, "what is up, and what lies in the queues", answers_json=True)
-    command("env", env, 'shell variables for aws, sam and psql: eval "$(baton env)"')
-    command("reset", reset, "forget every run and row, empty every queue")
+    command("down", down, "stop the local cloud; the database's files stay")
+    command("status", status, "show what is running, and queue depths", answers_json=True)
+    command("env", env, 'print shell variables for aws, sam and psql: eval "$(baton env)"')
+    command("reset", reset, "delete every run and row, empty every queue")
 
-    made = command("logs", logs, "what functions wrote")
-    made.add_argument("function", nargs="?", help="default: all of them")
+    made = command("logs", logs, "show the logs of functions")
+    made.add_argument("function", nargs="?", help="default: all")
     made.add_argument("-f", "--follow", action="store_true")
     made = command(
-        "invoke", invoke_function, "call a function with an event in a fresh process, by the code of this folder"
+        "invoke", invoke_function, "call a function with an event, in a fresh process with the code of this folder"
     )
     made.add_argument("function")
     made.add_argument("-e", "--event", default="-", help="a file (events/ has one for each); default: standard input")
-    command("tick", tick, "what the schedule does every minute, now")
+    command("tick", tick, "run the scheduler's next tick now")
 
     client.add_commands(commands)
-    below = commands.add_parser("user", help="people").add_subparsers(required=True, metavar="COMMAND")
+    below = commands.add_parser("user", help="manage people").add_subparsers(required=True, metavar="COMMAND")
     made = below.add_parser("add", help="add a person to a tenant, with the rights of whoever deploys")
     made.set_defaults(run=user_add)
-    made.add_argument("--json", action="store_true", help="answer in JSON")
+    made.add_argument("--json", action="store_true", help="print JSON")
     _add_user_arguments(made)
 
-    made = command("demo", run_demo, "a catalogue through the local cloud while a function is killed; then all is gone")
+    made = command("demo", run_demo, "ingest a catalogue in a throwaway cloud while a function is killed")
     _add_catalogue(made, 10_000)
     return parser
 
@@ -386,18 +390,23 @@ def _folder(text: str) -> Path:
 def _add_user_arguments(made: argparse.ArgumentParser) -> None:
     made.add_argument("email")
     made.add_argument("--role", choices=["admin", "member", "viewer", "worker"], default="member")
-    made.add_argument("--tenant", required=True, help="its name; made if there is none")
+    made.add_argument("--tenant", required=True, help="its name; created if it doesn't exist")
     made.add_argument("--super-admin", action="store_true", help="may act in every tenant")
     made.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
-    made.add_argument("--subject", help="`sub` at another issuer than the user pool: no user is made")
+    made.add_argument("--subject", help="`sub` at another issuer than the user pool: no user is created")
     made.add_argument(
         "--stack", help="a deployed stack, with the AWS credentials of this shell (default: the local cloud)"
     )
 
 
 def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:
-    parser.add_argument("--stones", type=int, default=stones, help=f"how many the stand-in has (default: {stones:,})")
-    parser.add_argument("--seed", type=int, default=0, help="which catalogue it is")
+    parser.add_argument(
+        "--stones",
+        type=int,
+        default=stones,
+        help=f"number of records in the stand-in's catalogue (default: {stones:,})",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the stand-in's catalogue")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ class Cloud(Stops):
         from infra.local.standins.all import STANDINS  # noqa: PLC0415
         from infra.migrations.run import migrate  # noqa: PLC0415
 
-        private.folder(home)
+        private.home(home)
         with ExitStack() as parts:
             elapsed = stopwatch()
             postgres = parts.enter_context(Postgres.start(home / "postgres"))

@@ -160,7 +160,7 @@ def _verdict(
     table.add_row("rows", f"{figures['rows']:,} in {partitions} partitions; {len(wrong)} differ from the catalogue")
     table.add_row("pages", f"{figures['pages']:,} in {figures['steps']:,} steps of the function")
     table.add_row("killed", f"{story.killed} process with -9, in the middle of a page; {_taken_over(story)}")
-    table.add_row("mended", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
+    table.add_row("repaired", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
     table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to set up")
     console.print()
     console.print(table)

@@ -121,7 +121,7 @@ def first_login(home: Path) -> None:
     """Whoever can read this folder can do everything to the cloud in it anyway: he gets an admin's login."""
     address, place = Address.read(home), Place.of_cloud(home)
     if address is None or place is None:
-        raise CloudError("nothing is up. `baton up` starts it")
+        raise CloudError("no local cloud is running. Start one with `baton up`")
     password = _new_password()
     subject = pool_user(address.client("cognito-idp"), address.outputs["UserPoolId"], LOCAL_USER, password)
     let_in(address.database_url, subject, Role.ADMIN, LOCAL_TENANT, LOCAL_USER, new_tenant_id=TENANT)

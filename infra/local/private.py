@@ -14,12 +14,17 @@ UMASK = 0o077
 ROLES = ("baton_worker", "baton_api", "baton_people")
 
 
-def folder(path: Path) -> Path:
-    """Made if need be, for nobody else. Postgres under another account must pass through, so it may stay passable."""
+def folder(path: Path, *, passable: bool = False) -> Path:
+    """Made if need be, for nobody else. `passable`: others may go through it, and still not see what is in it; Postgres
+    under another account must."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    passable = path.stat().st_mode & 0o011
-    path.chmod(0o700 | passable)
+    path.chmod(0o711 if passable else 0o700)
     return path
+
+
+def home(path: Path) -> Path:
+    """The folder of a cloud."""
+    return folder(path, passable=os.geteuid() == 0)
 
 
 def open_file(path: Path, mode: str) -> IO[Any]:

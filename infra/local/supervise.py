@@ -31,7 +31,7 @@ class CloudError(RuntimeError):
 
 def supervise(home: Path, say: Say, start: Callable[[], Cloud], *, ephemeral: bool = False) -> None:
     """Bring the cloud up and keep it until a signal comes. Nothing is left running, whatever ends this."""
-    private.folder(home)
+    private.home(home)
     _lock(home)
     with signals_end_it():
         cloud = start()
@@ -60,7 +60,7 @@ def _watch(cloud: Cloud, say: Say) -> None:
 
 def spawn(home: Path, arguments: Sequence[str], show: Say) -> Address:
     """Start a keeper of its own session, show what it says until all is up, and leave it running."""
-    private.folder(home)
+    private.home(home)
     with private.open_file(home / LOG, "wb") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "infra.local.cli", "--home", str(home), "up", "--foreground", *arguments],

@@ -72,17 +72,21 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
     """What a decision writes."""
     match decision:
         case Continue():
+            # The upstream asked to wait in the middle of a step: what was done counts, and its gate closes with it.
+            closing = None if decision.throttled is None else _closing(decision.throttled, TRANSIENT.first_s)
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.MOVED,
                 attempts=0,
                 cursor=decision.cursor,
-                delay_s=bounded_s(decision.after_s),
+                delay_s=bounded_s(decision.after_s if closing is None else closing.retry_after_s),
                 spent=-turn.steps if decision.renews else 1,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
                 says=decision.says,
+                closes_gate=closing,
+                waits_for=None if closing is None else f"gate:{closing.key}",
             )
         case Wait():
             return LaneChange(
@@ -138,15 +142,12 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
         case Permanent():
             return failed(turn, Problem(error.code, error.message), error.effects)
         case Throttled():
-            wait_s = _asked_s(error.retry_after_s, limits.backoff.delay_s(1, fraction))
-            closing = GateClosing(
-                key=error.gate, shared=error.shared, retry_after_s=wait_s, reason=redact(error.message)
-            )
+            closing = _closing(error, limits.backoff.delay_s(1, fraction))
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.THROTTLED,
                 attempts=turn.attempts,
-                delay_s=spread_s(wait_s, fraction),
+                delay_s=spread_s(closing.retry_after_s, fraction),
                 problem=Problem("throttled", error.message),
                 closes_gate=closing,
                 waits_for=f"gate:{error.gate}",
@@ -169,12 +170,16 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
             return retried(turn, limits, problem, SURPRISE.delay_s(turn.attempts + 1, fraction))
 
 
+def _closing(error: Throttled, otherwise_s: float) -> GateClosing:
+    wait_s = _asked_s(error.retry_after_s, otherwise_s)
+    return GateClosing(key=error.gate, shared=error.shared, retry_after_s=wait_s, reason=redact(error.message))
+
+
 def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float, effects: Sequence[Effect] = ()) -> LaneChange:
     """The same cursor later, or the end of the lane's patience."""
     if turn.attempts + 1 >= limits.max_attempts:
-        return replace(
-            failed(turn, problem, effects), probe_undecided=True
-        )  # the lane gives up; no upstream has answered
+        # The lane gives up; no upstream has answered.
+        return replace(failed(turn, problem, effects), probe_undecided=True)
     return LaneChange(
         status=LaneStatus.ACTIVE,
         outcome=StepOutcome.RETRIED,

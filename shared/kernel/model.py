@@ -12,6 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from shared.kernel.baton import Baton
+from shared.kernel.errors import Throttled
 from shared.kernel.redact import redact
 
 Json = Mapping[str, Any]
@@ -331,7 +332,11 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continue:
-    """Progress was made; there is more to do. `renews`: the lane is meant to live on, and its step budget starts anew."""
+    """Progress was made; there is more to do.
+
+    `renews`: the lane is meant to live on, and its step budget starts anew. `throttled`: the upstream asked to wait in the
+    middle of the step; what was done is kept, and the gate closes.
+    """
 
     cursor: Json
     after_s: float = 0
@@ -340,6 +345,7 @@ class Continue:
     lanes: Sequence[NewLane] = ()
     says: Sequence[Say] = ()
     renews: bool = False
+    throttled: Throttled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

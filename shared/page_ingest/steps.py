@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-
-from pydantic import ValidationError
+from dataclasses import dataclass, field, replace
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Refused, Transient
+from shared.kernel.errors import Permanent, Throttled, Transient
 from shared.kernel.model import Continue, Decision, Effect, Finish, NewLane, NewRun, Run, Starting, Turn, account_name
+from shared.kernel.params import parse, with_connection
 from shared.kernel.ports import Tx
 from shared.kernel.tokens import TokenRefused
 from shared.page_ingest import decide, store
@@ -22,6 +21,7 @@ from shared.page_ingest.model import (
     ConsolidateCursor,
     CrawlCursor,
     IngestParams,
+    Item,
     Page,
     PlanCursor,
     crawl_lane,
@@ -34,16 +34,8 @@ CONSOLIDATE_BATCH = 1_000
 
 def start(tx: Tx, starting: Starting) -> NewRun:
     """A run begins with the lane that divides the price range."""
-    try:
-        wanted = IngestParams.model_validate(dict(starting.params))
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
-        raise Refused("bad_params", problems) from None
-    if wanted.connection is not None:
-        connection = tx.find_connection(starting.tenant_id, wanted.source, wanted.connection)
-        if connection is None:
-            raise Refused("unknown_connection", f"connection: there is none of this id or name to {wanted.source}.")
-        wanted = wanted.model_copy(update={"connection": str(connection)})
+    wanted = parse(IngestParams, starting.params)
+    wanted = with_connection(tx, starting.tenant_id, wanted, wanted.source)
     plan = NewLane(key="plan", cursor=PlanCursor(todo=[(wanted.low, wanted.high)]).to_json())
     return NewRun(
         params=wanted.model_dump(mode="json", exclude_none=True), lanes=[plan], time_limit_s=wanted.time_limit_s,
@@ -61,7 +53,7 @@ class PageIngest:
             return self._consolidate(turn, params)
         upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
         token = self.ports.tokens.of(turn, params.account, upstream.authenticate)
-        asked = Asked(turn, params, upstream, token.value, self.ports.store)
+        asked = Asked(turn, params, upstream, token.value, self.ports.store, outside.time_left_s)
         try:
             return self._look(asked)
         finally:
@@ -106,6 +98,7 @@ class Asked:
     upstream: Upstream
     token: str
     store: Memory
+    time_left_s: Callable[[], float]
     token_refused: bool = False
 
     def count(self, low: int, high: int) -> int:
@@ -137,10 +130,10 @@ def _plan(cursor: PlanCursor, asked: Asked) -> Decision:
         low, high = cursor.todo[0]
         try:
             count = asked.count(low, high)
-        except Transient:
+        except (Transient, Throttled) as error:
             if not probes:
                 raise
-            break
+            return Continue(cursor=cursor.to_json(), throttled=_only_throttled(error))
         cursor = decide.probed(cursor, low, high, count, params.partition_records)
         if len(cursor.parts) > decide.MOST_PARTITIONS:
             most = f"more than {decide.MOST_PARTITIONS} partitions: raise partition_records"
@@ -148,53 +141,100 @@ def _plan(cursor: PlanCursor, asked: Asked) -> Decision:
     return Continue(cursor=cursor.to_json())
 
 
+def _only_throttled(error: Exception | None) -> Throttled | None:
+    """What was done before the upstream asked to wait is kept, and everybody waits."""
+    return error if isinstance(error, Throttled) else None
+
+
 def _crawl(cursor: CrawlCursor, asked: Asked) -> Decision:
-    """One page of one partition."""
+    """Some pages of one partition, one after the other, while there is time; those before a failure count."""
     if cursor.split:  # as a plan that is restarted: others do its work
         return Finish()
-    begins = cursor.counted is None
-    if begins:
-        counted = asked.count(cursor.low, cursor.high)
-        cursor = cursor.but(counted=counted, began=cursor.began if cursor.offset else asked.turn.seq)
-    asked_at, limit = decide.page_request(cursor, asked.store.page_size(asked.turn, asked.params.account))
-    try:
-        page = asked.page(cursor, asked_at, limit)
-    except PageTooBig:
-        return _ask_for_less(cursor, asked, limit)
-    except Transient:
-        if not begins:
-            raise
-        return Continue(cursor=cursor.to_json())  # the count was good: it is not asked for again
-    return _after_page(cursor, asked, page, asked_at, limit)
+    walk = Walk(cursor, asked, began_with_s=asked.time_left_s())
+    while True:
+        try:
+            decision = walk.next_page()
+        except (Transient, Throttled) as error:
+            if not walk.moved:
+                raise
+            return walk.so_far(throttled=_only_throttled(error))
+        if decision is not None:
+            return decision
 
 
-def _after_page(before: CrawlCursor, asked: Asked, page: Page, asked_at: int, limit: int) -> Decision:
-    params = asked.params
-    count = _count_if_wanted(before, asked, page, limit)
-    if decide.must_split(before, params, count):
-        return _cut(before, asked)
-    effect, rows = store.upsert_page(params.source, page.items, before.began)
-    cursor = decide.after_page(before, page, asked_at, limit, count)
-    if decide.crawl_ended(cursor, count):
-        stones = asked.store.stones_walked(asked.turn, cursor, list(page.kept))
-        ended = cursor.but(clean=decide.is_clean(cursor, count, stones))
-        return Finish(effects=[effect], rows=rows, cursor=ended.to_json())
-    if decide.is_endless(cursor, count):
-        raise Permanent(f"pages do not end: {cursor.offset} rows where {count} are counted", "endless")
-    if decide.is_spent(cursor):
-        return Finish(effects=[effect], rows=rows, cursor=cursor.to_json())
-    after_s = decide.CONFIRM_AFTER_S if cursor.empties else 0.0
-    return Continue(cursor=cursor.to_json(), effects=[effect], rows=rows, after_s=after_s)
+@dataclass(slots=True)
+class Walk:
+    """The pages of one step: where they lead, and what they brought."""
 
+    cursor: CrawlCursor
+    asked: Asked
+    began_with_s: float
+    moved: bool = False
+    trouble: Exception | None = None
+    pages: int = 0
+    items: dict[str, Item] = field(default_factory=dict)  # each stone once; the last one counts
 
-def _count_if_wanted(cursor: CrawlCursor, asked: Asked, page: Page, limit: int) -> int | None:
-    """A page is kept although its count failed; the next one asks again, or ends the crawl without it, as not clean."""
-    if not decide.wants_count(cursor, page, limit, asked.params):
-        return None
-    try:
-        return asked.count(cursor.low, cursor.high)
-    except TokenRefused:
-        return None
+    def next_page(self) -> Decision | None:
+        """Read on by one page. None: there is more to do, and time for it."""
+        asked, cursor = self.asked, self.cursor
+        if cursor.counted is None:
+            counted = asked.count(cursor.low, cursor.high)
+            began = cursor.began if cursor.offset else asked.turn.seq
+            cursor = self.cursor = cursor.but(counted=counted, began=began)
+            self.moved = True
+        asked_at, limit = decide.page_request(cursor, asked.store.page_size(asked.turn, asked.params.account))
+        try:
+            page = asked.page(cursor, asked_at, limit)
+        except PageTooBig as error:
+            # After other pages less time was left for this one: the next step tells whether it is too big by itself.
+            return self.so_far() if self.pages else _ask_for_less(cursor, asked, limit, error)
+        count = self._count_if_wanted(page, limit)
+        if decide.must_split(cursor, asked.params, count):
+            return self.so_far() if self.pages else _cut(cursor, asked)
+        return self._after(page, asked_at, limit, count)
+
+    def _after(self, page: Page, asked_at: int, limit: int, count: int | None) -> Decision | None:
+        cursor = self.cursor = decide.after_page(self.cursor, page, asked_at, limit, count)
+        self.items |= {item.external_id: item for item in page.items}
+        self.moved = True
+        self.pages += 1
+        if decide.crawl_ended(cursor, count):
+            stones = self.asked.store.stones_walked(self.asked.turn, cursor, list(self.items))
+            return self._ended(clean=decide.is_clean(cursor, count, stones))
+        if decide.is_endless(cursor, count):
+            raise Permanent(f"Pages do not end: {cursor.offset} rows where {count} are counted.", "endless")
+        if decide.is_spent(cursor):
+            return self._ended(clean=False)
+        if self.trouble is not None or cursor.empties:
+            return self.so_far(after_s=decide.CONFIRM_AFTER_S, throttled=_only_throttled(self.trouble))
+        return None if self._goes_on() else self.so_far()
+
+    def _goes_on(self) -> bool:
+        left_s = self.asked.time_left_s()
+        is_early = self.began_with_s - left_s < decide.LONGEST_BURST_S and left_s > decide.LEAST_FOR_A_PAGE_S
+        return self.pages < decide.PAGES_PER_STEP and is_early
+
+    def _count_if_wanted(self, page: Page, limit: int) -> int | None:
+        """A page is kept although its count failed; the next one asks again, or ends the crawl without it, as not clean."""
+        cursor, asked = self.cursor, self.asked
+        if not decide.wants_count(cursor, page, limit, asked.params):
+            return None
+        try:
+            return asked.count(cursor.low, cursor.high)
+        except (Transient, Throttled) as error:
+            self.trouble = error
+            return None
+
+    def so_far(self, *, after_s: float = 0.0, throttled: Throttled | None = None) -> Continue:
+        effects, rows, cursor = self._effects(), len(self.items), self.cursor.to_json()
+        return Continue(cursor=cursor, effects=effects, rows=rows, after_s=after_s, throttled=throttled)
+
+    def _ended(self, *, clean: bool) -> Finish:
+        return Finish(effects=self._effects(), rows=len(self.items), cursor=self.cursor.but(clean=clean).to_json())
+
+    def _effects(self) -> list[Effect]:
+        items = self.items.values()
+        return [store.upsert_page(self.asked.params.source, items, self.cursor.began)] if items else []
 
 
 def _cut(cursor: CrawlCursor, asked: Asked) -> Decision:
@@ -208,10 +248,10 @@ def _cut(cursor: CrawlCursor, asked: Asked) -> Decision:
     )
 
 
-def _ask_for_less(cursor: CrawlCursor, asked: Asked, limit: int) -> Decision:
+def _ask_for_less(cursor: CrawlCursor, asked: Asked, limit: int, error: PageTooBig) -> Decision:
     smaller = limit // 2
     if smaller < SMALLEST_PAGE:
-        raise Transient(f"the upstream cannot answer even {limit} records", "page_too_big")
+        raise Transient(f"Even {limit} records are too many. {error.message}", "page_too_big")
     account = asked.params.account
     asked.store.forget_page_size(asked.turn, account)
     remember = Effect(store.REMEMBER_PAGE_SIZE, {"upstream": account, "page_size": smaller})
@@ -226,10 +266,10 @@ def _audit(cursor: AuditCursor, asked: Asked) -> Decision:
         low, high, *_ = cursor.todo[0]
         try:
             count = asked.count(low, high)
-        except Transient:
+        except (Transient, Throttled) as error:
             if not counts:
                 raise
-            break
+            return Continue(cursor=cursor.to_json(), throttled=_only_throttled(error))
         cursor = decide.recounted(cursor, count)
     return Continue(cursor=cursor.to_json())
 

@@ -315,11 +315,9 @@ def hand_on(whole: CrawlCursor, lower: CrawlCursor, upper: CrawlCursor) -> Effec
     )
 
 
-def upsert_page(source: str, items: Iterable[Item], began: int = 0) -> tuple[Effect, int]:
-    """The page's rows, each stone once (the last one counts), and how many they are. `began`: the walk's first page."""
-    rows = {item.external_id: _row(item) for item in items}
-    effect = Effect(UPSERT_PAGE, {"source": source, "items": db.jsonb(list(rows.values())), "began": began})
-    return effect, len(rows)
+def upsert_page(source: str, items: Iterable[Item], began: int = 0) -> Effect:
+    """The rows of a step, each stone once. `began`: the walk's first step."""
+    return Effect(UPSERT_PAGE, {"source": source, "items": db.jsonb([_row(item) for item in items]), "began": began})
 
 
 def _row(item: Item) -> tuple[str, str, int, str, orjson.Fragment]:

@@ -161,7 +161,7 @@ def test_whoever_watches_sees_the_end_and_its_exit_code(
 
 def test_refusals_are_one_sentence_or_the_problem_document(as_admin: Command) -> None:
     baton = as_admin
-    assert baton("start", "nothing", code=1) == "baton: Unknown kind 'nothing'. Available: page_ingest, tally.\n"
+    assert baton("start", "nothing", code=1).startswith("baton: Unknown kind 'nothing'. Available: ")
     assert "not valid JSON" in baton("start", "tally", "--params", "{", code=1)
     assert "must be a JSON object" in baton("start", "tally", "--params", "[]", code=1)
     assert "'target' is not NAME=VALUE" in baton("run", "start", "tally", "--param", "target", code=1)

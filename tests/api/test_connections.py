@@ -81,7 +81,7 @@ def test_a_connection_is_made_seen_changed_checked_and_deleted(
     assert shown.json() | {"ready": True, "works": None, "settings": {"username": nivoda.username}} == shown.json()
     assert kept_secrets(vault) == {f"{STAGE_PREFIX}{acme.id}/{connection}": json.dumps({"password": nivoda.password})}
     checked = door.call(acme.admin, "POST", f"/connections/{connection}/check").json()
-    assert (checked["works"], checked["says"]) == (True, "Nivoda lets this account in.")
+    assert (checked["works"], checked["says"]) == (True, "Connected.")
 
     wrong = {"name": "main", "settings": {"username": nivoda.username}, "secret": {"password": "canary-wrong"}}
     assert door.call(acme.admin, "PUT", f"/connections/{connection}", wrong).status == 200
@@ -307,8 +307,8 @@ def test_a_run_uses_the_connection_that_it_names_by_id_or_name(
 
         assert error_of(door, run_id) is None
         assert door.lane(run_id)["key"].startswith("part:")  # the plan is made
-    accounts = door.sql("select source from upstream where tenant_id = :t", t=acme.id)
-    assert [row["source"] for row in accounts] == [f"nivoda:{connection}"]
+    accounts = door.sql("select account from account_token where tenant_id = :t", t=acme.id)
+    assert [row["account"] for row in accounts] == [f"nivoda:{connection}"]
 
 
 def test_without_a_connection_the_deployments_own_account_is_asked_for(

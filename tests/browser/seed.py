@@ -55,7 +55,7 @@ TIMEOUT = Problem("timeout", "Nivoda did not answer within 20 s (page at offset 
 REFUSED = Problem("nivoda_error", "Nivoda refused the query: Cannot query field 'lab_grown' on type 'DiamondFilter'")
 ENDLESS = Problem("endless", "pages do not end: 9050 rows where 4012 are counted")
 POISON = Problem("poison", "6 processes died on this step")
-LOGIN = Problem("bad_login", "Nivoda does not let this account in: check the connection")
+LOGIN = Problem("bad_login", "Nivoda refused this account: check the connection")
 PARTITIONS = Problem("partitions_failed", "1 of 19 partitions failed: part:0000001000-0000001250")
 
 
@@ -386,7 +386,7 @@ def _around(seed: Seed, people: Sequence[str], seeded: Seeded) -> None:
     for place, why in enumerate(whys):
         seed.add("repair", lane_id=lanes[place * 7]["id"], why=why, at=seed.ago(minutes=4 + place * 37))
     for place, (name, works, says) in enumerate((
-        ("main", True, "Nivoda lets this account in."),
+        ("main", True, "Connected."),
         ("partner", False, "Nivoda refuses the password of feed@partner.example."),
         ("trial", None, None),
     )):  # fmt: skip

@@ -159,7 +159,7 @@ def test_a_run_tells_why_it_waits_and_why_it_failed(enter: Enter, people: People
 
     goto(page, f"runs/{seeded.failed}")
     expect_state(page, "Failed")
-    expect(page.get_by_text(seed.PARTITIONS.message, exact=True)).to_be_visible()
+    expect(page.get_by_text("1 of 19 partitions failed: $1,000 \N{EN DASH} $1,250", exact=True)).to_be_visible()
     expect(page.get_by_text(fingerprint(seed.PARTITIONS.code, seed.PARTITIONS.message), exact=True)).to_be_visible()
     expect(page.get_by_text(seed.REFUSED.message)).to_be_visible()
 

@@ -99,10 +99,10 @@ def pool() -> Iterator[urllib3.PoolManager]:
 OK = b"HTTP/1.1 200 OK\r\n"
 DRIPS = {
     "the status line": drip(b"HTTP/1.1 20", b"0"),
-    "headers": drip(OK, b"x-a: b\r\n"),
+    "headers": drip(OK, b"x-a: b\r\n", 0.05),
     "one header": drip(OK + b"x-a: ", b"b"),
     "100 Continue": drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "headers of 100 Continue": drip(b"HTTP/1.1 100 Continue\r\n", b"x-a: b\r\n"),
+    "headers of 100 Continue": drip(b"HTTP/1.1 100 Continue\r\n", b"x-a: b\r\n", 0.05),
     "the body": drip(OK + b"content-length: 100000\r\n\r\n", b"x"),
     "the body without an end": drip(OK + b"\r\n", b"x"),
     "chunks": drip(OK + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.databases import ServerAdmin
 from tests.support.house import House, tally_house
-from tests.support.ingest import ingest
+from tests.support.ingest import ingest, page_by_page
 from tests.support.rig import make_rig, rig, rig_database
 
-__all__ = ["ingest", "make_rig", "rig", "rig_database"]
+__all__ = ["ingest", "make_rig", "page_by_page", "rig", "rig_database"]
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.usefixtures("page_by_page")
 def test_the_page_is_true(ingest: IngestRig) -> None:
     _, start, wake, restart, retry = blocks("python")
     ingest.stock(300)

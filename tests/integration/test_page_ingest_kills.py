@@ -73,6 +73,7 @@ def test_a_process_may_die_wherever_it_is(ingest: IngestRig, point: str) -> None
     ends_well(ingest, run_id)
 
 
+@pytest.mark.usefixtures("page_by_page")
 def test_of_two_that_take_the_same_message_at_once_one_works(ingest: IngestRig) -> None:
     ingest.stock(120)
     run_id = ingest.start(partition_records=5_000)

@@ -59,6 +59,7 @@ def shop(ingest: IngestRig) -> IngestRig:
     return ingest
 
 
+@pytest.mark.usefixtures("page_by_page")
 def test_the_summary_of_a_run_adds_up(shop: IngestRig) -> None:
     run_id = shop.start()
     assert shop.finish(run_id) == "succeeded complete"
@@ -502,6 +503,7 @@ SEED_QUERIES = {
 }
 
 
+@pytest.mark.usefixtures("page_by_page")
 def test_the_monitoring_queries_of_the_seed_work(shop: IngestRig) -> None:
     run_id = shop.start()
     while not shop.lanes(run_id):
@@ -638,6 +640,65 @@ def test_a_slow_upstream_is_called_slow_and_never_poison(ingest: IngestRig, faul
     standin.behave()
     ingest.ports = in_time
     assert ingest.finish(run_id) == "succeeded complete"
+
+
+@pytest.mark.parametrize("allowed", [1, 2, 5])
+def test_an_upstream_that_allows_few_calls_at_a_time_is_ingested_all_the_same(ingest: IngestRig, allowed: int) -> None:
+    shop = ingest
+    shop.stock(120)
+    shop.standin.misbehave("throttle", every=allowed + 1, retry_after="60")
+    run_id = shop.start(partition_records=60)
+
+    ended = shop.finish(run_id, within_s=7 * 86_400)
+
+    assert ended == "succeeded complete" if allowed > 1 else ended.startswith("succeeded")
+    assert shop.diamonds() == ids(shop.standin)
+    steps = shop.rows("select outcome, count(*) as n from step group by 1")
+    assert {row["outcome"] for row in steps} <= {"moved", "done", "throttled", "waited"}, "nothing was tried in vain"
+
+
+def test_a_step_reads_some_pages_and_writes_them_at_once(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["cursor"]["pages"]) == (1, decide.PAGES_PER_STEP)
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"] == 50 + (decide.PAGES_PER_STEP - 1) * 47
+
+
+def test_pages_before_a_429_are_kept_and_the_gate_closes_for_everybody(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.misbehave("throttle", on=["page"], after=3, budget=1, retry_after="300")
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["cursor"]["pages"], lane["waits_for"]) == (1, 3, "gate:nivoda")
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"]
+    assert [(row["key"], row["state"]) for row in shop.rows("select key, state from gate")] == [("nivoda", "closed")]
+    calls = shop.standin.calls.total()
+    shop.pass_time(290)
+    assert shop.standin.calls.total() == calls
+    assert shop.finish(run_id) == "succeeded complete"
+
+
+def test_pages_before_a_failure_are_kept(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+    shop.standin.misbehave("server_error", on=["page"], after=3, budget=1)
+
+    shop.work(shop.expect())
+
+    (lane,) = shop.lanes(run_id)
+    assert (lane["seq"], lane["attempts"], lane["cursor"]["pages"]) == (1, 0, 3)
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"]
+    assert shop.finish(run_id) == "succeeded complete"
 
 
 def test_the_ledger_has_one_row_for_every_step(shop: IngestRig) -> None:

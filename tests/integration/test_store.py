@@ -552,6 +552,7 @@ def test_one_epoch_takes_one_terminal_line(house: House) -> None:
 def test_a_cancel_makes_every_holding_lane_due_now_in_a_new_copy(house: House) -> None:
     run_id = house.start(lanes=2, delays=[600])
     house.take_turn(run_id, "l0")
+    house.set_lane(run_id, "l0", "resends = 7")
     house.set_lane(run_id, "l1", "holds_run = false")
     before = house.lane(run_id, "l1")
 

@@ -11,7 +11,7 @@ import pytest
 
 from shared.kernel.errors import Transient
 from shared.kernel.model import Turn
-from shared.kernel.tokens import IN_MEMORY_S, LONGEST_AT_REST_S, Token, Tokens
+from shared.kernel.tokens import IN_MEMORY_S, Token, Tokens
 from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, at_once
 from tests.support.rig import BEGINNING, TENANT
 
@@ -132,7 +132,7 @@ def test_most_steps_do_not_ask_the_database_and_none_uses_what_it_remembers_for_
 
 def test_a_token_is_kept_for_an_hour_at_most_and_dead_ones_are_cleared(ingest: IngestRig) -> None:
     fresh(ingest).of(turn(ingest, 1), "one", lambda: Token("day", 86_400))
-    ingest.now += LONGEST_AT_REST_S
+    ingest.now += 3_600
 
     fresh(ingest).of(turn(ingest, 2), "two", lambda: Token("other", 600))
 

@@ -39,6 +39,7 @@ ROOT = HERE.parent.parent
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "node_modules")
 KINDS = ("memory", "postgres", "races", "tests")
 SCHEDULES = {"memory": 6_000, "postgres": 2_000}
+SCHEDULES_OF_ONE_MODE = {"memory": 2_000, "postgres": 600}
 # Ten patches that nobody notices take less than ten minutes on two cores.
 SCHEDULES_OF_A_STRANGER = {"memory": 5_000, "postgres": 500}
 LONGEST_S = 600
@@ -108,7 +109,10 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
     """Each proof to ask, with its command."""
     if mutant.killer:
         kind, *arguments = mutant.killer
-        yield shlex.join(mutant.killer), _command(kind, arguments, SCHEDULES)
+        yield (
+            shlex.join(mutant.killer),
+            _command(kind, arguments, SCHEDULES_OF_ONE_MODE if arguments else SCHEDULES),
+        )
         return
     kernel = not all(path.startswith("shared/page_ingest/") for path in mutant.touches)
     if kernel and not all(map(ONLY_ON_POSTGRES.match, mutant.touches)):

@@ -89,8 +89,9 @@ def add_to_tally(store: MemoryStore, lane: Any, params: Any) -> None:
 
 
 def forget_tally(store: MemoryStore, _: Any, params: Any) -> int:
-    before = store.tally
-    store.tally = [row for row in before if row[1] != params["run_id"]]
+    before, most = store.tally, params["most"]
+    old = {id(row) for row in [row for row in before if row[1] == params["run_id"]][:most]}
+    store.tally = [row for row in before if id(row) not in old]
     store._undo.append(lambda: setattr(store, "tally", before))
     return len(before) - len(store.tally)
 

@@ -104,6 +104,8 @@ class Invariants:
         self.given_back: set[UUID] = set()
         self.judged: dict[Any, dict[UUID, float]] = defaultdict(dict)
         self.resumed_at: dict[UUID, float] = {}
+        self.born_at: dict[UUID, float] = {}
+        self._rows_before: dict[UUID, SimpleNamespace] = {}
         self.asked_by: dict[tuple[UUID, int, str], UUID] = {}
         self.step_at: dict[UUID, dict[int, datetime]] = defaultdict(dict)
         self.pruned_at: dict[str, datetime] = {}
@@ -142,6 +144,7 @@ class Invariants:
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
+                self._check_held(args[0])
             case "prune_runs":
                 self._forget_pruned()
             case "prune":
@@ -205,6 +208,9 @@ class Invariants:
         )
         if turn.claims >= MOST_CLAIMS:
             require(change.outcome is StepOutcome.FAILED, "the sixth claimant commits the failure", change.outcome)
+        if turn.cancel_at is not None and change.problem is not None:
+            own = change.problem.code in ("timed_out", "max_steps")
+            require(not own, "a canceled lane is asked to stop, whatever it has spent", turn.key, change.problem.code)
         if change.problem is not None and change.problem.code == "poison":
             died = self.claimants[turn.lane_id, turn.epoch, turn.seq] - self.given_back
             require(len(died) >= MOST_CLAIMS, "only deaths make poison", turn.key, len(died))
@@ -226,6 +232,12 @@ class Invariants:
         if not blocked:
             require(result.wait_s is None, "a gate whose time has come lets its probe through", keys, result.wait_s)
             self.world.seen["twin gates probed"] += held and self._twins(turn, keys, now)
+
+    def _check_held(self, turn: Turn) -> None:
+        for gate in self.gates.values():
+            if gate.holder == turn.token:
+                left = (gate.until - self.world.clock()).total_seconds()
+                require(left >= 30, "a probe holds its gate for as long as it may work", gate.key, left)
 
     def _twins(self, turn: Turn, keys: list[str], now: datetime) -> bool:
         due = [g.key for g in self.gates.values() if g.tenant_id in (turn.tenant_id, None) and g.state != "open"]
@@ -340,6 +352,8 @@ class Invariants:
         patience = max(REPAIRED_WITHIN_S, _patience_s(self.unclaimed[lane.id]) + 120)
         if not world.scenario.sends:
             patience += 300
+        elif world.scenario.shut and not world.fault_count:
+            patience = 180.0  # what a queue refused is known: the next tick sends it
         late = world.now - quiet_since
         require(late <= patience, "I14 repaired in time", lane.key, late, patience)
         if lane.deadline_at is not None and lane.cancel_at is None:
@@ -363,6 +377,7 @@ class Invariants:
                 self._check_gate(row)
         for _, row in world.store.changed_runs():  # type: ignore[attr-defined]
             self._check_run(row)
+        self._rows_before.clear()
         if self._written:
             written, self._written = self._written, []
             for check in written:
@@ -374,9 +389,11 @@ class Invariants:
         self.owner[lane.id] = lane.claim_token
         if before is None:
             self.run_lane_ids[lane.run_id].append(lane.id)
+            self.born_at[lane.id] = world.now
             self.moved_at[lane.id] = world.now
             require(lane.key != "final" or lane.cancel_at is None, "a run being canceled opens no next phase")
             return
+        self._rows_before[lane.id] = before
         self._check_absorbed(before, lane)
         require(lane.resend_no >= before.resend_no, "resend_no never goes back", lane.key)
         self._bounded(lane)
@@ -397,6 +414,10 @@ class Invariants:
                 (lane.claims, lane.attempts, lane.cancel_at, lane.steps) == (0, 0, None, 0),
                 "a new epoch begins fresh", lane.key,
             )  # fmt: skip
+            fresh = lane.deadline_at is None or lane.deadline_at > world.clock()
+            require(fresh, "a new epoch has its time again", lane.key, lane.deadline_at)
+        elif lane.deadline_at != before.deadline_at:
+            self.world.seen["deadline of a lane moved"] += 1
 
     def _check_freed(self, before: SimpleNamespace, lane: SimpleNamespace) -> None:
         live = before.lease_until >= self.world.clock() and (lane.epoch, lane.status) == (before.epoch, "active")
@@ -460,6 +481,8 @@ class Invariants:
             return
         if not source or answer is None:
             require(lane.cursor == before.cursor, "what the kind did not see keeps its place", lane.key)
+            blamed = change.outcome in (StepOutcome.RETRIED, StepOutcome.THROTTLED) and not commit.disturbed
+            require(not blamed, "no attempt is spent where nothing was attempted", lane.key, change.outcome)
             return
         undone = change.outcome in (StepOutcome.RETRIED, StepOutcome.FAILED)
         if isinstance(answer, Exception) or (undone and not isinstance(answer, Fail)):
@@ -497,12 +520,20 @@ class Invariants:
             # Whoever did not hear that it is the probe leaves the gate to the next one, a lease later.
             holds = gate.holder == turn.token and not commit.disturbed
             require(not holds, "a probe that has committed holds no gate", gate.key, change.outcome)
+        if turn.probes and change.outcome is StepOutcome.RETRIED:
+            until = at + timedelta(seconds=change.delay_s - 0.001)
+            due = [g.key for g in self.gates.values() if g.key in turn.probes and self._is_ours(g, turn, at, until)]
+            require(not due, "a failed probe closes its gate for a while", due, change.delay_s)
         if isinstance(answer, Throttled) and change.outcome is StepOutcome.THROTTLED:
             gate = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
             until = at + timedelta(seconds=answer.retry_after_s)
             closed = gate is not None and gate.state == "closed" and gate.until >= until
             require(closed, "a 429 closes its gate", answer.gate, gate and (gate.state, gate.until))
             self.world.seen["shared gate closed"] += answer.shared
+
+    def _is_ours(self, gate: SimpleNamespace, turn: Turn, at: datetime, until: datetime) -> bool:
+        """Whether this gate was closed by that commit, and opens before its time."""
+        return gate.tenant_id in (turn.tenant_id, None) and gate.state == "closed" and at <= gate.until < until
 
     def _check_gate(self, gate: SimpleNamespace) -> None:
         key, now = (gate.key, gate.tenant_id), self.world.clock()
@@ -568,14 +599,31 @@ class Invariants:
         if run.epoch > before.epoch:
             require(was_ended or before.epoch == 0, "only an ended run is tried again", before.status)
             require(run.cancel_requested_at is None, "a new epoch knows no cancel")
+            fresh = run.deadline_at is None or run.deadline_at > self.world.clock() or run.status in ENDED
+            require(fresh, "a new epoch has its time again", run.deadline_at)
         if run.status in ENDED:
             self._check_ending(before, run, lanes)
         if before.paused_at is not None and run.paused_at is None:
+            if run.deadline_at is not None and run.cancel_requested_at is None and run.status not in ENDED:
+                kept = run.deadline_at - before.deadline_at >= self.world.clock() - before.paused_at - timedelta(
+                    seconds=1
+                )
+                require(kept, "a pause takes no time from a run", run.deadline_at, before.deadline_at)
             self.resumed_at[run.id] = self.world.now
             for lane in lanes:
                 self.moved_at[lane.id] = self.world.now
                 self.unclaimed[lane.id] = 0
+                self._check_lanes_time(before, lane)
                 self.world.seen["side lane woken"] += not lane.holds_run and lane.status == "active"
+
+    def _check_lanes_time(self, before: SimpleNamespace, lane: SimpleNamespace) -> None:
+        if lane.status != "active" or lane.deadline_at is None or lane.cancel_at is not None:
+            return
+        paused_s = min(self.world.now - self._virtual(before.paused_at), self.world.now - self.born_at[lane.id]) - 1
+        was = self._rows_before.get(lane.id, lane)
+        if was.epoch == lane.epoch:
+            longer_s = (lane.deadline_at - was.deadline_at).total_seconds()
+            require(longer_s >= paused_s, "a pause takes no time from a lane", lane.key, longer_s, paused_s)
 
     def _check_ending(self, before: SimpleNamespace, run: SimpleNamespace, lanes: list[SimpleNamespace]) -> None:
         late = (
@@ -587,6 +635,8 @@ class Invariants:
             require(not early, "nothing times out early", lane.key)
             self.world.seen["lane timed out"] += 1
         if run.outcome == "timed_out":
+            told = any((lane.last_error or {}).get("code") == "timed_out" for lane in lanes if lane.status == "failed")
+            require(told or any(self._raised(run)), "lanes say that their run's time was over", run.id)
             require(before.paused_at is None or run.cancel_requested_at, "the deadline spares paused runs")
             require(run.deadline_at <= self.world.clock(), "nothing times out early")
             self.world.seen["run timed out"] += 1

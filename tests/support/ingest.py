@@ -26,6 +26,7 @@ from shared.kernel.model import RunStatus, Turn
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.tokens import Tokens
+from shared.page_ingest import decide
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.ports import Upstream
@@ -185,6 +186,12 @@ def a_turn(token: int, tenant: UUID = TENANT) -> Turn:
         correlation_id=None,
         now=BEGINNING,
     )
+
+
+@pytest.fixture
+def page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step reads one page: for tests that stop between two of them."""
+    monkeypatch.setattr(decide, "PAGES_PER_STEP", 1)
 
 
 @pytest.fixture

@@ -8,11 +8,13 @@ import hashlib
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from functions.catalogue import KINDS
 from infra.local.deploy import ROOT
 from shared.kernel.api.console import A_YEAR, Console, Login, live_login
 from shared.kernel.settings import BadSettings
@@ -83,6 +85,40 @@ def test_the_page_tells_how_to_log_in_and_nothing_else(console: Console) -> None
     assert json.loads(html.unescape(said[1])) == {
         "issuer": "https://issuer.example/pool", "client_id": "abc", "audience": "", "scopes": "openid email", "password_url": "http://127.0.0.1:4566",
     }  # fmt: skip
+
+
+def told_kinds(page: str) -> dict[str, str | None]:
+    said = re.search(r'name="baton-kinds" content="([^"]*)"', page)
+    assert said is not None
+    return dict(json.loads(html.unescape(said[1])))
+
+
+def test_the_page_tells_which_kinds_are_deployed_and_which_have_a_view(tmp_path: Path) -> None:
+    """A file whose kind is not deployed is not told of, and a kind without a file is."""
+    folder = shutil.copytree(FOLDER, tmp_path / "console")
+    (folder / "kinds" / "of_another_stage.js").write_text("export default {};")
+    (folder / "kinds" / "page_ingest").mkdir()
+    (folder / "kinds" / "page_ingest" / "large.js").write_text("export default {};")
+
+    page = get(Console(folder, LOCAL, ("page_ingest", "without_a_file")), "/console/overview")["body"]
+
+    assert told_kinds(page) == {"page_ingest": "kinds/page_ingest.js", "without_a_file": None}
+    ahead = set(re.findall(r'rel="modulepreload" href="assets/\w+/([^"]+)"', page))
+    assert {name for name in ahead if "/" in name} == {"kinds/page_ingest.js", "vendor/preact.js"}
+    assert "app.js" in ahead
+
+
+def test_what_is_deployed_is_told_as_it_is() -> None:
+    """The function `api` names every kind of the catalogue, and each of them that is ours has a view."""
+    told = told_kinds(get(Console(FOLDER, LOCAL, KINDS), "/console/overview")["body"])
+
+    assert told == {kind: f"kinds/{kind}.js" for kind in KINDS}
+
+
+def test_no_kind_is_named_outside_its_own_file() -> None:
+    frame = [path for path in OURS if "kinds" not in path.relative_to(FOLDER).parts]
+
+    assert [path.name for path in frame for kind in KINDS if kind in path.read_text()] == []
 
 
 def test_files_are_kept_for_a_year_under_a_path_that_names_their_content(console: Console, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def crawl_all(
         cursor, seq = todo.pop(0), 0
         while True:
             turn = replace(a_turn(1), key=cursor.key, seq=seq)
-            decision = _crawl(cursor, Asked(turn, params, upstream, "t", rows))
+            decision = _crawl(cursor, Asked(turn, params, upstream, "t", rows, lambda: 60.0))
             assert isinstance(decision, Continue | Finish)
             assert decision.cursor is not None
             rows.commit(turn, decision)
@@ -496,7 +496,7 @@ def test_pages_that_never_end_are_given_up() -> None:
     upstream = Liar([f"r{n}" for n in range(100)])
     upstream.lies = {"endless": True}
 
-    with pytest.raises(Permanent, match="pages do not end"):
+    with pytest.raises(Permanent, match="Pages do not end"):
         crawl(upstream, 10)
     assert upstream.calls < 1_000
 

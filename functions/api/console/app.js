@@ -33,7 +33,7 @@ function movedTo(path) {
   const [first, ...rest] = path;
   if (path.length === 0) return "overview";
   if (Object.hasOwn(MOVED, first)) return [MOVED[first], ...rest.map(encodeURIComponent)].join("/");
-  return deployedKinds().map((kind) => kind.moved(path)).find(Boolean) ?? null;
+  return deployedKinds().map((kind) => kind.moved(path, kind.name)).find(Boolean) ?? null;
 }
 
 let groups = null; // fixed once the kinds are known

@@ -13,7 +13,7 @@
 //   Actions   component ({ run, reload }): buttons beside Pause, Cancel run and Retry
 //   facts     (run) => [[name, value], …]: what the Overview of a run says about it, from `run.params`
 //   laneName  (key) => "$200 – $2,000", or null for a key it does not know
-//   moved     (path) => new path, or null: old addresses that keep working. `path` is an array of its parts
+//   moved     (path, kind) => new path, or null: old addresses that keep working. `path` is an array of its parts
 //
 // What views are made of is in parts.js, live.js, format.js and api.js; styles are in style.css. A file is loaded with the
 // page, so keep it small: put what is large (an editor, charts) into kinds/<kind>/<name>.js and import() it when needed.
@@ -50,3 +50,6 @@ export function laneName(kind, key) {
     return key;
   }
 }
+
+// An error may name lanes by their keys.
+export const withLaneNames = (kind, text) => text.replace(/[\w-]+:[\w.#-]*\w/g, (key) => laneName(kind, key));

@@ -111,7 +111,7 @@ class NivodaStandIn(StandIn):
             self.log.append(call)
         return reply
 
-    def _reply(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> tuple[Reply, int]:
+    def _reply(self, asked: _Asked, faults: Mapping[str, Any]) -> tuple[Reply, int]:
         if (instead := self.instead(faults)) is not None:
             return instead, 0
         if Fault.TOO_BIG_ABOVE in faults:
@@ -122,7 +122,7 @@ class NivodaStandIn(StandIn):
             return _refusal(error.message, error.code), 0
         return self._spoilt(data, faults), returned
 
-    def _data(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> tuple[dict[str, Any], int]:
+    def _data(self, asked: _Asked, faults: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         if asked.operation is Operation.AUTHENTICATE:
             return {"authenticate": {"username_and_password": pick(self._log_in(asked), asked.fields, "token")}}, 0
         self._check(asked.token, forget=Fault.EXPIRED in faults)
@@ -163,13 +163,13 @@ class NivodaStandIn(StandIn):
                 raise QueryError("Unauthorized: the token is not valid", "UNAUTHENTICATED")
             session.calls_left -= 1
 
-    def _rows(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> list[Stone]:
+    def _rows(self, asked: _Asked, faults: Mapping[str, Any]) -> list[Stone]:
         rows = asked.chosen(self.stock)
         if how := faults.get(Fault.TWINS):
             return with_twins(rows, [stone.id for stone in rows], how.share, how.distance)
         return rows
 
-    def _page(self, asked: _Asked, faults: Mapping[Fault, Misbehaviour]) -> dict[str, Any]:
+    def _page(self, asked: _Asked, faults: Mapping[str, Any]) -> dict[str, Any]:
         rows = self._rows(asked, faults)
         size, offset = asked.limit, asked.offset
         if Fault.ENDLESS in faults and rows:
@@ -190,7 +190,7 @@ class NivodaStandIn(StandIn):
             "items": [stone.to_item() for stone in page],
         }
 
-    def _spoilt(self, data: dict[str, Any], faults: Mapping[Fault, Misbehaviour]) -> Reply:
+    def _spoilt(self, data: dict[str, Any], faults: Mapping[str, Any]) -> Reply:
         answer: dict[str, Any] = {"data": data}
         if Fault.POISON in faults:
             _poison(answer)

@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from email.message import Message
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Self
@@ -52,7 +53,7 @@ class Request:
     method: str
     path: str
     query: Mapping[str, list[str]]
-    headers: Mapping[str, str]  # whatever the case of their names
+    headers: Message[str, str]  # `get` takes a name in any case
     body: bytes
 
 

@@ -10,12 +10,11 @@ import sqlalchemy as sa
 from shared.kernel import db, direct
 from shared.kernel.clock import new_id
 from shared.page_ingest import store
-from shared.page_ingest.model import Item
 from tests.bench.figures import Figure
 from tests.bench.limits.upsert import Pages
 from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.place import TENANT, Place, trips
-from tests.bench.stones import stone_pages
+from tests.bench.stones import Offered, stone_pages
 
 # In a step `turn` is the lane that the commit has just won; here it is a row made of parameters.
 UPSERT = sa.text(f"""
@@ -23,7 +22,7 @@ with turn as (
     select cast(:run_id as uuid) as run_id, cast(:tenant_id as uuid) as tenant_id, cast('part' as text) as key,
            cast(:seq as bigint) as seq)
 {store.UPSERT_PAGE.sql}""")
-WritePage = Callable[[int, Sequence[Item]], None]
+WritePage = Callable[[int, Sequence[Offered]], None]
 
 
 def measure(place: Place, *, size: int, count: int, rounds: int, also_rows: bool) -> list[Figure]:
@@ -52,7 +51,7 @@ def _flights(side: Side, size: int) -> float:
     return trips(side.connection(), side.prepare())[0] * size
 
 
-def product_side(place: Place, pages: Sequence[Sequence[Item]]) -> Side:
+def product_side(place: Place, pages: Sequence[Sequence[Offered]]) -> Side:
     """On a connection that is held: a page rides in its step's commit, whose loan from the pool `step.py` measures."""
     connection = place.product_connection()
     line = direct.Line(connection)
@@ -61,8 +60,8 @@ def product_side(place: Place, pages: Sequence[Sequence[Item]]) -> Side:
         connection.autocommit = True
         fixed = {"run_id": run_id, "tenant_id": TENANT}
 
-        def write(number: int, page: Sequence[Item]) -> None:
-            effect, _ = store.upsert_page("nivoda", page)
+        def write(number: int, page: Sequence[Offered]) -> None:
+            effect = store.upsert_page("nivoda", [each.to_item() for each in page])
             connection.before_next(db.SET_TENANT, str(TENANT))
             line.run(UPSERT, {**fixed, "seq": number, **effect.params})
 
@@ -71,21 +70,23 @@ def product_side(place: Place, pages: Sequence[Sequence[Item]]) -> Side:
     return Side("product", _written(place, pages, writer), lambda: connection)
 
 
-def limit_side(place: Place, pages: Sequence[Sequence[Item]]) -> Side:
+def limit_side(place: Place, pages: Sequence[Sequence[Offered]]) -> Side:
     def writer(run_id: UUID) -> WritePage:
         return Pages(place.limit, run_id, TENANT).one_statement
 
     return Side("limit", _written(place, pages, writer), place.bare_connection)
 
 
-def rows_side(place: Place, pages: Sequence[Sequence[Item]]) -> Side:
+def rows_side(place: Place, pages: Sequence[Sequence[Offered]]) -> Side:
     def writer(run_id: UUID) -> WritePage:
         return Pages(place.limit, run_id, TENANT).row_by_row
 
     return Side("row by row", _written(place, pages, writer), place.bare_connection)
 
 
-def _written(place: Place, pages: Sequence[Sequence[Item]], writer: Callable[[UUID], WritePage]) -> Callable[[], Act]:
+def _written(
+    place: Place, pages: Sequence[Sequence[Offered]], writer: Callable[[UUID], WritePage]
+) -> Callable[[], Act]:
     """Each time into an empty table, under a new run."""
 
     def prepare() -> Act:

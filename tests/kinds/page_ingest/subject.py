@@ -52,10 +52,13 @@ class Shelf:
         self.changes_left -= 1
         at = rng.randrange(len(self.rows))
         name, _ = self.rows[at]
-        match rng.choice(("delete", "insert", "reprice")):
+        match rng.choice(("delete", "insert", "reprice", "swap")):
             case "delete" if len(self.rows) > 5:
                 del self.rows[at]
                 self.unchanged.discard(name)
+            case "swap":  # an order that nobody promised: both stones are there throughout
+                other = rng.randrange(len(self.rows))
+                self.rows[at], self.rows[other] = self.rows[other], self.rows[at]
             case "reprice":
                 self.rows[at] = (name, rng.randrange(HIGH * 100))
                 self.unchanged.discard(name)

@@ -25,10 +25,10 @@ const facts = ({ params }) => [
 ].filter(Boolean);
 
 // Where it was before runs had tabs.
-function moved([first, second]) {
+function moved([first, second], kind) {
   if (first !== "ingestions") return null;
-  if (second === undefined) return "work/page_ingest";
-  return second === "start" ? "work/page_ingest/new" : `runs/${encodeURIComponent(second)}/partitions`;
+  if (second === undefined) return `work/${kind}`;
+  return second === "start" ? `work/${kind}/new` : `runs/${encodeURIComponent(second)}/partitions`;
 }
 
 // --- the form
@@ -106,7 +106,7 @@ function Partitions({ id, isOver, planned }) {
     const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
     return { rows: partitions.map((each) => ({ ...each, most })), next };
   };
-  return html`<${Section} title="Partitions" note="by price; one cell per page, darker = slower">
+  return html`<${Section} title="Partitions" note=${html`by price; one cell per page, <span class="in-light">darker</span><span class="in-dark">brighter</span> = slower`}>
     <${Legend} />
     <${Table} caption="Partitions by price, with their pages" columns=${COLUMNS} className="heat">
       <${Pages} load=${load} row=${partition} columns=${COLUMNS.length} every_s=${isOver ? 0 : 4} turn=${isOver ? 1 : 0}

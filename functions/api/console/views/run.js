@@ -2,7 +2,7 @@
 import { get, post } from "../api.js";
 import { duration, moment, number, plural, sentence, timeOfDay, words } from "../format.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { kindOf, laneName } from "../kinds.js";
+import { kindOf, laneName, withLaneNames } from "../kinds.js";
 import { follow } from "../live.js";
 import { Action, Actor, Ago, Cell, Elapsed, Empty, Heading, Json, Link, Loading, NONE, Pages, Progress, Ribbon, STARTS, Section, Status, Table, Tabs, Trouble, Until, Why, laneState, runName, useMay } from "../parts.js";
 import NotFound from "./not_found.js";
@@ -19,7 +19,7 @@ export default function Run({ id, tab }) {
   if (!open) return html`<${NotFound} />`;
   return html`
     <${Heading} title=${runName(run)}><${Actions} run=${run} kind=${kind} reload=${reload} /><//>
-    <${Head} run=${run} state=${state} />
+    <${Head} run=${run} state=${run.finished_at && state === "live" ? "ended" : state} />
     <${Trouble} problem=${problem?.status === 404 ? problem : null} />
     <${Trouble} problem=${kind.problem} />
     <${Tabs} label="Run" below=${`runs/${run.id}`} tabs=${tabs} at=${open.path} />
@@ -76,7 +76,7 @@ function Head({ run, state }) {
       ${run.outcome && run.outcome !== run.status && html`<span>${words(run.outcome)}</span>`}
       ${isOpen && run.cancel_requested_at ? html`<span>Canceling: each lane stops at its next step.</span>` : isOpen && run.why && html`<${Why} of=${{ ...run.why, until: null }} />`}
       <span class="spring"></span><span class=${`live live-${state}`} role="status">${STREAM[state]}</span></p>
-    ${run.error && html`<div class="error-box"><p><strong>${run.error.message ?? run.error.code}</strong></p>
+    ${run.error && html`<div class="error-box"><p><strong>${withLaneNames(run.kind, run.error.message ?? run.error.code)}</strong></p>
       <p class="quiet">${run.error.code && html`code <code>${run.error.code}</code>`}${run.fingerprint && html` · fingerprint <code>${run.fingerprint}</code>`}</p></div>`}
     <${Next} run=${run} />
     <${Progress} run=${run} />
@@ -197,13 +197,13 @@ function Timeline({ run, lines }) {
         ${lines.toReversed().map((line) => html`<li key=${line.n} class=${`line line-${line.type}`}>
           <time datetime=${line.at} title=${moment(line.at)}>${timeOfDay(line.at)}</time>
           <span class="line-type">${LINES[line.type] ?? sentence(line.type)}</span>
-          <span class="line-data">${said(line.data)}</span></li>`)}
+          <span class="line-data">${line.data.by && html`by <${Actor} of=${line.data.by} />`} ${said(line.data)}</span></li>`)}
       </ol>`}
     <//>
     ${run.remote_calls?.length > 0 && html`<${Calls} of=${run.remote_calls} />`}`;
 }
 
-const said = (data) => Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${words(name)}: ${value.message ?? (typeof value === "object" ? JSON.stringify(value) : value)}`).join(" · ");
+const said = ({ by, ...data }) => Object.entries(data).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${words(name)}: ${value.message ?? (typeof value === "object" ? JSON.stringify(value) : value)}`).join(" · ");
 
 const Calls = ({ of }) => html`<${Section} title="Remote calls" note="calls that must not happen twice">
   <${Table} caption="Remote calls" columns=${["Key", "Kind", "Remote ID", "Requested", "Answered", "Cleaned up"]}><tbody>${of.map((call) => html`<tr key=${`${call.epoch} ${call.key}`}>

@@ -2,7 +2,7 @@
 import { get, post } from "../api.js";
 import { number, plural, sentence, words } from "../format.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { deployedKinds, kindOf } from "../kinds.js";
+import { deployedKinds, kindOf, withLaneNames } from "../kinds.js";
 import { STARTS, NONE, Ago, Bar, Cell, Dialog, Empty, Field, Heading, Link, Pages, Progress, Section, Status, Table, Trouble, Until, Why, runName, say, useMay, useVisitor } from "../parts.js";
 import { go, queryOf } from "../router.js";
 import Run from "./run.js";
@@ -45,18 +45,18 @@ export function None({ text, kind }) {
 
 // Failed runs by cause: errors that differ only in ids, numbers and times are one.
 export const Causes = ({ of }) => html`<${Table} caption="Failures by cause" columns=${["Error", { name: "Runs", className: "count" }, "Latest", "Kind", "Fingerprint"]}><tbody>${of.map((group) => html`<tr key=${`${group.kind} ${group.fingerprint}`}>
-  <${Cell} className="long"><${Link} to=${`runs/${group.run_id}`}>${group.message || group.code}<//><//><${Cell} name="Runs" className="count">${number(group.count)}<//>
+  <${Cell} className="long"><${Link} to=${`runs/${group.run_id}`}>${withLaneNames(group.kind, group.message || group.code)}<//><//><${Cell} name="Runs" className="count">${number(group.count)}<//>
   <${Cell} name="Latest"><${Ago} at=${group.last_at} /><//><${Cell} name="Kind">${kindOf(group.kind).title}<//><${Cell} name="Fingerprint"><code>${group.fingerprint}</code><//></tr>`)}</tbody><//>`;
 
 const isCanceling = (run) => run.cancel_requested_at && !run.finished_at;
 
 const row = (run) => html`<tr key=${run.id}>
-  <${Cell} className="long"><${Link} to=${`runs/${run.id}`} class="name">${runName(run)}<//> <span class="quiet nowrap">${run.label ? kindOf(run.kind).title : ""} <${Ago} at=${run.created_at} /></span><//>
+  <${Cell} className="long"><${Link} to=${`runs/${run.id}`} class="name">${runName(run)}<//> <span class="quiet">${run.label ? kindOf(run.kind).title : ""} <${Ago} at=${run.created_at} /></span><//>
   <${Cell} name="Status"><${Status} of=${run.state} />${isCanceling(run) && html` <span class="quiet">canceling</span>`}${run.outcome && run.outcome !== run.status && html` <span class="quiet">${words(run.outcome)}</span>`}<//>
-  <${Cell} name="Cause" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${run.error.message ?? run.error.code}</span>` : NONE) : html`<${Why} of=${run.why} />`}<//>
+  <${Cell} name="Cause" className="long">${run.finished_at ? (run.error ? html`<span class="error-line">${withLaneNames(run.kind, run.error.message ?? run.error.code)}</span>` : NONE) : html`<${Why} of=${run.why ?? (run.state === "stalled" ? { code: "stalled", sentence: "Overdue; retried automatically." } : null)} />`}<//>
   <${Cell} name="Progress"><${Progress} run=${run} /><//>
   <${Cell} name="Last commit">${run.progress.more_lanes ? NONE : html`<${Ago} at=${run.progress.moved_at} />`}<//>
-  <${Cell} name="Next step">${run.finished_at || run.progress.more_lanes || !run.progress.next_due_at || run.status === "paused" ? NONE : html`<${Until} at=${run.progress.next_due_at} />`}<//>
+  <${Cell} name="Next step">${run.finished_at || run.progress.more_lanes || !run.progress.next_due_at || run.status === "paused" ? NONE : run.state === "stalled" ? "overdue" : html`<${Until} at=${run.progress.next_due_at} />`}<//>
 </tr>`;
 
 function Filters({ filter, fixed, at }) {
