@@ -324,13 +324,8 @@ returning {_BATON}
 
 # Nobody works on these: they end here and now. A take that is under way has its lane, and is found by the cancel.
 END_UNCLAIMED = sa.text("""
-with ended as (
-    update lane
-    set status = 'canceled', seq = seq + 1, cancel_at = now(), claims = 0, resends = 0, updated_at = now()
-    where run_id = :run_id and status = 'active' and holds_run and class_id is not null and claim_token is null
-    returning id, epoch, seq - 1 as seq, tenant_id)
-insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
-select id, epoch, seq, tenant_id, 'canceled', 0, 0, now() from ended
+update lane set status = 'canceled', cancel_at = now(), claims = 0, resends = 0, updated_at = now()
+where run_id = :run_id and status = 'active' and holds_run and class_id is not null and claim_token is null
 """)
 
 PAUSE_RUN = sa.text("update run set paused_at = now() where id = :run_id and status in ('queued', 'running')")
