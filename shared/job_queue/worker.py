@@ -18,16 +18,15 @@ from shared.kernel.log import logger
 from shared.kernel.model import Turn
 from shared.kernel.ports import Ports
 from shared.kernel.step import Outcome, do_turn
-from shared.kernel.tick import tick
+from shared.kernel.tick import repair_lost
 
 SEEN_S = 10.0
-TICK_S = 60.0
 AFTER_TROUBLE_S = 2.0
 
 
 @dataclass(slots=True)
 class Worker:
-    """`poll_s`: how long it waits when there is nothing to do. `ticks`: it repairs what others left, too."""
+    """`poll_s`: how long it waits when there is nothing to do. `tick_s`: how often it repairs what other workers left."""
 
     engine: sa.Engine
     ports: Ports
@@ -37,7 +36,7 @@ class Worker:
     concurrency: int = 1
     lease_s: float = 60.0
     poll_s: float = 0.5
-    ticks: bool = False
+    tick_s: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     _running: set[Future[Outcome]] = field(default_factory=set)
     _times: dict[str, float] = field(default_factory=dict)
@@ -59,8 +58,8 @@ class Worker:
     def _round(self, pool: ThreadPoolExecutor) -> int:
         self._running = {each for each in self._running if not each.done()}
         self._every("seen", SEEN_S, self._see)
-        if self.ticks:
-            self._every("tick", TICK_S, self._tick)
+        if self.tick_s is not None:
+            self._every("tick", self.tick_s, self._tick)
         taken = 0
         for queue in self.queues:
             room = self.concurrency - len(self._running)
@@ -124,4 +123,4 @@ class Worker:
             line.run(store.FORGET_WORKER, {"worker_id": self.worker_id})
 
     def _tick(self) -> None:
-        tick(self.ports, self.kinds)
+        repair_lost(self.ports, self.kinds)

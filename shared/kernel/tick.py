@@ -81,6 +81,16 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     return report
 
 
+def repair_lost(ports: Ports, kinds: Catalogue) -> TickReport:
+    """The part of the tick that needs no queue: turns that were pulled and not brought back."""
+    report = TickReport()
+    if ports.offers is not None:
+        lost = _Lost(ports, ports.offers, kinds, report)
+        while lost.take_a_batch(lambda: True):
+            pass
+    return report
+
+
 def roll_up(ports: Ports, since_last_s: float | None) -> None:
     """Sum up the minutes since the last tick, and those before it in which a step may have begun that it did not see yet."""
     since_s = MOST_SUMMED_S if since_last_s is None else min(since_last_s, MOST_SUMMED_S)
