@@ -17,9 +17,7 @@ from shared.kernel.connections import Provider
 
 KINDS = (
     "page_ingest",
-    "job",
 )  # fmt: skip
-FOLDERS = {"job": "job_queue"}  # where the folder is not called as the kind
 
 
 def all_kinds(engine: sa.Engine) -> Catalogue:
@@ -36,4 +34,4 @@ def all_providers() -> list[Provider]:
 
 
 def _joins(name: str) -> Any:
-    return import_module(f"shared.{FOLDERS.get(name, name)}.build")
+    return import_module(f"shared.{name}.build")

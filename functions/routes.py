@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functions.catalogue import all_providers
-from shared.job_queue import api as jobs
 from shared.kernel.api import bulk, connections, gates, now, people, runs, stream
 from shared.kernel.vault import live_vault
 from shared.page_ingest import api as page_ingest
@@ -17,5 +16,4 @@ ROUTERS = (
     gates.router,
     connections.routes(all_providers(), live_vault()),
     page_ingest.router,
-    jobs.router,
 )

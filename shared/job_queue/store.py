@@ -80,33 +80,8 @@ PRUNE_ATTEMPTS = Statement(
            select ctid from job_attempts where job_id = cast(:run_id as uuid) limit cast(:most as integer)))""",
 )
 
-INSERT_DEFINITION = sa.text(f"""
-insert into job_definitions ({_DEFINITION})
-values (:id, :key, :description, :command, cast(:arg_schema as jsonb), :timeout_seconds, :max_attempts, :queue, :executor,
-        cast(:concurrency_limit as integer), :is_active, 1)
-on conflict (key) do nothing
-""")
-LOCK_DEFINITION = sa.text(f"select {_DEFINITION} from job_definitions where id = :id for no key update")
-UPDATE_DEFINITION = sa.text("""
-update job_definitions
-set description = :description, command = :command, arg_schema = cast(:arg_schema as jsonb),
-    timeout_seconds = :timeout_seconds, max_attempts = :max_attempts, queue = :queue, executor = :executor,
-    concurrency_limit = cast(:concurrency_limit as integer), is_active = :is_active, version = :version, updated_at = now()
-where id = :id
-""")
-ADD_VERSION = sa.text("""
-insert into job_definition_versions (definition_id, version, body, changed_by)
-values (:id, :version, cast(:body as jsonb), :changed_by)
-""")
-ADD_QUEUE = sa.text("insert into pull_queue (name) values (:queue) on conflict (name) do nothing")
-# A limit that changes is counted anew.
-PUT_CLASS = sa.text("""
-insert into pull_class as c (id, queue, is_open, most_running)
-values (:id, :queue, :is_active, cast(:concurrency_limit as integer))
-on conflict (id) do update
-set queue = excluded.queue, is_open = excluded.is_open, most_running = excluded.most_running,
-    running = case when c.most_running is not distinct from excluded.most_running then c.running end
-""")
+ONE_DEFINITION = sa.text(f"select {_DEFINITION} from job_definitions where id = :id")
+PUT_DEFINITION = sa.text("select put_job_definition(:subject, cast(:definition as jsonb)) as written")
 LIST_DEFINITIONS = sa.text(f"""
 select {_DEFINITION}, created_at, updated_at from job_definitions order by key limit 1000
 """)

@@ -30,7 +30,7 @@ with open(f"{folder}/{job}", "a") as log:
         sys.exit(9)
     log.write("start\\n")
     log.flush()
-    time.sleep(0.15)
+    time.sleep(float(sys.argv[2]))
     log.write("end\\n")
 """
 
@@ -38,7 +38,6 @@ with open(f"{folder}/{job}", "a") as log:
 @pytest.fixture(scope="module")
 def office(postgres_server: ServerAdmin, template: str) -> Iterator[Office]:
     with job_office(postgres_server, template) as office:
-        office.empty()
         yield office
 
 
@@ -51,11 +50,11 @@ def worker(office: Office, commands: Path, *options: str) -> subprocess.Popen[by
     return subprocess.Popen([sys.executable, "-m", "infra.cli", *given], cwd=ROOT, env=env)
 
 
-def commands_file(tmp_path: Path) -> tuple[Path, Path]:
+def commands_file(tmp_path: Path, seconds: float = 0.15) -> tuple[Path, Path]:
     folder, script, commands = tmp_path / "log", tmp_path / "command.py", tmp_path / "commands.toml"
     folder.mkdir()
     script.write_text(COMMAND)
-    commands.write_text(f'[test]\nargv = ["{{python}}", "{script}", "{folder}"]\n')
+    commands.write_text(f'[test]\nargv = ["{{python}}", "{script}", "{folder}", "{seconds}"]\n')
     return commands, folder
 
 
@@ -69,6 +68,7 @@ def wait_until(done: object, seconds: float) -> None:
 def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) -> None:
     # The worker's own words come first (--tenant-id=…): the command takes the folder from the reviewed list.
     commands, folder = commands_file(tmp_path)
+    office.empty()
     office.define(max_attempts=50, arg_schema={})
     jobs = [office.add(tenant) for tenant in (ALICE, BOB) for _ in range(12)]
     rng = random.Random(1)
@@ -110,3 +110,29 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
         )
         == []
     )
+
+
+def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path) -> None:
+    """Else it would go on while another worker runs the same job."""
+    commands, folder = commands_file(tmp_path, seconds=20)
+    office.empty()
+    office.define(max_attempts=50, arg_schema={})
+    job = office.add()
+    log = folder / str(job)
+    first, second = worker(office, commands), None
+    try:
+        wait_until(lambda: log.exists() and log.read_text(), 60)
+        first.kill()
+        second = worker(office, commands)
+
+        def taken_over() -> bool:
+            office.pass_time(60)
+            return len(log.read_text().splitlines()) > 1
+
+        wait_until(taken_over, 60)
+    finally:
+        for each in (first, second):
+            if each is not None:
+                each.kill()
+                each.wait()
+    assert log.read_text().splitlines()[:2] == ["start", "start"]
