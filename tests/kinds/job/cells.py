@@ -28,6 +28,21 @@ def a_job(door: Door, tenant: TenantHouse) -> Named:
     return {"job_id": made.json()["id"]}
 
 
+def some_jobs(door: Door, tenant: TenantHouse) -> Named:
+    return a_job(door, tenant) | a_job(door, tenant)
+
+
+def a_tried_job(door: Door, tenant: TenantHouse) -> Named:
+    job = a_job(door, tenant)
+    door.sql(
+        """insert into job_attempts (job_id, attempt_no, tenant_id, worker_id, status)
+           select cast(:id as uuid), n, :t, 'w', 'failed' from generate_series(1, 3) n""",
+        id=job["job_id"],
+        t=tenant.id,
+    )
+    return job
+
+
 def an_ended_job(door: Door, tenant: TenantHouse) -> Named:
     job = a_job(door, tenant)
     assert door.call(tenant.member, "POST", f"/jobs/{job['job_id']}/cancel", {}).status == 200
@@ -52,10 +67,10 @@ CELLS = {
     ),
     "list_workers": Cells(roles=SUPERS),
     "add_job": Cells(roles=STARTERS, make=a_definition, body={"definition_key": KEY}, ok=201),
-    "list_jobs": Cells(roles=READERS, query={"status": "queued", "source": "manual"}),
+    "list_jobs": Cells(roles=READERS, make=some_jobs, query={"status": "queued", "source": "manual"}),
     "summarize_jobs": Cells(roles=READERS),
     "get_job": Cells(roles=READERS, **JOB),
-    "list_attempts": Cells(roles=READERS, **JOB),
+    "list_attempts": Cells(roles=READERS, **{**JOB, "make": a_tried_job}),
     "cancel_job": Cells(roles=STARTERS, **JOB, body={}),
     "retry_job": Cells(roles=STARTERS, **{**JOB, "make": an_ended_job}, body={}),
 }
