@@ -16,7 +16,7 @@ CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots build deploy certificates shipped lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots kind build deploy certificates shipped lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -51,6 +51,9 @@ down: $(READY) ## end the local cloud
 
 test: $(READY) $(CHROMIUM) ## the tests; ARGS="-k gate -x" goes to pytest
 	$(RUN) -m pytest -n 2 --dist worksteal $(ARGS)
+
+kind: $(READY) ## NAME=water_meter: create a kind of work from docs/example-kind and register it (docs/kinds.md)
+	@$(RUN) -m infra.new_kind '$(NAME)'
 
 # Once: without a Chromium the browser tests say what to do, and everything else is tested all the same.
 $(CHROMIUM): | $(READY)

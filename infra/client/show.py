@@ -179,8 +179,8 @@ def watch(client: Client, run_id: str) -> Any:
     with view:
         while True:
             run = client.get(f"/runs/{run_id}")
-            kind = discover.found().get(run["kind"])
-            view.show(run, kind.progress(client, run) if hasattr(kind, "progress") else Bars())
+            progress = getattr(discover.found().get(run["kind"]), "progress", None)
+            view.show(run, progress(client, run) if progress else Bars())
             if run["status"] in ENDED:
                 return run
             pause()

@@ -66,6 +66,8 @@ def in_words(error: ValidationError) -> str:
     more = f" ({error.error_count() - 1} more problems)" if error.error_count() > 1 else ""
     if first["type"] == "missing":
         return f"{where} is missing{more}."
+    if first["type"] == "string_pattern_mismatch":
+        return f"{where} has not the expected form{more}."
     if first["type"] in _WANTED:
         got = _TYPES.get(type(first["input"]), "something else")
         return f"{where} is {got} instead of {_WANTED[first['type']]}{more}."

@@ -96,14 +96,14 @@ def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Re
     if wanted is None:
         found = register.memberships(subject)
         if not found:
-            raise Elsewhere("no_tenant", "You belong to no tenant yet. An admin of one must add you.")
+            raise Elsewhere("no_tenant", "You aren't a member of any tenant yet. Ask an admin to add you.")
         if len(found) > 1:
-            raise Elsewhere("which_tenant", "You belong to several tenants: say which in the header X-Tenant-Id.")
+            raise Elsewhere("which_tenant", "You are a member of several tenants. Name one in the X-Tenant-Id header.")
         return _principal(f"user:{subject}", found[0])
     tenant_id = read_id(wanted)
     member = None if tenant_id is None else register.membership(subject, tenant_id)
     if member is None:
-        raise Elsewhere("not_your_tenant", "You do not belong to the tenant that X-Tenant-Id names.")
+        raise Elsewhere("not_your_tenant", "You aren't a member of the tenant named in X-Tenant-Id.")
     return _principal(f"user:{subject}", member)
 
 
@@ -111,7 +111,7 @@ def by_machine_token(token: str | None, wanted: str | None, register: Register) 
     """A machine: its token says its tenant, and the header may only agree."""
     token_id, member = _used(token, register)
     if wanted is not None and read_id(wanted) != member.tenant_id:
-        raise Elsewhere("not_your_tenant", "This token does not belong to the tenant that X-Tenant-Id names.")
+        raise Elsewhere("not_your_tenant", "This token doesn't belong to the tenant named in X-Tenant-Id.")
     return _principal(f"token:{token_id}", member)
 
 

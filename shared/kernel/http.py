@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote as url_quoted
 from urllib.parse import urlencode, urlsplit
@@ -107,7 +108,7 @@ class Http:
         self._gate = gate
         self._time_left_s = time_left_s
         self._secrets = tuple(secrets)
-        self._pool = pool or POOL
+        self._pool = pool or _shared_pool()
 
     def send(
         self,
@@ -394,4 +395,7 @@ def new_pool(ca_file: str | None = None, connections: int = 4) -> urllib3.PoolMa
     return pool
 
 
-POOL: Final = new_pool()
+@lru_cache(maxsize=1)
+def _shared_pool() -> urllib3.PoolManager:
+    """Made when it is first needed: reading the system's certificates takes longer than a cold start should."""
+    return new_pool()

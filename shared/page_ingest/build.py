@@ -24,7 +24,6 @@ from shared.kernel.model import Turn, account_name
 from shared.kernel.settings import BadSettings, Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
-from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports, Upstream
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
@@ -115,14 +114,21 @@ def _upstream(
         place = NivodaPlace.from_env(env, PREFIX)
         found = own.read(place.secret_arn) if place.secret_arn else NivodaAccount.from_env(env, PREFIX)
         password = found.password.get_secret_value()
-        return Nivoda(place.base_url, found.username, password, time_left_s=time_left_s, gate=gate)
+        return _nivoda(place.base_url, found.username, password, time_left_s, gate)
 
 
-def _connected(env: Mapping[str, str], account: Account, time_left_s: Callable[[], float], gate: str) -> Nivoda:
+def _connected(env: Mapping[str, str], account: Account, time_left_s: Callable[[], float], gate: str) -> Upstream:
     with _named_problems():
         base_url = NivodaPlace.from_env(env, PREFIX).base_url
         password = account.secret.password.get_secret_value()
-        return Nivoda(base_url, account.settings.username, password, time_left_s=time_left_s, gate=gate)
+        return _nivoda(base_url, account.settings.username, password, time_left_s, gate)
+
+
+def _nivoda(base_url: str, username: str, password: str, time_left_s: Callable[[], float], gate: str) -> Upstream:
+    """The adapter is imported by who asks the upstream: the tick and most of the API never do."""
+    from shared.page_ingest.adapters.nivoda import Nivoda  # noqa: PLC0415
+
+    return Nivoda(base_url, username, password, time_left_s=time_left_s, gate=gate)
 
 
 @contextmanager

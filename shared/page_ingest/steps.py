@@ -215,13 +215,15 @@ class Walk:
         return self.pages < decide.PAGES_PER_STEP and is_early
 
     def _count_if_wanted(self, page: Page, limit: int) -> int | None:
-        """A page is kept although its count failed; the next one asks again, or ends the crawl without it, as not clean."""
+        """A page is kept although a 429 or a refused token came before its count: else an upstream that allows one call at a
+        time would never be read. Without a count the crawl may end as not clean, so any other failure takes the page back.
+        """
         cursor, asked = self.cursor, self.asked
         if not decide.wants_count(cursor, page, limit, asked.params):
             return None
         try:
             return asked.count(cursor.low, cursor.high)
-        except (Transient, Throttled) as error:
+        except (TokenRefused, Throttled) as error:
             self.trouble = error
             return None
 

@@ -32,6 +32,7 @@ from tests.support.scene import Scene, local_cloud
 
 FAILED = ROOT / ".local" / "browser"
 expect.set_options(timeout=PATIENCE_MS)
+COLD_MS = 3 * PATIENCE_MS  # a first page starts several copies of the function, on a machine that may be busy
 OUTCOME = pytest.StashKey[pytest.TestReport]()
 
 
@@ -102,6 +103,7 @@ def open_page(chromium: Browser, cloud: Scene, people: People) -> Iterator[Calla
 
     def opened() -> Page:
         contexts.append(chromium.new_context(base_url=console_url(cloud.address)))
+        contexts[-1].set_default_navigation_timeout(COLD_MS)
         return contexts[-1].new_page()
 
     yield opened
@@ -119,6 +121,7 @@ def home_of(chromium: Browser, cloud: Scene) -> Callable[[Person], Home]:
     @cache
     def begun(person: Person) -> Home:
         page, watch = chromium.new_context(base_url=console_url(cloud.address)).new_page(), Watch()
+        page.set_default_navigation_timeout(COLD_MS)
         watch.follow(page)
         page.goto("overview")
         log_in(page, person)

@@ -172,7 +172,7 @@ def test_a_lane_that_waits_runs_now(enter: Enter, people: People, cloud: Scene) 
 
     act(page, "Run now", reason="no need to wait")
 
-    expect(page.get_by_text("Running now.")).to_be_visible()
+    expect(page.get_by_text("Running now.", exact=True)).to_be_visible()
     goto(page, f"runs/{run_id}/timeline")
     expect(page.get_by_role("listitem").filter(has_text="Run now")).to_contain_text("no need to wait")
 

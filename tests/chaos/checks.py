@@ -44,7 +44,7 @@ RULES: Mapping[str, str] = {
         select l.run_id, l.key, l.status, l.cursor, t.ns from lane l
         left join (select run_id, lane, array_agg(n order by n) as ns from tally group by run_id, lane) t
             on t.run_id = l.run_id and t.lane = l.key
-        where coalesce(t.ns, array[]::int[]) is distinct from
+        where l.kind = 'tally' and coalesce(t.ns, array[]::int[]) is distinct from
             coalesce((select array_agg(n) from generate_series(0, (l.cursor ->> 'n')::int - 1) n), array[]::int[])""",
     "a lane that is done has counted to its target": """
         select l.run_id, l.key, l.cursor from lane l join run r on r.id = l.run_id

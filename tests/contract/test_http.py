@@ -183,6 +183,7 @@ def test_a_packed_answer_is_unpacked(pool: urllib3.PoolManager) -> None:
         b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" + plain(b"x"),
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
     ],
+    ids=["cut", "with more behind it", "not packed", "packed otherwise", "early hints", "another protocol"],
 )
 def test_what_is_not_what_it_says_is_a_bad_answer(answer: bytes, pool: urllib3.PoolManager) -> None:
     with a_server(say(answer)) as base_url, pytest.raises(Transient) as caught:

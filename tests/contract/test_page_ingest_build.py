@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import boto3
@@ -81,3 +83,11 @@ def test_what_a_secret_lacks_is_named(secret_arn: str) -> None:
 
     with pytest.raises(Permanent, match="BATON_NIVODA_PASSWORD"):
         build_ports(NOWHERE, env).upstream("nivoda", a_turn(1), lambda: 30.0)
+
+
+def test_who_asks_no_upstream_does_not_import_its_adapter() -> None:
+    wanted = "import sys, functions.catalogue as c; c.all_providers(); print([m for m in sys.modules if 'page_ingest.adapters' in m or m == 'shared.kernel.http'])"
+
+    done = subprocess.run([sys.executable, "-c", wanted], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from infra.migrations.head import VERSIONS
 from infra.migrations.run import migrate
 from shared.kernel import db
+from tests.simulation.backends import prepare_database
 from tests.support.databases import ServerAdmin, as_user
 from tests.support.ingest import IngestRig, ids
-from tests.support.rig import TENANT, prepare_database
+from tests.support.rig import TENANT
 
 TABLES = ("run", "lane", "raw_item", "diamond")
 NEW_IN_CURSORS = ("began", "edge", "received", "cuts", "drops")

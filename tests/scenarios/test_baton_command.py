@@ -101,7 +101,9 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     assert "there are no runs yet" in baton("watch", code=1)
 
     # A part that dies is reported, and mended by `up` with the same database.
-    aws = [pid for pid in family(keeper.pid) if command_of(pid).endswith("-m ministack")][-1]  # the first is its guard
+    aws = [pid for pid in family(keeper.pid) if command_of(pid).endswith("-m infra.local.guarded_ministack")][
+        -1
+    ]  # the first is its guard
     os.kill(aws, signal.SIGKILL)
     until(lambda: "aws has ended by itself" in (baton.home / LOG).read_text())
     assert not baton.json("status", code=1)["parts"]["aws"]["up"]

@@ -12,13 +12,13 @@ from shared.kernel.queue import Outgoing
 from tests.support.scene import Scene
 
 
-def test_two_hundred_pages_in_one_lane(scene: Scene) -> None:
+def test_more_than_sixteen_hops_in_one_lane(scene: Scene) -> None:
     """Lambda would stop such a chain after sixteen hops, had its function not said that it means it."""
     run_id = scene.start(402, page_size=4)
 
     now = scene.completes(run_id)
 
-    assert max(lane["steps"] for lane in now.lanes) >= 200
+    assert max(lane["steps"] for lane in now.lanes) > 16
     assert scene.repairs(run_id) == []
 
 
@@ -145,7 +145,7 @@ def test_a_dead_letter_is_noted_on_its_lane(scene: Scene) -> None:
 def test_functions_enter_the_database_as_the_workers_role(scene: Scene) -> None:
     environment: Json = environment_of(scene.address, "page_ingest")
 
-    assert "baton_worker@" in environment["DATABASE_URL"]
+    assert "baton_worker:" in environment["DATABASE_URL"]
     assert "postgres@" not in json.dumps(environment)
 
 

@@ -140,7 +140,9 @@ class Invariants:
                 turn, key = args[0], args[1]
                 asked = self.asked_by.setdefault((turn.run_id, turn.run_epoch, key), turn.lane_id)
                 self.world.seen["two lanes intend the same key"] += asked != turn.lane_id
-                self.made_for[idempotency_key(turn.run_id, turn.run_epoch, key)] = (turn.run_id, turn.run_epoch)
+                made_for = (turn.run_id, turn.run_epoch)
+                known = self.made_for.setdefault(idempotency_key(turn.run_id, turn.run_epoch, key), made_for)
+                require(known == made_for, "the key of a call is its epoch's own", key, known, made_for)
             case "pass_gates":
                 self._passed(args[0], args[1], result)
                 self._look()
@@ -303,6 +305,11 @@ class Invariants:
     def visited(self, turn: Turn) -> None:
         require(turn.params["canary"] == CANARY, "the step reads its run's params", turn.key)
 
+    def made(self, key: str, *, by_a_zombie: bool) -> None:
+        world, (run_id, _) = self.world, self.made_for[key]
+        excused = by_a_zombie or key in world.zombie_things or run_id in world.one_asset
+        require(excused or key not in world.things, "I7 nothing is made twice", key)
+
     def removed(self, key: str) -> None:
         """Clean-up is for what an ended try has left; what the present try made is in use."""
         run_id, epoch = self.made_for[key]
@@ -440,9 +447,7 @@ class Invariants:
         kept = [seq for seq in range(lane.seq) if self._is_kept("step", self.step_at[lane.id].get(seq))]
         complete = seqs[len(seqs) - len(kept) :] == kept and len(set(seqs)) == len(seqs)
         require(complete, "I2 the ledger has no gap and no double", lane.key, seqs, kept)
-        counted = sorted(self.world.store.tally_of(lane.run_id, lane.key))  # type: ignore[attr-defined]
-        expected = [(lane.tenant_id, n) for n in range(lane.cursor.get("n", 0))]
-        require(counted == expected, "I1 every row once, and of its tenant", lane.key, counted, expected)
+        self._check_rows(lane)
         if lane.seq != before.seq + 1 or lane.epoch != before.epoch:
             return
         outcome = next(outcome for _, seq, outcome in steps if seq == before.seq)
@@ -459,6 +464,12 @@ class Invariants:
                 require(lane.cursor == before.cursor, "a retry keeps its place", lane.key)
         if commit is not None:
             self._check_written(before, lane, commit)
+
+    def _check_rows(self, lane: SimpleNamespace) -> None:
+        """The tally's own: its cursor says how many rows there are."""
+        counted = sorted(self.world.store.tally_of(lane.run_id, lane.key))  # type: ignore[attr-defined]
+        expected = [(lane.tenant_id, n) for n in range(lane.cursor.get("n", 0))]
+        require(counted == expected, "I1 every row once, and of its tenant", lane.key, counted, expected)
 
     def _is_kept(self, table: str, at: datetime | None) -> bool:
         """Whether no sweep may have taken it."""
@@ -525,10 +536,10 @@ class Invariants:
             due = [g.key for g in self.gates.values() if g.key in turn.probes and self._is_ours(g, turn, at, until)]
             require(not due, "a failed probe closes its gate for a while", due, change.delay_s)
         if isinstance(answer, Throttled) and change.outcome is StepOutcome.THROTTLED:
-            gate = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
+            shut = self.gates.get((answer.gate, None if answer.shared else turn.tenant_id))
             until = at + timedelta(seconds=answer.retry_after_s)
-            closed = gate is not None and gate.state == "closed" and gate.until >= until
-            require(closed, "a 429 closes its gate", answer.gate, gate and (gate.state, gate.until))
+            closed = shut is not None and shut.state == "closed" and shut.until >= until
+            require(closed, "a 429 closes its gate", answer.gate, shut)
             self.world.seen["shared gate closed"] += answer.shared
 
     def _is_ours(self, gate: SimpleNamespace, turn: Turn, at: datetime, until: datetime) -> bool:

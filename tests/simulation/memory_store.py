@@ -49,7 +49,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 SELDOM = timedelta(days=1)
 FROM_THE_FIRST = Place()
 Row = SimpleNamespace
-ApplyEffect = Callable[["MemoryStore", Any, Mapping[str, Any]], None]
+ApplyEffect = Callable[["MemoryStore", Any, Mapping[str, Any]], int | None]
 
 
 def seconds(value: float) -> timedelta:
@@ -408,8 +408,8 @@ class MemoryStore:
         free = [lane for lane in self.run_lanes[run.id] if all(key[0] != lane.id for key in steps)]
         calls = [key for key, call in self.calls.items() if call.run_id == run.id]
         rows = len(steps) + len(free) + len(calls) + len(self.history[run.id])
-        for key in steps:
-            del self.steps[key]
+        for step in steps:
+            del self.steps[step]
         for lane in free:
             del self.lanes[lane.id]
             self.run_lanes[run.id].remove(lane)

@@ -40,6 +40,7 @@ class Scenario:
     sweeps: list[float] = field(default_factory=list)
     retention: dict[str, int] = field(default_factory=dict)
     throttled_share: float = 0.3  # of the trouble upstream
+    max_attempts: int = 6
     fault_rate: float = 0.0
     fault_budget: int = 0
     fault_until: float = 0.0
@@ -138,6 +139,7 @@ def gates_scenario(seed: int) -> Scenario:
             run["limits"] = {"l0": 60}
     scenario = Scenario(seed=seed, runs=runs, actions=_draw_actions(rng, len(runs))[:1], workers=3, stall_s=80.0)
     scenario.upstream_trouble, scenario.throttled_share = rng.choice((0.2, 0.4)), rng.choice((0.4, 0.8))
+    scenario.max_attempts = rng.choice((1, 2, 6))
     if rng.random() < 0.5:
         scenario.fault_rate, scenario.fault_budget, scenario.fault_until = 0.03, 3, 900.0
     return scenario
@@ -258,6 +260,8 @@ def sweeps_scenario(seed: int) -> Scenario:
     for run in runs:
         run["delays"] = rng.choice(((0,), (45,), (5000,), (40_000,)))
         run["side"] = rng.choice((0, 0, 1))
+        if rng.random() < 0.5:
+            run |= {"assets": ["l0"], "leaks": True, "same_asset": False}
     scenario = Scenario(seed=seed, runs=runs, actions=_draw_actions(rng, len(runs)), workers=3, stall_s=80.0)
     scenario.retention = {table: rng.choice((0, 1)) for table in ("step", "repair", "signal", "run")}
     every_s = rng.choice((100.0, 3000.0, 20_000.0))
@@ -265,7 +269,7 @@ def sweeps_scenario(seed: int) -> Scenario:
     for action in list(scenario.actions):
         scenario.actions.append(Action(rng.uniform(0, 4000), rng.choice(("retry", "cancel")), action.run))
     if rng.random() < 0.5:
-        scenario.fault_rate, scenario.fault_budget, scenario.fault_until = 0.03, 3, 40_000.0
+        scenario.fault_rate, scenario.fault_budget, scenario.fault_until = rng.choice((0.03, 0.1)), 5, 40_000.0
     return scenario
 
 

@@ -122,7 +122,7 @@ class World:
         self.store = make_store(self)
         self.invariants = Invariants(self)
         self.watched: set[str] = set()
-        limits = Limits(max_attempts=6)
+        limits = Limits(max_attempts=scenario.max_attempts)
         self.kind = self._watched(tally_kind(self, limits))
         self.kinds = Catalogue(self.kind, self._watched(tally_kind(self, limits, name="count", forgets=True)))
         self.ports = Ports(
@@ -327,6 +327,7 @@ class World:
     def create(self, key: str) -> str:
         def effect() -> str:
             self.made[key] += 1
+            self.invariants.made(key, by_a_zombie=self._alive().stalled)
             if self._alive().stalled:
                 self.zombie_things.add(key)  # made by a process that outlived its lease, as Lambda's cannot
             self.things[key] = f"thing-{key}"
@@ -376,11 +377,12 @@ class World:
     # The schedule.
 
     def run(self) -> None:
-        clock.time, real = self, clock.time  # type: ignore[assignment]
+        real = vars(clock)["time"]
+        vars(clock)["time"] = self
         try:
             self._run()
         finally:
-            clock.time = real  # type: ignore[assignment]
+            vars(clock)["time"] = real
 
     def _run(self) -> None:
         for number, params in enumerate(self.scenario.runs):

@@ -74,6 +74,7 @@ class Plan:
         return max(self.retention.values()) + 3
 
 
+Params = Mapping[str, Any]
 Samples = dict[tuple[str, str], list[float]]
 
 
@@ -245,16 +246,18 @@ class Soak:
                 "sends": True, "look": "90 s", "outcome": "moved", "rows": 1, "ms": 1, "waits_for": None, "n": 0,
             }  # fmt: skip
             yield "commit", explain(connection, sql.commit_turn((ADD,)), {**held, **change}).buffers
-            first = {"most": 500, "at": "-infinity", "id": UUID(int=0), "began": None}
+            first: Params = {"most": 500, "at": "-infinity", "id": UUID(int=0), "began": None}
             due = {**first, "but_kinds": [], "but_delayed": False}
-            looks = [
+            looks: list[tuple[sa.TextClause, Params]] = [
                 (sql.LOCK_DUE_LANES, due),
                 (sql.DUE_RUNS, first),
                 (sql.LOCK_NEW_SIGNALS, {"most": 200, "days": 14}),
             ]
             yield "tick", sum(explain(connection, text, params).buffers for text, params in looks)
             kept = {name: days for name, days in self.plan.retention.items() if name != "run"}
-            prunes = [(sql.PRUNE[name], {"days": days, "most": 1000}) for name, days in kept.items()]
+            prunes: list[tuple[sa.TextClause, Params]] = [
+                (sql.PRUNE[name], {"days": days, "most": 1000}) for name, days in kept.items()
+            ]
             prunes.append((sql.PRUNE_RUNS, {"with_rows": ["tally"], "days": self.plan.retention["run"], "most": 1000}))
             prunes.append((sql.FORGET_STEPS, {"days": self.plan.retention["step"]}))
             yield "prune", sum(explain(connection, text, params).buffers for text, params in prunes)

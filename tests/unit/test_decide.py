@@ -523,3 +523,14 @@ def test_a_failure_names_five_lanes_at_most() -> None:
 )
 def test_a_run_expires_at_its_deadline_unless_it_is_paused(changed: dict[str, Any], expected: bool) -> None:
     assert expired(a_run(**changed)) is expected
+
+
+def test_progress_before_a_429_is_kept_and_closes_the_gate() -> None:
+    throttled = Throttled("example:7", 300.0, "Example asks to wait")
+    change = change_for(Continue(cursor={"n": 1}, rows=3, throttled=throttled), a_turn(attempts=4))
+
+    assert (change.outcome, change.attempts, change.cursor, change.rows) == (StepOutcome.MOVED, 0, {"n": 1}, 3)
+    assert (change.delay_s, change.waits_for) == (300.0, "gate:example:7")
+    assert change.closes_gate == GateClosing(
+        key="example:7", shared=False, retry_after_s=300.0, reason="Example asks to wait"
+    )

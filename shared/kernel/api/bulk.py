@@ -56,7 +56,7 @@ def act_on_many(asked: Annotated[Bulk, Body()]) -> BulkDone:
         return _preview(here, asked.action, wanted, pager)
     place = pager.place(asked.token)
     if place is None:
-        raise Problem(422, "preview_first", "Ask for a preview first, and send its token.")
+        raise Problem(422, "preview_first", "Request a preview first, then send its token.")
     return _apply(here, asked, wanted, pager, place)
 
 
@@ -64,7 +64,7 @@ def _preview(here: Desk, action: Action, wanted: dict[str, Any], pager: Pager) -
     found = here.one(sql.bulk(frozenset(wanted), action, after=False, count=True), **wanted, most=sql.MOST_BULK + 1)
     assert found is not None
     if found["runs"] > sql.MOST_BULK:
-        raise Problem(422, "too_many", f"More than {sql.MOST_BULK} runs match: narrow the filter.")
+        raise Problem(422, "too_many", f"More than {sql.MOST_BULK} runs match. Narrow the filter.")
     token = pager.cursor([found["now"].isoformat(), None, None])
     return BulkDone(count=found["runs"], done=0, refused={}, left=found["runs"], next=token if found["runs"] else None)
 

@@ -110,7 +110,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
 
     @operation(router, "GET", "/providers", READS, tag="connections")
     def list_providers() -> Providers:
-        """The upstreams that a tenant may have an account at, and what a connection to each must say."""
+        """List the upstreams to connect to, and what each connection needs."""
         offered = [
             Offered(name=name, settings=each.settings.model_json_schema(), secret=each.secret.model_json_schema())
             for name, each in sorted(office.providers.items())
@@ -121,7 +121,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
     def list_connections(
         provider: Annotated[str | None, Query(max_length=200)] = None, limit: Limit = USUAL_PAGE, cursor: Cursor = None
     ) -> Connections:
-        """The accounts by which the tenant is known to upstreams, newest first."""
+        """List connections, newest first."""
         here = desk(router)
         pager = here.pager("connections", {"provider": provider})
         place = pager.place(cursor)
@@ -137,12 +137,12 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
         answers=creates(MadeConnection), refuses=[409, 429],
     )  # fmt: skip
     def make_connection(asked: Annotated[MakeConnection, Body()], idempotency_key: Key = None) -> Response[str]:
-        """Connect to an upstream by an account of the tenant."""
+        """Add a connection: an account at an upstream."""
         return office.make(desk(router), asked, idempotency_key)
 
     @operation(router, "GET", "/connections/<connection_id>", READS, tag="connections")
     def get_connection(connection_id: ConnectionId) -> Connection:
-        """A connection, without its secret."""
+        """Get a connection, without its secret."""
         row = desk(router).one(sql.ONE_CONNECTION, id=connection_id)
         if row is None:
             raise NotFound
@@ -150,7 +150,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
 
     @operation(router, "PUT", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def put_connection(connection_id: ConnectionId, asked: Annotated[PutConnection, Body()]) -> Done:
-        """Change a connection. Runs that use it go on with what it is from their next step."""
+        """Change a connection. Runs that use it pick up the change at their next step."""
         office.put(desk(router), connection_id, asked)
         return Done()
 
@@ -162,7 +162,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
 
     @operation(router, "POST", "/connections/<connection_id>/check", MANAGES, tag="connections", refuses=[409])
     def check_connection(connection_id: ConnectionId) -> Checked:
-        """Ask the upstream once whether it lets this account in."""
+        """Check a connection: sign in to the upstream once."""
         most_s, elapsed = min(LONGEST_CHECK_S, time_left_s(router) - SPARE_S), stopwatch()
         return office.check(desk(router), connection_id, lambda: most_s - elapsed())
 
@@ -206,7 +206,7 @@ class Office:
         secret = None if asked.secret is None else _plain(asked.secret)
         self._refuse_wrong(provider, asked.settings, secret)
         if secret is None and not row["ready"]:
-            raise Problem(409, "no_secret", "This connection has no secret yet: send one.")
+            raise Problem(409, "no_secret", "This connection has no secret yet. Send one.")
         version = None if secret is None else self._keep(here, connection_id, secret)
         values = {"id": connection_id, "tenant_id": here.tenant_id, "name": asked.name}
         values |= {"settings": jsonb(asked.settings), "secret_ref": version}
@@ -232,7 +232,7 @@ class Office:
             self.vault.delete(secret_name(here.tenant_id, connection_id))
         with here.begin() as (line, tx):
             if not line.run(sql.DELETE_CONNECTION, mine):
-                raise Problem(409, "changed_meanwhile", "Somebody changed this connection meanwhile: try again.")
+                raise Problem(409, "changed_meanwhile", "This connection was changed in the meantime. Try again.")
             before = {"provider": row["provider"], "name": row["name"], "settings": row["settings"]}
             here.audit(tx, "connection.delete", f"connection:{connection_id}", before=before)
 
@@ -242,7 +242,7 @@ class Office:
         with _vault_answers():
             secret = None if version is None else self.vault.get(secret_name(here.tenant_id, connection_id), version)
         if secret is None:
-            raise Problem(409, "no_secret", "This connection has no secret (any more): change it and send one.")
+            raise Problem(409, "no_secret", "This connection has no secret. Change it and send one.")
         try:
             works, said = checked(provider, provider.account(row["settings"], secret), left_s)
         except ValidationError as error:
@@ -252,7 +252,7 @@ class Office:
         with here.begin() as (line, tx):
             noted = line.one(sql.NOTE_CHECK, {**values, "says": says})
             if noted is None:
-                raise Problem(409, "changed_meanwhile", "Somebody changed this connection meanwhile: check it again.")
+                raise Problem(409, "changed_meanwhile", "This connection was changed in the meantime. Check it again.")
             here.audit(tx, "connection.check", f"connection:{connection_id}", after={"works": works})
         return Checked(works=works, says=says, checked_at=noted["checked_at"])
 
@@ -260,7 +260,7 @@ class Office:
         found = self.providers.get(name)
         if found is None:
             known = ", ".join(sorted(self.providers))
-            raise Problem(422, "unknown_provider", f"There is no such provider. There is: {known}.")
+            raise Problem(422, "unknown_provider", f"Unknown provider. Available: {known}.")
         return found
 
     def _refuse_wrong(self, provider: Provider, settings: Json, secret: Mapping[str, str] | None) -> None:
@@ -285,7 +285,9 @@ class Office:
             row = line.one(sql.NAMED_CONNECTION, values)
         if row is None:
             raise Problem(
-                429, "too_many_connections", f"There are {sql.MOST_CONNECTIONS} connections already: delete some first."
+                429,
+                "too_many_connections",
+                f"This tenant already has {sql.MOST_CONNECTIONS} connections. Delete some first.",
             )
         return row["id"], row["ready"]
 
@@ -305,7 +307,7 @@ def _vault_answers() -> Iterator[None]:
     try:
         yield
     except NoVault:
-        raise Problem(503, "no_vault", "The secrets cannot be reached now: try again in a minute.") from None
+        raise Problem(503, "no_vault", "Secrets Manager can't be reached. Try again in a minute.") from None
 
 
 @contextmanager
@@ -319,7 +321,7 @@ def _named_once(name: str) -> Iterator[None]:
 
 
 def _taken(name: str) -> Problem:
-    return Problem(409, "name_taken", f"There is a connection {name!r} to this provider already: change that one.")
+    return Problem(409, "name_taken", f"A connection named {name!r} to this provider already exists. Change that one.")
 
 
 def _plain(secret: Mapping[str, SecretStr]) -> dict[str, str]:

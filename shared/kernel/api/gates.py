@@ -62,7 +62,7 @@ class Moved(Told):
 
 @operation(router, "GET", "/gates", READS, tag="gates")
 def list_gates(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Gates:
-    """The gates of the tenant, and those that all tenants share."""
+    """List rate limits (gates): the tenant's own, and those that all tenants share."""
     here = desk(router)
     pager = here.pager("gates", {})
     place = pager.place(cursor)
@@ -77,7 +77,7 @@ def list_gates(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Gates:
 
 @operation(router, "POST", "/gates/<key>/open", MANAGES, tag="gates")
 def open_gate(key: GateKey, asked: Annotated[OpenGate, Body()]) -> Moved:
-    """Let steps through again; lanes that waited for the gate are due now."""
+    """Open a rate limit: lanes that waited for it continue now."""
     here = desk(router)
     with here.begin() as (line, tx):
         before = _before(line, here, key, shared=asked.shared)
@@ -95,7 +95,7 @@ def open_gate(key: GateKey, asked: Annotated[OpenGate, Body()]) -> Moved:
 
 @operation(router, "POST", "/gates/<key>/close", MANAGES, tag="gates", refuses=[429])
 def close_gate(key: GateKey, asked: Annotated[CloseGate, Body()]) -> Moved:
-    """Let no step through for a while: never shorter than what is known already."""
+    """Close a rate limit for a while: never shorter than it is closed already."""
     here = desk(router)
     with here.begin() as (line, tx):
         before = _before(line, here, key, shared=asked.shared)
@@ -105,7 +105,7 @@ def close_gate(key: GateKey, asked: Annotated[CloseGate, Body()]) -> Moved:
             and line.run(sql.SOME_GATES, {"tenant_id": here.tenant_id, "most": sql.MOST_GATES}) >= sql.MOST_GATES
         ):
             raise Problem(
-                429, "too_many_gates", f"This tenant has {sql.MOST_GATES} gates already, and none called {key}."
+                429, "too_many_gates", f"This tenant already has {sql.MOST_GATES} rate limits, and none is named {key}."
             )
         reason = redact(asked.reason)
         if asked.shared:
@@ -120,7 +120,7 @@ def close_gate(key: GateKey, asked: Annotated[CloseGate, Body()]) -> Moved:
 
 def _before(line: Line, here: Desk, key: str, *, shared: bool) -> Json | None:
     if shared and not here.principal.is_super:
-        raise Problem(403, "not_allowed", "All tenants share this gate: only a super admin moves it.")
+        raise Problem(403, "not_allowed", "All tenants share this rate limit: only a super admin can change it.")
     row = line.one(sql.GATE, {"tenant_id": here.tenant_id, "key": key, "is_shared": shared})
     return None if row is None else {"state": row["state"], "until": row["until"].isoformat(), "reason": row["reason"]}
 

@@ -36,7 +36,7 @@ SubjectPath = Annotated[
         json_schema_extra={"pattern": f"^{SUBJECT.pattern}$", "minLength": 1, "maxLength": 200},  # of what is decoded
     ),
 ]
-LAST_ADMIN = Conflict("last_admin", "A tenant keeps one admin at least: make somebody else admin first.")
+LAST_ADMIN = Conflict("last_admin", "A tenant needs at least one admin. Make someone else an admin first.")
 TokenId = Annotated[UUID, Path(description="The token's id")]
 
 
@@ -96,7 +96,7 @@ class MakeToken(Asked):
 
 
 class Made(Told):
-    """The token is told this once; asked again with the same key, it is null: revoke it then and make another."""
+    """The token is shown once. For a repeated request with the same key it is null: revoke that token and create another."""
 
     id: UUID
     token: str | None
@@ -120,7 +120,7 @@ class Audit(Told):
 
 @operation(router, "GET", "/me", ANYBODY, tag="people")
 def get_me() -> Me:
-    """Who I am, and the tenants where I may act."""
+    """Who you are, and your tenants."""
     who = visitor(router)
     known = who.memberships[:LARGEST_PAGE]
     return Me(
@@ -133,7 +133,7 @@ def get_me() -> Me:
 
 @operation(router, "GET", "/members", MANAGES, tag="people")
 def list_members(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Members:
-    """The people of the tenant."""
+    """List members."""
     here = desk(router)
     pager = here.pager("members", {})
     place = pager.place(cursor)
@@ -145,7 +145,7 @@ def list_members(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Members:
 
 @operation(router, "PUT", "/members/<subject>", MANAGES, tag="people", refuses=[409, 429])
 def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Done:
-    """Let somebody in, or change what he may do."""
+    """Add a member, or change their role."""
     here, subject = desk(router), _subject(subject)
     with here.begin() as (line, tx):
         before, is_last_admin = _locked(line, here, subject)
@@ -156,7 +156,7 @@ def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Don
             and line.run(sql.SOME_MEMBERS, {"tenant_id": here.tenant_id, "most": sql.MOST_MEMBERS}) >= sql.MOST_MEMBERS
         ):
             raise Problem(
-                429, "too_many_members", f"This tenant has {sql.MOST_MEMBERS} members already: remove some first."
+                429, "too_many_members", f"This tenant already has {sql.MOST_MEMBERS} members. Remove some first."
             )
         after = {"role": str(asked.role), "name": asked.name}
         params = {"tenant_id": here.tenant_id, "subject": subject, "added_by": here.principal.actor, **after}
@@ -167,7 +167,7 @@ def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Don
 
 @operation(router, "DELETE", "/members/<subject>", MANAGES, tag="people", refuses=[409])
 def remove_member(subject: SubjectPath) -> Done:
-    """Let somebody in no more. The last admin stays."""
+    """Remove a member. The last admin stays."""
     here, subject = desk(router), _subject(subject)
     with here.begin() as (line, tx):
         before, is_last_admin = _locked(line, here, subject)
@@ -182,7 +182,7 @@ def remove_member(subject: SubjectPath) -> Done:
 
 @operation(router, "GET", "/tokens", MANAGES, tag="people")
 def list_tokens(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Tokens:
-    """The machine tokens of the tenant, newest first, also those that are over."""
+    """List tokens, newest first, including revoked and expired ones."""
     here = desk(router)
     pager = here.pager("tokens", {})
     place = pager.place(cursor)
@@ -194,7 +194,7 @@ def list_tokens(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Tokens:
 
 @operation(router, "POST", "/tokens", MANAGES, tag="people", answers=creates(Made), refuses=[429])
 def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Make a machine token. It is shown once.
+    """Create a token. It is shown once.
 
     Only admins make tokens, and no role is above theirs: nobody can make one that may do more than he.
     """
@@ -223,7 +223,7 @@ def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None)
 
 @operation(router, "DELETE", "/tokens/<token_id>", MANAGES, tag="people")
 def revoke_token(token_id: TokenId) -> Done:
-    """Let a machine token in no more, from now on."""
+    """Revoke a token."""
     here = desk(router)
     with here.begin() as (line, tx):
         revoked = line.one(sql.REVOKE_TOKEN, {"tenant_id": here.tenant_id, "id": token_id})
@@ -236,7 +236,7 @@ def revoke_token(token_id: TokenId) -> Done:
 
 @operation(router, "GET", "/audit", MANAGES, tag="people")
 def list_audit(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Audit:
-    """Who did what to what, and why; newest first."""
+    """The audit log, newest first."""
     here = desk(router)
     pager = here.pager("audit", {})
     place = pager.place(cursor)
@@ -254,7 +254,7 @@ def _subject(written: str) -> str:
 
 
 def _locked(line: Line, here: Desk, subject: str) -> tuple[Json | None, bool]:
-    """The member as he is, and whether he is the tenant's last admin.
+    """The member as they are, and whether they are the tenant's last admin.
 
     The admins are locked first and in order: two who remove each other meet here, and the second finds himself alone.
     """

@@ -229,7 +229,7 @@ def list_runs(
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Runs:
-    """Runs, newest first."""
+    """List runs, newest first."""
     wanted = RunFilter(
         kind=kind, status=status, label=label, source=source, created_by=created_by, created_from=created_from,
         created_before=created_before, finished_from=finished_from, finished_before=finished_before,
@@ -251,7 +251,7 @@ def list_runs(
 
 @operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started, or_finds=True), refuses=[429])
 def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Start a run of any kind. What is there already is answered with 200 and its id."""
+    """Start a run of any kind. If it exists already, the answer is 200 with its ID."""
     return start(desk(router), asked.kind, asked.params, asked.label, idempotency_key, asked.model_dump_json().encode())
 
 
@@ -278,7 +278,7 @@ def start(
 
 @operation(router, "GET", "/runs/<run_id>", READS, tag="runs")
 def get_run(run_id: RunId) -> RunDetail:
-    """A run as it is now: the truth, whatever a stream last said."""
+    """Get a run as it is now. This is the truth, whatever a stream last said."""
     here = desk(router)
     row = here.one(sql.ONE_RUN, run_id=run_id)
     if row is None:
@@ -302,7 +302,7 @@ def list_lanes(
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Lanes:
-    """The lanes of a run by their keys, each with the reason why it waits."""
+    """List the lanes of a run, each with the reason why it waits."""
     here = _desk_of(run_id)
     pager = here.pager("lanes", {"run_id": run_id, "status": status})
     place = pager.place(cursor)
@@ -321,7 +321,7 @@ def list_lanes(
 
 @operation(router, "GET", "/runs/<run_id>/lanes/<lane_id>/steps", READS, tag="runs")
 def list_steps(run_id: RunId, lane_id: LaneId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Steps:
-    """What the steps of a lane did, newest first."""
+    """List the steps of a lane, newest first."""
     here = _desk_of_lane(run_id, lane_id)
     pager = here.pager("steps", {"lane_id": lane_id})
     place = pager.place(cursor)
@@ -339,7 +339,7 @@ def get_history(
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The number of the last line you know")] = 0,
     limit: Limit = LARGEST_PAGE,
 ) -> History:
-    """The numbered lines of a run, oldest first."""
+    """The timeline of a run: numbered events, oldest first."""
     here = _desk_of(run_id)
     rows = here.all(sql.HISTORY, run_id=run_id, after=after, most=limit + 1)
     lines = [HistoryLine(**row) for row in rows[:limit]]
@@ -348,7 +348,7 @@ def get_history(
 
 @operation(router, "GET", "/runs/<run_id>/why", READS, tag="runs")
 def get_why(run_id: RunId) -> WhyRun:
-    """Why a run waits: the reasons of its open lanes, until when, and the action that frees them."""
+    """Why a run waits: the causes by lanes, until when, and the action that frees them."""
     here = desk(router)
     run = here.one(sql.RUN_STATUS, run_id=run_id)
     if run is None:
@@ -364,7 +364,7 @@ def get_why(run_id: RunId) -> WhyRun:
 
 @operation(router, "POST", "/runs/<run_id>/cancel", STARTS, tag="actions", refuses=[409])
 def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Ask every lane to stop at its next turn, which is due now."""
+    """Cancel a run: every lane stops at its next step, which runs now."""
     here = desk(router)
     relay.cancel_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -372,7 +372,7 @@ def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/pause", STARTS, tag="actions", refuses=[409])
 def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Let no lane take a new turn until it is resumed."""
+    """Pause a run: no new step starts until it is resumed."""
     here = desk(router)
     relay.pause_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -380,7 +380,7 @@ def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/resume", STARTS, tag="actions", refuses=[409])
 def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Go on where the pause began; deadlines move by the time it took."""
+    """Resume a paused run. Deadlines move by the length of the pause."""
     here = desk(router)
     relay.resume_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -388,7 +388,7 @@ def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409, 429])
 def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    """Retry an ended run: resumes failed and canceled work from its last step."""
     here = desk(router)
     relay.retry_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -396,7 +396,7 @@ def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/wake", STARTS, tag="actions", refuses=[409])
 def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
-    """Make a waiting lane's turn due now."""
+    """Run a waiting lane's next step now."""
     here = _desk_of_lane(run_id, lane_id)
     relay.wake_lane(here.ports, here.tenant_id, lane_id, here.by(because.reason))
     return Done()
@@ -404,7 +404,7 @@ def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) ->
 
 @operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/restart", STARTS, tag="actions", refuses=[409])
 def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
-    """Open the next epoch of one lane of a run that goes on, at the place where it stopped."""
+    """Restart one lane from its last step."""
     here = _desk_of_lane(run_id, lane_id)
     relay.restart_lane(here.ports, here.tenant_id, lane_id, by=here.by(because.reason))
     return Done()

@@ -49,7 +49,7 @@ def stream_events(
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The same, for clients without the header")] = 0,
     wait_s: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="How long to wait for a line")] = 0,
 ) -> Response[str]:
-    """Server-sent events: what the run is now, then its lines after the last you know."""
+    """Live status as server-sent events: the run as it is now, then its events after the last you know."""
     here = desk(router)
     known = after if last_event_id is None else last_event_id
     waited = stopwatch()

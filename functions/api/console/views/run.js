@@ -1,5 +1,5 @@
 // One run: a header (status, cause, next action, progress) that stays, and tabs below it.
-import { get, post } from "../api.js";
+import { get, now, post } from "../api.js";
 import { duration, moment, number, plural, sentence, timeOfDay, words } from "../format.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { kindOf, laneName, withLaneNames } from "../kinds.js";
@@ -127,7 +127,7 @@ function Overview({ run, reload }) {
     run.created_by && ["Started by", html`<${Actor} of=${run.created_by} />`],
     run.source && ["Source", html`<code>${run.source}</code>${run.source_ref && html` <code>${run.source_ref}</code>`}`],
     run.rate_per_minute && run.state === "running" && ["Throughput", `${number(Math.round(run.rate_per_minute))} steps per minute`],
-    run.deadline_at && !run.finished_at && ["Deadline", html`<${Until} at=${run.deadline_at} />`],
+    run.deadline_at && !run.finished_at && ["Deadline", Date.parse(run.deadline_at) < now() ? html`<${Ago} at=${run.deadline_at} />` : html`<${Until} at=${run.deadline_at} />`],
     run.epoch > 1 && ["Attempt", number(run.epoch)],
     ["Run ID", html`<code>${run.id}</code>`],
     run.correlation_id && ["Correlation ID", html`<code>${run.correlation_id}</code>`],
