@@ -86,7 +86,7 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
 
         def over() -> bool:
             office.pass_time(60)
-            return office.value("select count(*) from run where kind = 'job' and finished_at is null") == 0
+            return bool(office.value("select count(*) = 0 from run where kind = 'job' and finished_at is null"))
 
         wait_until(over, 60)
         for each in workers:

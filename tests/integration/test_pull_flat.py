@@ -72,7 +72,7 @@ def buffers(depot: Depot) -> int:
         depot.sql(
             "update lane set status = 'done', claim_token = null, lease_until = null, seq = seq + 1 where claim_token is not null"
         )
-    return sorted(found)[len(found) // 2]
+    return int(sorted(found)[len(found) // 2])
 
 
 def test_a_take_costs_the_same_whatever_waits_and_ended(depot: Depot) -> None:

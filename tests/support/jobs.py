@@ -91,10 +91,10 @@ class Office(House):
             "id": definition_id, "key": key, "description": "", "command": "test", "timeout_seconds": 60, "max_attempts": 3,
             "queue": QUEUE, "executor": "worker", "concurrency_limit": None, "is_active": True, **said,
         }  # fmt: skip
-        said = orjson.dumps({**row, "id": str(definition_id), "arg_schema": schema, "version": 1}).decode()
+        text = orjson.dumps({**row, "id": str(definition_id), "arg_schema": schema, "version": 1}).decode()
         self.sql("insert into super_admin (subject) values ('ada') on conflict do nothing")
         with self._own_engines[0].begin() as connection:
-            assert connection.execute(store.PUT_DEFINITION, {"subject": "ada", "definition": said}).scalar_one()
+            assert connection.execute(store.PUT_DEFINITION, {"subject": "ada", "definition": text}).scalar_one()
         return definition_id
 
     def add(self, tenant: UUID = ALICE, key: str = "test", **asked: Any) -> UUID:
