@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,6 +32,11 @@ def one_kind(name: str, engine: sa.Engine) -> Kind:
 
 def all_providers() -> list[Provider]:
     return [provider for name in KINDS for provider in _joins(name).providers()]
+
+
+def all_routers() -> list[Any]:
+    """The routes of each kind that has some."""
+    return [import_module(f"shared.{name}.api").router for name in KINDS if find_spec(f"shared.{name}.api")]
 
 
 def _joins(name: str) -> Any:

@@ -1,11 +1,10 @@
-"""Every route of the HTTP API. A kind of work joins by one line here."""
+"""Every route of the HTTP API: the kernel's, and those of each kind that has `shared/<kind>/api.py` with a `router`."""
 
 from __future__ import annotations
 
-from functions.catalogue import all_providers
+from functions.catalogue import all_providers, all_routers
 from shared.kernel.api import bulk, connections, gates, now, people, runs, stream
 from shared.kernel.vault import live_vault
-from shared.page_ingest import api as page_ingest
 
 ROUTERS = (
     people.router,
@@ -15,5 +14,5 @@ ROUTERS = (
     bulk.router,
     gates.router,
     connections.routes(all_providers(), live_vault()),
-    page_ingest.router,
+    *all_routers(),
 )

@@ -67,7 +67,8 @@ def connect_engine(
     def connect() -> driver.Connection:
         return driver.Connection(
             user=where.username,
-            password=password() if password else where.password,
+            password=(password() if password else where.password)
+            or "",  # without any the driver fails before the server
             host=where.host or "localhost",
             port=where.port or 5432,
             database=where.database,

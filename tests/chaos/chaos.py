@@ -201,7 +201,7 @@ class Chaos:
         return Duty(
             role=role,
             hub=self.hub.address,
-            database_url=database.render_as_string(),
+            database_url=database.render_as_string(hide_password=False),
             outside_url=self.stage.url,
             seed=self.rng.getrandbits(32),
             skew_s=self.rng.uniform(-self.plan.skew_s, self.plan.skew_s),

@@ -21,7 +21,13 @@ KEPT = "select count(*) from pg_prepared_statements where name like 'often%'"
 @pytest.fixture
 def line(database_url: str) -> Iterator[Connection]:
     where = sa.make_url(database_url)
-    address = {"user": where.username, "host": where.host, "port": where.port, "database": where.database}
+    address = {
+        "user": where.username,
+        "password": where.password,
+        "host": where.host,
+        "port": where.port,
+        "database": where.database,
+    }
     with closing(Connection(**address, ssl_context=False, keeps_plans=True)) as connection:
         connection.autocommit = True
         yield connection

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
+from infra.migrations.head import VERSIONS
 from infra.migrations.run import migrate
+from shared.kernel import db
+from shared.kernel.store import PgStore
 from tests.support.databases import ServerAdmin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,3 +117,41 @@ def test_migrating_leaves_the_logging_of_its_caller_alone(empty: str, versions: 
     migrate(empty, versions)
 
     assert logging_now() == before
+
+
+# Of one tenant, in every table that the front door changes: as an installation had them before.
+TENANT, RUN, EVENT = (f"00000000-0000-7000-8000-00000000000{n}" for n in (1, 2, 3))
+OLD_ROWS = f"""
+insert into tenant (id, name) values ('{TENANT}', 'Acme');
+insert into run (id, tenant_id, kind, status, check_at, created_by) values ('{RUN}', '{TENANT}', 'tally', 'running', now(), 'user:ann');
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, check_at, max_steps)
+    values ('{RUN}', '{RUN}', '{TENANT}', 'tally', 'a', true, '{{}}', now(), now(), 10);
+insert into history (run_id, n, tenant_id, epoch, type) values ('{RUN}', 1, '{TENANT}', 1, 'created');
+insert into signal (tenant_id, name, payload, event_id) values ('{TENANT}', 'hello.world', '{{}}', '{EVENT}');
+insert into signal (tenant_id, name, payload) values ('{TENANT}', 'from.inside', '{{}}'), ('{TENANT}', 'from.inside', '{{}}');
+insert into machine_token (id, tenant_id, name, role, hash, created_by) values ('{RUN}', '{TENANT}', 'ci', 'viewer', 'x', 'user:ann')
+"""
+KEPT = """
+select (select count(*) from run), (select count(*) from lane), (select count(*) from history), (select count(*) from signal),
+       (select count(*) from machine_token)
+"""
+
+
+def test_a_database_with_rows_survives_the_front_door(empty: str, versions: Path) -> None:
+    for file in sorted(VERSIONS.glob("[0-9]*.py")):
+        if file.name < "0009":
+            shutil.copy(file, versions)
+    migrate(empty, versions)
+    engine = sa.create_engine(empty, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for statement in OLD_ROWS.split(";"):
+            connection.exec_driver_sql(statement)
+
+    migrate(empty)
+
+    assert rows(empty, KEPT) == [(1, 1, 1, 3, 1)]
+    store = PgStore(db.connect_engine(empty, pool="none"))
+    assert [store.add_signal_once(UUID(EVENT), UUID(tenant), "again.here", {}) for tenant in (TENANT, RUN)] == [
+        False,
+        True,
+    ]

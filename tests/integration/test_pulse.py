@@ -12,6 +12,7 @@ from shared.kernel import db, sql
 from shared.kernel.clock import new_id
 from shared.kernel.entry import tick_handler
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.log_json import FunctionFailed
 from shared.kernel.model import By, Turn
 from shared.kernel.run import start_run
 from shared.kernel.settings import Relay
@@ -127,7 +128,7 @@ def test_a_tick_that_mended_lives_though_its_sums_failed(house: House) -> None:
 
     broken = replace(house.ports, store=NoSums(house.engine()))
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(FunctionFailed):
         tick_handler(broken, house.kinds)({}, FakeContext())
 
     assert [row.name for row in house.sql("select name from beat")] == ["tick"]

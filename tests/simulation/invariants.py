@@ -767,3 +767,6 @@ class Invariants:
         require(not twice, "I7 nothing is made twice", twice)
         forgotten = set(world.things) - listed - world.zombie_things
         require(not forgotten, "I7 nothing is left outside unlisted", forgotten)
+        if not world.seen["CleanFailed"]:  # else it is put off for a while
+            left = set(world.things) - world.zombie_things
+            require(not left, "what a run left outside is removed in the end", left)

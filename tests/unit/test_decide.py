@@ -271,6 +271,7 @@ def test_a_decision_writes_exactly_this(decision: Decision, change: LaneChange) 
                 outcome=StepOutcome.FAILED,
                 attempts=9,
                 problem=Problem("transient", "no answer"),
+                probe_undecided=True,
             ),
             id="the tenth attempt was the last",
         ),

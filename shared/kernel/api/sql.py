@@ -347,7 +347,22 @@ def _open(own: str) -> str:
     """The oldest open runs, an equal share of each kind: a full queue of one must not hide the others.
 
     The tenant's kinds are found by hopping along an index. One status at a time: together, no index gives them in order.
+    Whoever sees only their own runs has an index of those, by age alone: of them simply the oldest are looked at.
     """
+    seen = f"select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r"
+    if own:
+        mine = [
+            f"({seen} where r.tenant_id = :tenant_id and r.status = '{status}' {own} "
+            f"order by r.created_at, r.id limit {MOST_OPEN + 1})"
+            for status in ("queued", "running")
+        ]
+        return f"""
+share as materialized (select {MOST_OPEN} as most),
+found as materialized (
+    select f.*, row_number() over (order by f.created_at, f.id) as place from ({" union all ".join(mine)}) f),
+open as materialized (
+    select id, kind, label, status, paused_at, deadline_at, created_at from found
+    where place <= (select most from share))"""
     return f"""
 recursive hop (kind) as (
     (select r.kind from run r where r.tenant_id = :tenant_id order by r.kind limit 1)
@@ -361,8 +376,7 @@ found as materialized (
     from kinds k
     cross join (values ('queued'), ('running')) s (status)
     cross join lateral (
-        select r.id, r.kind, r.label, {_STATUS}, r.paused_at, r.deadline_at, r.created_at from run r
-        where r.tenant_id = :tenant_id and r.kind = k.kind and r.status = s.status {own}
+        {seen} where r.tenant_id = :tenant_id and r.kind = k.kind and r.status = s.status
         order by r.created_at, r.id limit (select most + 1 from share)) f),
 open as materialized (
     select id, kind, label, status, paused_at, deadline_at, created_at from found
