@@ -15,6 +15,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if words and words[0] in client.words():
         return client.main(given)
+    if words[:1] == ["worker"]:
+        from infra.worker import main as worker  # noqa: PLC0415 - as above
+
+        return worker(words[1:])
     from infra.local.cli import main as local  # noqa: PLC0415 - as above
 
     return local(given)

@@ -27,6 +27,7 @@ READS = frozenset({Role.VIEWER, Role.MEMBER, Role.ADMIN})
 STARTS = frozenset({Role.MEMBER, Role.ADMIN})
 MANAGES = frozenset({Role.ADMIN})
 ANYBODY = frozenset(Role)
+SUPERS: frozenset[Role] = frozenset()  # what belongs to no tenant: no role of one is enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Principal:
         return self.actor if self.role is Role.MEMBER and not self.is_super else None
 
     def may(self, allowed: frozenset[Role]) -> bool:
-        return self.role in allowed or (self.is_super and Role.ADMIN in allowed)
+        return self.role in allowed or (self.is_super and (Role.ADMIN in allowed or not allowed))
 
 
 @dataclass(frozen=True, slots=True)

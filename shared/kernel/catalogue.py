@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from shared.kernel.decide import Limits, all_or_nothing
-from shared.kernel.errors import Refused
+from shared.kernel.errors import Refused, StepError, Transient
 from shared.kernel.model import (
     Already,
     Cancel,
@@ -16,6 +16,7 @@ from shared.kernel.model import (
     Ending,
     Json,
     Lane,
+    LaneChange,
     Looks,
     NewLane,
     NewRun,
@@ -28,6 +29,8 @@ from shared.kernel.model import (
     Turn,
 )
 from shared.kernel.ports import Row, Tx
+
+NO_CAP = -1
 
 
 class Outside(Protocol):
@@ -75,6 +78,10 @@ def _no_gates(turn: Turn) -> Sequence[str]:  # noqa: ARG001 - the shape of gates
     return ()
 
 
+def _lost(turn: Turn) -> StepError:  # noqa: ARG001 - the shape of on_lost
+    return Transient("The worker stopped responding. The work was given to another.", "worker_lost")
+
+
 def nothing_left(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:  # noqa: ARG001 - the shape of on_end
     return ()
 
@@ -100,8 +107,20 @@ class Kind:
     # Prefixes of the signals that it says beside `<name>.`; nobody outside may use any of them.
     says: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
-    # How many runs a tenant may have open at once; None: as the tenant's row says.
+    # The limits of one lane, where they differ.
+    limits_of: Callable[[Turn], Limits] | None = None
+    # `push`: batons go through a queue to a function. `pull`: they are offered, and workers take them best first.
+    delivery: Literal["push", "pull"] = "push"
+    # For runs of one lane that is pulled: what the end of the lane means for the run. Both then end in one flight.
+    # It must say what `settle` would; a lane that failed after a cancel is canceled anyway.
+    ending: Callable[[Turn, LaneChange], Ending] | None = None
+    # What is committed for a pulled turn whose worker did not come back.
+    on_lost: Callable[[Turn], StepError] = _lost
+    # How many runs a tenant may have open at once; None: as the tenant's row says; NO_CAP: any number, and none is counted.
     most_open_runs: int | None = None
+
+    def limits_for(self, turn: Turn) -> Limits:
+        return self.limits if self.limits_of is None else self.limits_of(turn)
 
     @property
     def own_signals(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from shared.kernel.model import (
     Cancel,
     Continue,
     Decision,
+    Effect,
     Ending,
     Fail,
     Finish,
@@ -139,7 +140,7 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
     """What a failure writes: it is a decision like any other."""
     match error:
         case Permanent():
-            return failed(turn, Problem(error.code, error.message))
+            return failed(turn, Problem(error.code, error.message), error.effects)
         case Throttled():
             closing = _closing(error, limits.backoff.delay_s(1, fraction))
             return LaneChange(
@@ -162,9 +163,8 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
             )
         case Transient():
             delay = limits.backoff.delay_s(turn.attempts + 1, fraction)
-            return retried(
-                turn, limits, Problem(error.code, error.message), max(delay, _asked_s(error.retry_after_s, 0))
-            )
+            wait_s = max(delay, _asked_s(error.retry_after_s, 0))
+            return retried(turn, limits, Problem(error.code, error.message), wait_s, error.effects)
         case _:
             problem = Problem("unexpected", f"{type(error).__name__}: {error}")
             return retried(turn, limits, problem, SURPRISE.delay_s(turn.attempts + 1, fraction))
@@ -175,21 +175,25 @@ def _closing(error: Throttled, otherwise_s: float) -> GateClosing:
     return GateClosing(key=error.gate, shared=error.shared, retry_after_s=wait_s, reason=redact(error.message))
 
 
-def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float) -> LaneChange:
+def retried(turn: Turn, limits: Limits, problem: Problem, delay_s: float, effects: Sequence[Effect] = ()) -> LaneChange:
     """The same cursor later, or the end of the lane's patience."""
     if turn.attempts + 1 >= limits.max_attempts:
-        return replace(failed(turn, problem), probe_undecided=True)  # the lane gives up; no upstream has answered
+        # The lane gives up; no upstream has answered.
+        return replace(failed(turn, problem, effects), probe_undecided=True)
     return LaneChange(
         status=LaneStatus.ACTIVE,
         outcome=StepOutcome.RETRIED,
         attempts=turn.attempts + 1,
         delay_s=bounded_s(delay_s),
         problem=problem,
+        effects=effects,
     )
 
 
-def failed(turn: Turn, problem: Problem) -> LaneChange:
-    return LaneChange(status=LaneStatus.FAILED, outcome=StepOutcome.FAILED, attempts=turn.attempts, problem=problem)
+def failed(turn: Turn, problem: Problem, effects: Sequence[Effect] = ()) -> LaneChange:
+    return LaneChange(
+        status=LaneStatus.FAILED, outcome=StepOutcome.FAILED, attempts=turn.attempts, problem=problem, effects=effects
+    )
 
 
 def judge(lane: LaneFacts, *, backlog: bool = False) -> Judgement:

@@ -28,7 +28,7 @@ def deliver(ports: Ports, dues: Sequence[Due]) -> list[Due]:
 
 def deliver_unsent(ports: Ports, dues: Sequence[Due]) -> None:
     """Send batons whose rows say `unsent` (after a cancel, a resume, a retry), then say that they are sent."""
-    reachable = [due for due in dues if due.delay_s <= LONGEST_QUEUE_DELAY_S]
+    reachable = [due for due in dues if due.delay_s <= LONGEST_QUEUE_DELAY_S and not due.pulled]
     missed = _send(ports, reachable)
     sent = [due for due in reachable if due not in missed]
     if sent:
@@ -47,6 +47,8 @@ def _send(ports: Ports, dues: Sequence[Due]) -> list[Due]:
     """Send what is within reach; answers what was not taken."""
     by_queue: dict[str, list[tuple[Due, Outgoing]]] = {}
     for due in dues:
+        if due.pulled:
+            continue
         if due.delay_s <= 0:
             queue = ports.relay.queue_of(due.baton.kind)
             by_queue.setdefault(queue, []).append((due, _for_fifo(due.baton)))

@@ -27,13 +27,19 @@ class Line:
     The first one may find that its server is gone or writes no more; `renew` then answers another connection, or None.
     """
 
-    __slots__ = ("_driver", "_renew")
+    __slots__ = ("_ahead", "_driver", "_renew")
 
     def __init__(
         self, connection: driver.Connection, renew: Callable[[Exception], driver.Connection | None] | None = None
     ) -> None:
         self._driver = connection
         self._renew = renew
+        self._ahead: list[tuple[str, list[Any]]] = []
+
+    def ahead(self, statement: sa.TextClause, params: Row) -> None:
+        """Send this just ahead of the next statement: one flight and one transaction, but a snapshot for each."""
+        text, names = _positional(statement)
+        self._ahead.append((text, [params[name] for name in names]))
 
     def run(self, statement: sa.TextClause, params: Row) -> int:
         return int(self._execute(statement, params).row_count)
@@ -63,6 +69,7 @@ class Line:
         text, names = _positional(statement)
         values = [params[name] for name in names]
         renew, self._renew = self._renew, None
+        self._send_ahead()
         try:
             return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
         except Exception as error:
@@ -70,7 +77,12 @@ class Line:
             if another is None:
                 raise
             self._driver = another
+        self._send_ahead()
         return self._driver.execute_unnamed(text, values)
+
+    def _send_ahead(self) -> None:
+        for text, values in self._ahead:
+            self._driver.before_next(text, *values)
 
 
 class _Loan:

@@ -17,14 +17,19 @@ NotFound           there is no such run or lane, or it is another tenant's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from shared.kernel.model import Effect
 
 
 class StepError(Exception):
-    """A known failure of a step."""
+    """A known failure of a step. `effects` are rows that are committed with it."""
 
     message: str
+    effects: Sequence[Effect] = ()
 
     def __str__(self) -> str:
         return self.message
@@ -37,6 +42,7 @@ class Transient(StepError):
     message: str
     code: str = "transient"
     retry_after_s: float | None = None
+    effects: Sequence[Effect] = ()
 
 
 @dataclass(eq=False)
@@ -72,6 +78,7 @@ class Permanent(StepError):
     message: str
     code: str = "permanent"
     data: dict[str, object] = field(default_factory=dict)
+    effects: Sequence[Effect] = ()
 
 
 @dataclass(eq=False)

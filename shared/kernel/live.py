@@ -11,6 +11,7 @@ from pydantic import Field
 
 from shared.kernel import aws, db
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
+from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Queue
 from shared.kernel.settings import BadSettings, Relay, Settings
@@ -40,8 +41,10 @@ def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = N
 
     A kind that has statements of its own shares its `engine` with the relay: a process has one connection.
     """
+    engine = engine or live_engine(env)
     return Ports(
-        store=PgStore(engine or live_engine(env)),
+        store=PgStore(engine),
+        offers=PgOffers(engine),
         queue=live_queue(),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         relay=Relay.from_env(env),

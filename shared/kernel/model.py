@@ -126,6 +126,18 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """How a pull lane stands among others. Its class says which queue it waits in and how many of it may run at once.
+
+    A lower priority number comes first among a tenant's own. A tenant has one active lane per dedupe key.
+    """
+
+    class_id: UUID
+    priority: int = 100
+    dedupe_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewLane:
     """A lane to be created. A lane that does not hold the run (clean-up) may outlive it and is not canceled with it."""
 
@@ -135,6 +147,7 @@ class NewLane:
     delay_s: float = 0
     max_steps: int | None = None
     time_limit_s: int | None = None
+    offer: Offer | None = None  # for a kind that is pulled, and for no other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,15 +289,31 @@ class Turn:
     correlation_id: str | None
     now: datetime
     probes: frozenset[str] = frozenset()
+    pulled: bool = False
+    queued_at: datetime | None = None  # of a turn that was pulled: since when it could have been
+
+    @property
+    def baton(self) -> Baton:
+        return Baton(kind=self.kind, lane_id=self.lane_id, epoch=self.epoch, seq=self.seq, resend_no=self.resend_no)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A baton to be sent, for as many seconds from now."""
+    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent."""
 
     baton: Baton
     tenant_id: UUID
     delay_s: float
+    pulled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A turn that is still held, and what was asked of it meanwhile."""
+
+    lane_id: UUID
+    cancel_at: datetime | None
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class Point(StrEnum):
     TICK_SENT = "tick.sent"
     TICK_RUN_LOCKED = "tick.run_locked"
     TICK_RUN_COMMITTED = "tick.run_committed"
+    TICK_TOOK_OVER = "tick.took_over"
+    TICK_LOST_COMMITTED = "tick.lost_committed"
     FORWARD_RECEIVED = "forward.received"
     FORWARD_SENT = "forward.sent"
     REMOTE_INTENDED = "remote.intended"

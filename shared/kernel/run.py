@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, assert_never
 from uuid import UUID
 
 from shared.kernel import db
-from shared.kernel.catalogue import Kind, nothing_left
+from shared.kernel.catalogue import NO_CAP, Kind, nothing_left
 from shared.kernel.decide import bounded_s, settlement
 from shared.kernel.deliver import deliver, deliver_unsent
 from shared.kernel.errors import Conflict, NoRoom, NotFound, Unsettled
@@ -37,6 +37,7 @@ NOBODY = By()
 TOO_OLD = "the run is past its retention and being removed; start a new one"
 T = TypeVar("T")
 # About an hour, in which a broken deployment can be taken back: 2, 4, 8, 16 and 32 minutes after each other.
+UNIQUE = "23505"
 SETTLE_ATTEMPTS = 6
 FIRST_SETTLE_WAIT_S = 120.0
 
@@ -91,6 +92,8 @@ def _check_room(tx: Tx, kind: Kind, tenant_id: UUID) -> None:
 
     After the kind's own rows, before the run's: everybody in this order.
     """
+    if kind.most_open_runs == NO_CAP:
+        return
     room = tx.room(tenant_id, kind.name, kind.most_open_runs)
     if room.open >= room.most:
         raise NoRoom("too_many_runs", f"{room.most} runs of {kind.name} are open already: let some end first.")
@@ -102,6 +105,12 @@ def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: 
         return []
     if run.status.ended and any(lane.holds_run for lane in lanes):
         raise ValueError(f"run {run.id} has ended: only lanes that do not hold it may follow")
+    if any((lane.offer is None) == (kind.delivery == "pull") for lane in lanes):
+        raise ValueError(
+            f"{kind.name} is {kind.delivery}ed: its lanes need {'an offer' if kind.delivery == 'pull' else 'none'}"
+        )
+    if any(lane.offer is not None and lane.time_limit_s is not None for lane in lanes):
+        raise ValueError("a lane that waits to be pulled has no time limit of its own; give the run one")
     bounded = [replace(each, delay_s=bounded_s(each.delay_s), time_limit_s=_limit(each.time_limit_s)) for each in lanes]
     return tx.insert_lanes(run, [(ports.chance.new_id(), lane) for lane in bounded], kind.limits.max_steps)
 
@@ -221,6 +230,8 @@ def _cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By,
         tx.request_cancel(run)
         tx.add_history(run, "cancel_requested", _said(by))
         _audit(tx, run, "cancel", by)
+        if kind.delivery == "pull":
+            tx.end_unclaimed(run.id)
         canceled = tx.cancel_lanes(run.id)
         dues.extend([*canceled, *_wake_paused(tx, run)])
         if not canceled:
@@ -258,7 +269,14 @@ def _wake_paused(tx: Tx, run: Run) -> list[Due]:
 
 def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
-    settling(lambda failed: _retry_run(ports, kind, tenant_id, run_id, by, failed))
+    try:
+        settling(lambda failed: _retry_run(ports, kind, tenant_id, run_id, by, failed))
+    except Exception as error:
+        if kind.delivery != "pull" or db.sqlstate(error) != UNIQUE:
+            raise
+        raise Conflict(
+            "already_active", "Another run with the same dedupe key is active. Wait until it ends, or cancel it."
+        ) from None
 
 
 def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:

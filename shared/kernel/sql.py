@@ -19,7 +19,9 @@ def _seconds(name: str) -> str:
 
 # What is left of the wait for the current baton, never below zero.
 _DELAY = "greatest(0, extract(epoch from next_due_at - now()))::double precision as delay_s"
-_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, {_DELAY}"
+_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {_DELAY}"
+# The tick never looks at a pull lane: what was taken and not brought back is found by its offer.
+_LOOK_NOW = "case when class_id is null then now() else 'infinity' end"
 # How seldom a run is looked at that has neither a deadline nor trouble: its last lane settles it, nobody else needs to.
 _SELDOM = "interval '1 day'"
 _RUN = (
@@ -63,18 +65,21 @@ with turn as (
         claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
         next_due_at = case when {waits} then now() + cast(:delay as interval) else now() end,
         sent_at = case when cast(:sends as boolean) or not {waits} then now() end,
-        check_at = least(check_at, now() + case when {waits} then cast(:look as interval) else interval '90 s' end)
+        check_at = {look}
     where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
     returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, {waits} as waits),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
     select id, epoch, seq, tenant_id, :outcome, :rows, :ms, now() from turn)"""
 
+_LOOK = "least(check_at, now() + case when {waits} then cast(:look as interval) else interval '90 s' end)"
+
 
 @lru_cache(maxsize=256)
-def commit_turn(effects: tuple[Statement, ...], *, knows_cancel: bool = False) -> sa.TextClause:
+def commit_turn(effects: tuple[Statement, ...], *, knows_cancel: bool = False, pulled: bool = False) -> sa.TextClause:
     """The commit together with a kind's own writes: one cached text per combination of statements."""
-    commit = _COMMIT_TURN.format(waits="true" if knows_cancel else "(cancel_at is null)")
+    waits = "true" if knows_cancel else "(cancel_at is null)"
+    commit = _COMMIT_TURN.format(waits=waits, look="check_at" if pulled else _LOOK.format(waits=waits))
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
     return sa.text(f"{commit}{writes}\nselect resend_no, waits from turn")
 
@@ -142,15 +147,18 @@ select {_RUN} from run where id = :run_id and tenant_id = :tenant_id for no key 
 
 INSERT_LANES = sa.text(f"""
 insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, cancel_at,
-                  time_limit_s, deadline_at, max_steps, created_at, updated_at)
+                  time_limit_s, deadline_at, max_steps, class_id, priority, dedupe_key, created_at, updated_at)
 select new.id, r.id, r.tenant_id, r.kind, new.key, new.holds_run, new.cursor, now() + d.delay,
        case when d.delay <= interval '900 s' then now() end,
+       case when new.class_id is not null then 'infinity' else
        least(now() + d.delay + case when d.delay <= interval '900 s' then interval '90 s' else interval '-120 s' end,
-             now() + make_interval(secs => new.time_limit_s)),
-       d.cancel_at, new.time_limit_s, now() + make_interval(secs => new.time_limit_s), new.max_steps, now(), now()
+             now() + make_interval(secs => new.time_limit_s)) end,
+       d.cancel_at, new.time_limit_s, now() + make_interval(secs => new.time_limit_s), new.max_steps,
+       new.class_id, new.priority, new.dedupe_key, now(), now()
 from run r
 cross join jsonb_to_recordset(cast(:lanes as jsonb)) as new
-    (id uuid, key text, holds_run boolean, cursor jsonb, delay_s double precision, time_limit_s integer, max_steps bigint)
+    (id uuid, key text, holds_run boolean, cursor jsonb, delay_s double precision, time_limit_s integer, max_steps bigint,
+     class_id uuid, priority integer, dedupe_key text)
 cross join lateral (select case when new.holds_run then r.cancel_requested_at end as cancel_at,
     case when new.holds_run and r.cancel_requested_at is not null then interval '0'
          else make_interval(secs => new.delay_s) end as delay) d
@@ -309,9 +317,15 @@ update run set cancel_requested_at = now(), paused_at = null where id = :run_id 
 # A statement of its own after the run's lock: a lane that a split made meanwhile must not be missed.
 CANCEL_LANES = sa.text(f"""
 update lane set cancel_at = now(), next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null,
-                check_at = now()
+                check_at = {_LOOK_NOW}
 where run_id = :run_id and status = 'active' and holds_run
 returning {_BATON}
+""")
+
+# Nobody works on these: they end here and now. A take that is under way has its lane, and is found by the cancel.
+END_UNCLAIMED = sa.text("""
+update lane set status = 'canceled', cancel_at = now(), claims = 0, resends = 0, updated_at = now()
+where run_id = :run_id and status = 'active' and holds_run and class_id is not null and claim_token is null
 """)
 
 PAUSE_RUN = sa.text("update run set paused_at = now() where id = :run_id and status in ('queued', 'running')")
@@ -326,7 +340,7 @@ returning extract(epoch from was.paused_for)::double precision
 
 # For whatever ends a pause: the tick looks at no lane that it found paused. Lanes being canceled are awake already.
 RESUME_LANES = sa.text(f"""
-update lane set resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now(),
+update lane set resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW},
                 deadline_at = deadline_at + {_seconds("paused_s")}
 where run_id = :run_id and status = 'active' and cancel_at is null
 returning {_BATON}
@@ -342,9 +356,9 @@ returning {_RUN}
 """)
 
 # What every new epoch of a lane begins with. resend_no goes on: an old copy may still block its group.
-_NEW_EPOCH = """
+_NEW_EPOCH = f"""
     status = 'active', epoch = epoch + 1, resend_no = resend_no + 1, resends = 0, claims = 0, attempts = 0,
-    claim_token = null, lease_until = null, cancel_at = null, next_due_at = now(), sent_at = null, check_at = now(),
+    claim_token = null, lease_until = null, cancel_at = null, next_due_at = now(), sent_at = null, check_at = {_LOOK_NOW},
     deadline_at = now() + make_interval(secs => time_limit_s), updated_at = now()"""
 REOPEN_LANES = sa.text(f"""
 update lane set {_NEW_EPOCH}, steps = 0
@@ -357,7 +371,7 @@ where id = :lane_id
 returning {_BATON}
 """)
 WAKE_LANE = sa.text(f"""
-update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
+update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW}
 where id = :lane_id and status = 'active'
 returning {_BATON}
 """)
@@ -646,3 +660,90 @@ PUT_OFF_PRUNING = sa.text("""
 update run set check_at = now() + least(interval '1 day', greatest(interval '10 minutes', now() - leaving_since))
 where id = :run_id and tenant_id = :tenant_id
 """)
+
+
+# Pull delivery.
+
+TAKE_OFFERS = sa.text("""
+select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
+
+# The lease moves, in place; no row: the turn is lost. A cancel or a pause is heard of here.
+RENEW = sa.text("""
+update lane l set lease_until = now() + cast(:lease as interval)
+where l.id = any(cast(:lane_ids as uuid[])) and l.claim_token = any(cast(:tokens as uuid[])) and l.status = 'active'
+returning l.id as lane_id, l.cancel_at, (select r.paused_at is not null from run r where r.id = l.run_id) as paused
+""")
+
+# What is being worked on is little, however much waits. A few at a time, from the last one on.
+LOST_LANES = sa.text("""
+select x.id, x.kind from (select lane_id from offer where taken_at is not null and lane_id > :after order by lane_id limit :window) o
+cross join lateral (select l.id, l.kind, l.lease_until from lane l where l.id = o.lane_id limit 1) x
+where x.lease_until < now() order by x.id
+""")
+TAKEN_AFTER = sa.text("""
+select max(lane_id::text)::uuid as last, count(*) as n
+from (select lane_id from offer where taken_at is not null and lane_id > :after order by lane_id limit :window) o
+""")
+
+# The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.
+TAKE_OVER = sa.text("""
+update lane l
+set claim_token = :token, lease_until = now() + cast(:lease as interval)
+from run r
+where l.id = :lane_id and l.status = 'active' and l.class_id is not null and l.lease_until < now() and r.id = l.run_id
+returning l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
+          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
+          r.epoch as run_epoch, r.params, r.correlation_id,
+          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now
+""")
+
+# Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
+LOCK_RUNS = sa.text("""
+select from run where id = any(cast(:run_ids as uuid[])) order by id for no key update
+""")
+
+# The last lane of a run ends, and the run with it: one statement. A lost turn writes nothing; a run that another lane holds
+# goes on. Whoever failed after a cancel was asked for is canceled.
+_END_TURN = """
+with turn as (
+    update lane
+    set seq = seq + 1, status = case when :status = 'failed' and cancel_at is not null then 'canceled' else :status end,
+        cursor = coalesce(cast(:cursor as jsonb), cursor), steps = steps + :progress, attempts = :attempts,
+        last_error = coalesce(cast(:error as jsonb), last_error), claims = 0, resends = 0, claim_token = null,
+        lease_until = null, updated_at = now(), waits_for = null
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
+    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, status),
+ledger as (
+    insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
+    select id, epoch, seq, tenant_id, case when status = 'done' then :outcome else status end, :rows, :ms, now() from turn),
+ended as (
+    update run r
+    set status = case when t.status = 'canceled' then 'canceled' else :run_status end,
+        outcome = case when t.status = 'canceled' then 'canceled' else :run_outcome end,
+        error = case when t.status = 'canceled' then null else cast(:run_error as jsonb) end,
+        started_at = coalesce(r.started_at, now() - make_interval(secs => :ms / 1000.0)), finished_at = now(), paused_at = null
+    from turn t
+    where r.id = t.run_id and r.status in ('queued', 'running')
+      and (select true from lane o where o.run_id = t.run_id and o.status = 'active' and o.holds_run and o.id <> t.id
+           limit 1) is null
+    returning r.id, r.tenant_id, r.kind, r.epoch, r.status, r.outcome, r.error),
+told as (
+    insert into history (run_id, n, tenant_id, epoch, type, data, at)
+    select e.id, (select coalesce(max(h.n), 0) + 1 from history h where h.run_id = e.id), e.tenant_id, e.epoch, e.status,
+           jsonb_strip_nulls(jsonb_build_object('outcome', e.outcome, 'error', e.error)), now()
+    from ended e),
+said as (
+    insert into signal (tenant_id, name, payload, at)
+    select tenant_id, 'run.' || status,
+           jsonb_build_object('run_id', id, 'kind', kind, 'epoch', epoch, 'outcome', outcome), now()
+    from ended)"""
+
+
+@lru_cache(maxsize=256)
+def end_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
+    """The ending of a lane and of its run together with a kind's own writes."""
+    writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
+    return sa.text(
+        f"{_END_TURN}{writes}\nselect t.status as lane_status, (select e.status from ended e) as run_status from turn t"
+    )

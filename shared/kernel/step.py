@@ -60,7 +60,12 @@ def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
         ports.meter.count(Metric.REFUSED, kind=baton.kind, reason=turn)
         return turn
     point(Point.STEP_CLAIMED)
-    return _Step(turn, kind, ports).run(baton)
+    return do_turn(turn, kind, ports)
+
+
+def do_turn(turn: Turn, kind: Kind, ports: Ports) -> Outcome:
+    """Do what a claimed turn asks for."""
+    return _Step(turn, kind, ports).run(turn.baton)
 
 
 @dataclass(slots=True)
@@ -96,7 +101,7 @@ class _Step:
 
     def _decide(self) -> Decision:
         turn, outside = self.turn, Calls(self.turn, self.ports)
-        failure = before_looking(turn, self.kind.limits)
+        failure = before_looking(turn, self.kind.limits_for(turn))
         if failure is not None:
             return failure
         if turn.cancel_at is not None:
@@ -120,7 +125,7 @@ class _Step:
     def _after(self, error: Exception) -> LaneChange:
         if not isinstance(error, StepError):
             logger.exception("a step failed unexpectedly", extra={"lane": str(self.turn.lane_id)}, exc_info=error)
-        return change_after(error, self.turn, self.kind.limits, self.ports.chance.fraction())
+        return change_after(error, self.turn, self.kind.limits_for(self.turn), self.ports.chance.fraction())
 
     def _commit_or_note(self, change: LaneChange, ms: int) -> StepOutcome:
         """Commit the step; if its rows are the trouble, commit that it failed."""
@@ -165,7 +170,42 @@ def commit(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) ->
         if due is None:
             raise Overtaken
         return [due]
+    if _ends_alone(turn, change, kind):
+        return _end_alone(turn, change, kind, ports, ms)
     return settling(lambda failed: _commit_and_settle(turn, change, kind, ports, ms, failed))
+
+
+def commit_lost(turn: Turn, kind: Kind, ports: Ports) -> None:
+    """Commit for a pulled turn that its worker was lost. Its kind looks outside only where the lane is canceled."""
+    if turn.cancel_at is not None:
+        change = change_for(kind.on_cancel(turn, Calls(turn, ports)), turn)
+    else:
+        change = change_after(kind.on_lost(turn), turn, kind.limits_for(turn), ports.chance.fraction())
+    deliver(ports, commit(turn, change, kind, ports, 0))
+
+
+def _ends_alone(turn: Turn, change: LaneChange, kind: Kind) -> bool:
+    """Whether a lane's end is its run's, so that one statement can say both."""
+    return (
+        turn.pulled
+        and kind.ending is not None
+        and change.status is not LaneStatus.ACTIVE
+        and not change.lanes
+        and not change.says
+        and not turn.probes
+        and change.closes_gate is None
+    )
+
+
+def _end_alone(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) -> list[Due]:
+    assert ports.offers is not None
+    assert kind.ending is not None
+    ended = ports.offers.end(turn, change, kind.ending(turn, change), ms)
+    if ended is None:
+        raise Overtaken
+    if isinstance(ended, RunStatus):
+        ports.meter.count(Metric.RUN_ENDED, kind=kind.name, status=ended)
+    return []
 
 
 def _commit_and_settle(
@@ -185,7 +225,9 @@ def _commit_and_settle(
         run = mark_running(tx, run)
         dues += create_lanes(tx, run, change.lanes, kind, ports)
         say(tx, kind, turn.tenant_id, change.says)
-        if change.status is not LaneStatus.ACTIVE and turn.holds_run:
+        # Nobody holds a pulled lane from here on: a cancel that was asked for meanwhile ends it now, not at another take.
+        canceled = turn.pulled and run.cancel_requested_at is not None and tx.end_unclaimed(run.id) > 0
+        if turn.holds_run and (canceled or change.status is not LaneStatus.ACTIVE):
             dues += settle(tx, run, kind, ports, failed)
         point(Point.TURN_SETTLED)
     return dues

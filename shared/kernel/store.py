@@ -33,6 +33,7 @@ from shared.kernel.model import (
     NewLane,
     NewRun,
     NoTurn,
+    Offer,
     Place,
     Problem,
     PrunedRuns,
@@ -68,8 +69,8 @@ class PgStore:
             **_named(baton),
             "kind": baton.kind,
             "token": token,
-            "lease": _interval(lease_s),
-            "watch": _interval(lease_s + 60),
+            "lease": interval(lease_s),
+            "watch": interval(lease_s + 60),
         }
         row = self._often(sql.CLAIM, params)
         if row is not None:
@@ -118,21 +119,21 @@ class PgStore:
         return GatePass(RACED_S, frozenset())
 
     def intend(self, turn: Turn, key: str, kind: str, leaves_asset: bool) -> Intent | None:
-        params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "kind": kind, "leaves_asset": leaves_asset}
+        params = {**held(turn), "run_epoch": turn.run_epoch, "key": key, "kind": kind, "leaves_asset": leaves_asset}
         # Whom another lane forestalled in the same moment does not see that one's row: he looks again.
         row = self._one(sql.INTEND, params) or self._one(sql.INTEND, params)
         return None if row is None else Intent(**row)
 
     def note_look(self, turn: Turn, key: str, looks: int) -> bool:
-        params = {**_held(turn), "run_epoch": turn.run_epoch, "key": key, "looks": looks}
+        params = {**held(turn), "run_epoch": turn.run_epoch, "key": key, "looks": looks}
         return self._run(sql.NOTE_LOOK, params) == 1
 
     def write_held(self, turn: Turn, effect: Effect) -> list[Row] | None:
         """None: the turn is not held any more, and nothing was written."""
-        held = _held(turn)
-        _check_names(held, effect)
+        mine = held(turn)
+        check_names(mine, effect)
         with direct.alone(self._engine, turn.tenant_id) as line:
-            rows = line.all(sql.write_now(effect.statement), {**held, **effect.params})
+            rows = line.all(sql.write_now(effect.statement), {**mine, **effect.params})
         if not rows:
             return None
         # One row without a value stands for "held, and nothing to answer".
@@ -196,6 +197,10 @@ class PgStore:
             for each in repairs
         ]
         self._run(sql.NOTE_REPAIRS, {"repairs": db.jsonb(rows)})
+
+    def note_repair(self, lane_id: UUID, tenant_id: UUID, why: str) -> None:
+        row = {"lane_id": str(lane_id), "tenant_id": str(tenant_id), "why": why}
+        self._run(sql.NOTE_REPAIRS, {"repairs": db.jsonb([row])})
 
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         params = {**_named(baton), "kind": baton.kind, "error": db.jsonb(problem.to_json())}
@@ -300,6 +305,7 @@ class PgTx:
                 "delay_s": lane.delay_s,
                 "time_limit_s": lane.time_limit_s,
                 "max_steps": lane.max_steps or max_steps,
+                **_offered(lane.offer),
             }
             for lane_id, lane in sorted(lanes, key=lambda pair: pair[1].key)
         ]
@@ -405,6 +411,9 @@ class PgTx:
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
 
+    def end_unclaimed(self, run_id: UUID) -> int:
+        return self._run(sql.END_UNCLAIMED, {"run_id": run_id})
+
     def cancel_lanes(self, run_id: UUID) -> list[Due]:
         return self._dues(sql.CANCEL_LANES, {"run_id": run_id})
 
@@ -507,33 +516,39 @@ def _text(statement: str) -> sa.TextClause:
 def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> Due | None:
     sends = change.delay_s <= LONGEST_QUEUE_DELAY_S
     params: dict[str, Any] = {
-        **_held(turn),
+        **held(turn),
         "status": change.status,
         "cursor": None if change.cursor is None else db.jsonb(change.cursor),
         "progress": change.spent,
         "attempts": change.attempts,
         "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
-        "delay": _interval(change.delay_s),
+        "delay": interval(change.delay_s),
         "sends": sends,
-        "look": _interval(change.delay_s + (90 if sends else -120)),
+        "look": interval(change.delay_s + (90 if sends else -120)),
         "outcome": change.outcome,
         "rows": change.rows,
         "ms": ms,
         "waits_for": change.waits_for,
     }
     for effect in change.effects:
-        _check_names(params, effect)
+        check_names(params, effect)
         params |= effect.params
     effects = tuple(effect.statement for effect in change.effects)
-    statement = sql.commit_turn(effects, knows_cancel=turn.cancel_at is not None)
+    statement = sql.commit_turn(effects, knows_cancel=turn.cancel_at is not None, pulled=turn.pulled)
     row = line.often(statement, params)
     if row is None:
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
-    return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0)
+    return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0, turn.pulled)
 
 
-def _check_names(taken: Mapping[str, Any], effect: Effect) -> None:
+def _offered(offer: Offer | None) -> dict[str, Any]:
+    if offer is None:
+        return {}
+    return {"class_id": str(offer.class_id), "priority": offer.priority, "dedupe_key": offer.dedupe_key}
+
+
+def check_names(taken: Mapping[str, Any], effect: Effect) -> None:
     if clash := taken.keys() & effect.params.keys():
         raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
 
@@ -546,7 +561,7 @@ def _next_place(row: Row, after: Place) -> Place:
     return Place(row["at"], row["id"], after.began or row["now"])
 
 
-def _interval(seconds: float) -> str:
+def interval(seconds: float) -> str:
     return f"{seconds:.6f} s"
 
 
@@ -554,7 +569,7 @@ def _named(baton: Baton) -> dict[str, Any]:
     return {"lane_id": baton.lane_id, "epoch": baton.epoch, "seq": baton.seq}
 
 
-def _held(turn: Turn) -> dict[str, Any]:
+def held(turn: Turn) -> dict[str, Any]:
     return {"lane_id": turn.lane_id, "epoch": turn.epoch, "seq": turn.seq, "token": turn.token}
 
 
@@ -564,7 +579,7 @@ def _batons(batons: Sequence[Baton]) -> str:
 
 def due_of(row: Row) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
-    return Due(baton, row["tenant_id"], row["delay_s"])
+    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"])
 
 
 def _run(row: Row) -> Run:

@@ -13,10 +13,11 @@ from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.decide import PATIENT_RESENDS, expired, judge
 from shared.kernel.deliver import deliver
-from shared.kernel.errors import Unsettled
+from shared.kernel.errors import Overtaken, Unsettled
 from shared.kernel.log import logger
 from shared.kernel.metrics import Metric
 from shared.kernel.model import (
+    BEFORE_ALL,
     REPAIRS,
     Due,
     DueRun,
@@ -26,11 +27,13 @@ from shared.kernel.model import (
     Problem,
     Run,
     RunStatus,
+    Verdict,
 )
 from shared.kernel.points import Point, point
-from shared.kernel.ports import Ports, Tx
+from shared.kernel.ports import Offers, Ports, Tx
 from shared.kernel.run import end, leave_unsettled, settle, settling
 from shared.kernel.signals import dispatch
+from shared.kernel.step import commit_lost
 
 SPARE_S = 5.0  # for the batch in hand when the time is over
 LEAST_S = 1.0  # however little is left: a tick that does nothing at all would hide that
@@ -57,6 +60,8 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     report, elapsed = TickReport(), stopwatch()
     time_limit_s = max(LEAST_S, min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S))
     parts: list[_Part] = [_Lanes(ports, report), _Runs(ports, kinds, report), _Signals(ports, kinds, report)]
+    if ports.offers is not None:
+        parts.append(_Lost(ports, ports.offers, kinds, report))
     failures: list[Exception] = []
     while parts and elapsed() < time_limit_s:
         for part in tuple(parts):
@@ -73,6 +78,16 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
         raise failures[0]
     report.finished = not parts
     ports.meter.count(Metric.TICK)
+    return report
+
+
+def repair_lost(ports: Ports, kinds: Catalogue) -> TickReport:
+    """The part of the tick that needs no queue: turns that were pulled and not brought back."""
+    report = TickReport()
+    if ports.offers is not None:
+        lost = _Lost(ports, ports.offers, kinds, report)
+        while lost.take_a_batch(lambda: True):
+            pass
     return report
 
 
@@ -275,6 +290,59 @@ class _Signals:
         """False: there are no more."""
         self.report.signals_heard += dispatch(self.ports, self.kinds, in_time)
         return not in_time()
+
+
+@dataclass(slots=True)
+class _Lost:
+    """Turns that were pulled and whose worker did not come back: each is taken over and committed as a failed attempt, so
+    that a lost worker, a time-out and a failure are one transition."""
+
+    ports: Ports
+    offers: Offers
+    kinds: Catalogue
+    report: TickReport
+    after: UUID = BEFORE_ALL
+
+    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
+        """False: there are no more."""
+        lost, further = self.offers.lost(self.after, self.ports.relay.tick_batch)
+        for lane_id, name in lost:
+            self._commit(lane_id, name)
+            self.after = lane_id
+            if not in_time():
+                return True
+        self.after = further or self.after
+        return further is not None
+
+    def _commit(self, lane_id: UUID, name: str) -> None:
+        kind = self.kinds.get(name)
+        if kind is None:
+            logger.error(
+                "a lost turn is of a kind that is not deployed here", extra={"lane": str(lane_id), "kind": name}
+            )
+            self.report.lanes[SET_ASIDE] += 1
+            return
+        turn = self.offers.take_over(lane_id, self.ports.chance.new_id(), self.ports.relay.lease_s)
+        if turn is None:
+            return  # its worker, or another tick, was faster
+        point(Point.TICK_TOOK_OVER)
+        try:
+            commit_lost(turn, kind, self.ports)
+        except Overtaken:
+            return
+        except Exception as error:
+            if db.is_disconnect(error):
+                raise
+            logger.exception("a lost turn could not be committed", extra={"lane": str(lane_id)})
+            self.report.lanes[SET_ASIDE] += 1
+            return
+        point(Point.TICK_LOST_COMMITTED)
+        self.report.lanes[Verdict.LEASE_RAN_OUT] += 1
+        self.ports.meter.count(Metric.REPAIR, kind=name, why=Verdict.LEASE_RAN_OUT)
+        _quietly(
+            lambda: self.ports.store.note_repair(lane_id, turn.tenant_id, Verdict.LEASE_RAN_OUT),
+            "a repair could not be noted",
+        )
 
 
 def _quietly(note: Callable[[], None], otherwise: str) -> None:

@@ -35,6 +35,8 @@ from tests.support.house import ALICE, BOB, House
 
 # The same list as in the migrations: here the worker finds rows of all tenants, elsewhere only of its turn's.
 KERNEL_TABLES = ["gate", "hearing", "history", "lane", "pulse", "remote_call", "repair", "run", "signal", "step"]
+# A take chooses between tenants. tests/integration/test_pull.py fills them.
+PULL_TABLES = ["offer", "pull_line", "pull_tenant"]
 # The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
 PRUNED_TABLES = ["answered"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
@@ -90,7 +92,7 @@ def test_every_table_with_a_tenant_has_a_policy_for_each_role(house: House, role
 def test_the_worker_finds_rows_of_all_tenants_in_the_kernel_tables_and_nowhere_else(house: House) -> None:
     unrestricted = {p.table for p in policies(house, "baton_worker") if "true" in (p.qual, p.with_check)}
 
-    assert sorted(unrestricted) == sorted([*KERNEL_TABLES, *PRUNED_TABLES])
+    assert sorted(unrestricted) == sorted([*KERNEL_TABLES, *PULL_TABLES, *PRUNED_TABLES])
 
 
 def test_the_worker_only_prunes_what_was_answered(house: House) -> None:
@@ -193,7 +195,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
     `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
     nobody anything, and the worker may delete steps anyway. `add_person` is not the API's at all: a function of its own adds
-    the first person of a tenant.
+    the first person of a tenant. `put_job_definition` asks as `move_shared_gate` does. `offer_lane` is a trigger's: it offers
+    the lane that was written, and nobody can call it.
     """
     rows = house.sql("""
         select proname as name, has_function_privilege('public', oid, 'execute') as everybody,
@@ -204,12 +207,12 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
 
     assert {row.name for row in rows} == {
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
-        "forget_steps", "add_person",
+        "forget_steps", "add_person", "offer_lane", "put_job_definition",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
     assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]
     assert [row.name for row in rows if row.people] == ["add_person"]
-    assert sorted(row.name for row in rows if not row.api) == ["add_person", "forget_steps"]
+    assert sorted(row.name for row in rows if not row.api) == ["add_person", "forget_steps", "offer_lane"]
 
 
 @pytest.mark.parametrize("role", ["baton_api", "baton_worker"])

@@ -310,6 +310,9 @@ class MemoryStore:
     def note_repairs(self, repairs: Sequence[Judgement]) -> None:
         self.repairs += [(repair.lane.lane_id, repair.verdict, self.now()) for repair in repairs]
 
+    def note_repair(self, lane_id: UUID, tenant_id: UUID, why: str) -> None:
+        raise NotImplementedError("what is pulled is simulated on Postgres")
+
     def note_dead_letter(self, baton: Baton, problem: Problem) -> bool:
         lane = self.lanes.get(baton.lane_id)
         if lane is None or lane.status is not ACTIVE or (lane.epoch, lane.seq) != (baton.epoch, baton.seq):
@@ -596,6 +599,9 @@ class MemoryTx:
 
     def request_cancel(self, run: Run) -> None:
         self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now(), paused_at=None)
+
+    def end_unclaimed(self, run_id: UUID) -> int:
+        raise NotImplementedError("what is pulled is simulated on Postgres")
 
     def cancel_lanes(self, run_id: UUID) -> list[Due]:
         now, lanes = self.s.now(), self.s.open_lanes(run_id)

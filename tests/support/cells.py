@@ -13,6 +13,7 @@ Named = dict[str, str]
 Prepare = Callable[[Door, TenantHouse, UUID], None]
 EVERYBODY = frozenset({"viewer", "member", "admin", "worker"})
 READERS, STARTERS, ADMINS = EVERYBODY - {"worker"}, frozenset({"member", "admin"}), frozenset({"admin"})
+SUPERS: frozenset[str] = frozenset()  # no role of a tenant is enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Cells:
     ok: int = 200
     prepare: Prepare = lambda *_: None
     any_name: bool = False
+    of_all: bool = False  # it belongs to no tenant: who may, may whichever made it
     make: Callable[[Door, TenantHouse], Named] | None = None
     names: Sequence[str] = ()
     query: Mapping[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from functions.catalogue import KINDS
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
+from shared.job_queue.build import kind as job
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.api.desk import Front
@@ -106,7 +107,9 @@ class Door:
             self.sql(subject.schema)
         tried = [subject.build(self._worker, None, superuser_url) for subject in here]
         queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
-        self.kinds = Catalogue(self.tally, page_ingest(build_ports(self._worker, {})), queries, *tried)
+        self.kinds = Catalogue(
+            self.tally, page_ingest(build_ports(self._worker, {})), queries, job(self._worker), *tried
+        )
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
         self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay)

@@ -1,0 +1,146 @@
+"""Runs a command in a process group of its own: no shell, a bare environment, bounded output, and an end in any case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from shared.job_queue import decide
+from shared.job_queue.adapters import launch
+from shared.job_queue.model import TAIL_BYTES, Finished, Word
+from shared.kernel.errors import Overtaken
+
+LAUNCHER = str(Path(launch.__file__))
+BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
+SIGNALED = 128
+
+
+class ProcessRunner:
+    """`beat_s`: how often the caller hears of it. `grace_s`: from TERM to KILL."""
+
+    def __init__(self, beat_s: float = 10.0, grace_s: float = 10.0) -> None:
+        self._beat_s = beat_s
+        self._grace_s = grace_s
+
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, beat: Callable[[int, str, str], Word]
+    ) -> Finished:
+        read_end, write_end = os.pipe()
+        try:
+            with tempfile.TemporaryDirectory(prefix="baton-job-") as folder:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", LAUNCHER, str(read_end), *argv],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
+                    env={**BARE, "TMPDIR": folder, **env}, start_new_session=True, pass_fds=[read_end],
+                )  # fmt: skip
+                os.close(read_end)
+                read_end = -1
+                return _Running(process, self._grace_s).to_its_end(timeout_s, self._beat_s, beat)
+        finally:
+            for end in (read_end, write_end):
+                if end >= 0:
+                    os.close(end)
+
+
+class _Running:
+    def __init__(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
+        self._process = process
+        self._grace_s = grace_s
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._out, self._err = _Tail(process.stdout), _Tail(process.stderr)
+
+    def to_its_end(self, timeout_s: float, beat_s: float, beat: Callable[[int, str, str], Word]) -> Finished:
+        deadline = time.monotonic() + timeout_s
+        word, timed_out = Word.GO_ON, False
+        try:
+            while not self._ended(min(beat_s, max(0.0, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    timed_out = True
+                    break
+                word = self._say(beat)
+                if word is not Word.GO_ON:
+                    break
+        finally:
+            code = self._end()
+        by_itself = not timed_out and word is Word.GO_ON
+        return Finished(
+            exit_code=code if by_itself else None,
+            timed_out=timed_out,
+            canceled=word is Word.CANCEL,
+            lost=word is Word.LOST,
+            stopped=word is Word.STOP,
+            stdout=self._out.text(),
+            stderr=self._err.text(),
+        )
+
+    def _say(self, beat: Callable[[int, str, str], Word]) -> Word:
+        try:
+            return beat(self._process.pid, self._out.text(), self._err.text())
+        except Overtaken:
+            return Word.LOST
+
+    def _ended(self, within_s: float) -> bool:
+        """Seen, but not reaped yet: until then its group's number cannot be anybody else's."""
+        until = time.monotonic() + within_s
+        pause = 0.001
+        while True:
+            flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+            if os.waitid(os.P_PID, self._process.pid, flags) is not None:
+                return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(pause * 2, 0.05)
+
+    def _end(self) -> int:
+        """End the whole group: asked first, then killed. Whatever the command left behind goes with it."""
+        if not self._ended(0):
+            self._signal(signal.SIGTERM)
+            self._ended(self._grace_s)
+        self._signal(signal.SIGKILL)
+        code = self._process.wait()
+        for tail in (self._out, self._err):
+            tail.join(5)
+        return SIGNALED - code if code > SIGNALED else code
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+class _Tail:
+    """The last bytes of a stream, read as they come, so that no command ever waits for us."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._kept, self._cut = stream, bytearray(), False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream as stream:
+            while chunk := os.read(stream.fileno(), 65_536):
+                with self._lock:
+                    self._kept += chunk
+                    if len(self._kept) > TAIL_BYTES:
+                        del self._kept[:-TAIL_BYTES]
+                        self._cut = True
+
+    def text(self) -> str:
+        with self._lock:
+            kept, cut = bytes(self._kept), self._cut
+        return decide.tail(kept, cut=cut)
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)

@@ -1,0 +1,356 @@
+"""Jobs over HTTP: definitions for super admins, jobs for tenants, and the logs of their attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
+from pydantic import Field
+
+from shared.job_queue import decide, store
+from shared.job_queue.model import KIND, USUAL_PRIORITY
+from shared.kernel import run as relay
+from shared.kernel.api import runs
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import Problem, creates, desk, operation
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, Limit, Short, Told
+from shared.kernel.auth import MANAGES, READS, STARTS, SUPERS
+from shared.kernel.clock import new_id
+from shared.kernel.db import jsonb
+from shared.kernel.direct import Line
+from shared.kernel.errors import NotFound
+from shared.kernel.paging import USUAL_PAGE
+from shared.kernel.redact import redact_json
+
+router = Router()  # type: ignore[no-untyped-call]
+JobId = Annotated[UUID, Path(description="The job's id")]
+MOST_COUNTED = 10_000
+# What people call the cause of a job, and what a run says.
+SOURCES = {"manual": ["api"], "event": ["event"], "schedule": ["schedule"], "system": ["", "run", "system"]}
+Status = Literal["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
+Executor = Literal["lambda", "worker"]
+
+
+class Definition(Told):
+    """What may be run, and how. `version` counts its changes; a job keeps the one it was made with."""
+
+    id: UUID
+    key: str
+    description: str
+    command: str
+    arg_schema: dict[str, Any]
+    timeout_seconds: int
+    max_attempts: int
+    queue: str
+    executor: Executor
+    concurrency_limit: int | None
+    is_active: bool
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class Definitions(Told):
+    definitions: list[Definition]
+
+
+class MakeDefinition(Asked):
+    """`command` is a key of the reviewed list of commands; without it, the definition's own key."""
+
+    key: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]
+    description: Annotated[str, Field(max_length=1000)] = ""
+    command: Short | None = None
+    arg_schema: dict[str, Any] = Field(default_factory=dict)
+    timeout_seconds: Annotated[int, Field(ge=1, le=7 * 86_400)] = 3600
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    queue: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")] = "default"
+    executor: Executor | None = None
+    concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
+class ChangeDefinition(Asked):
+    """What is left out stays as it is."""
+
+    description: Annotated[str, Field(max_length=1000)] | None = None
+    arg_schema: dict[str, Any] | None = None
+    timeout_seconds: Annotated[int, Field(ge=1, le=7 * 86_400)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
+    queue: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")] | None = None
+    executor: Executor | None = None
+    concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    is_active: bool | None = None
+
+
+class AddJob(Asked):
+    definition_key: Short
+    payload: dict[str, Any] = Field(default_factory=dict)
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = USUAL_PRIORITY
+    scheduled_for: Instant | None = None
+    dedupe_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class Job(Told):
+    id: UUID
+    tenant_id: UUID
+    definition_id: UUID
+    definition_key: str
+    version: int
+    source: Literal["manual", "event", "schedule", "system"]
+    source_ref: str | None
+    status: Status
+    priority: int
+    payload: dict[str, Any]
+    dedupe_key: str | None
+    scheduled_for: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt_count: int
+    max_attempts: int
+    claimed_by_worker: str | None
+    last_error: str | None
+    created_by: str | None
+    cancel_requested_at: datetime | None
+    correlation_id: str | None
+
+
+class Jobs(Told):
+    jobs: list[Job]
+    next: str | None
+
+
+class Attempt(Told):
+    attempt_no: int
+    worker_id: str
+    pid: int | None
+    started_at: datetime
+    finished_at: datetime | None
+    exit_code: int | None
+    status: Literal["running", "succeeded", "failed", "timeout", "canceled"]
+    stdout_tail: str | None
+    stderr_tail: str | None
+    error_text: str | None
+
+
+class Attempts(Told):
+    attempts: list[Attempt]
+    next: str | None
+
+
+class Summary(Told):
+    """How many jobs there are by status. `more`: these were counted up to 10,000."""
+
+    queued: int
+    running: int
+    succeeded: int
+    failed: int
+    dead_letter: int
+    canceled: int
+    more: list[Status]
+    oldest_queued_age_s: float | None
+
+
+class Worker(Told):
+    """`stale`: not heard of for a minute."""
+
+    worker_id: str
+    hostname: str
+    version: str
+    queues: list[str]
+    started_at: datetime
+    last_seen_at: datetime
+    running_count: int
+    stale: bool
+
+
+class Workers(Told):
+    workers: list[Worker]
+
+
+@operation(router, "GET", "/admin/jobs/definitions", READS, tag="jobs")
+def list_definitions() -> Definitions:
+    """The jobs that can be run, by key."""
+    return Definitions(definitions=[Definition(**row) for row in desk(router).all(store.LIST_DEFINITIONS)])
+
+
+@operation(router, "POST", "/admin/jobs/definitions", SUPERS, tag="jobs", answers=creates(runs.Started), refuses=[409])
+def make_definition(asked: Annotated[MakeDefinition, Body()]) -> Response[str]:
+    """Define a job: a command of the reviewed list, with the arguments it takes and its limits."""
+    here = desk(router)
+    row = {
+        **asked.model_dump(),
+        "id": str(new_id()),
+        "command": asked.command or asked.key,
+        "is_active": True,
+        "version": 1,
+    }
+    row = _checked(here, row, asked.executor)
+    with here.begin() as (line, tx):
+        if not _written(here, line, row):
+            raise Problem(
+                409, "key_taken", f"A job definition with the key {asked.key!r} exists. Change that one instead."
+            )
+        here.audit(tx, "definition.create", f"definition:{row['id']}", after=row)
+    return Response(201, "application/json", jsonb({"id": row["id"]}))
+
+
+@operation(router, "PATCH", "/admin/jobs/definitions/<definition_id>", SUPERS, tag="jobs", refuses=[409])
+def change_definition(
+    definition_id: Annotated[UUID, Path(description="The definition's id")], asked: Annotated[ChangeDefinition, Body()]
+) -> Done:
+    """Change a definition. Jobs that are waiting keep the version they were made with; switching it off holds them."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        found = line.one(store.ONE_DEFINITION, {"id": definition_id})
+        if found is None:
+            raise NotFound
+        before = {**found, "id": str(found["id"])}
+        given = asked.model_dump(exclude_unset=True)
+        row = _checked(
+            here, {**before, **given, "version": found["version"] + 1}, given.get("executor") or found["executor"]
+        )
+        if not _written(here, line, row):
+            raise Problem(
+                409, "changed_meanwhile", "Somebody else changed this definition at the same time. Look again."
+            )
+        here.audit(tx, "definition.change", f"definition:{definition_id}", before=before, after=row)
+    return Done()
+
+
+def _written(here: Desk, line: Line, row: Mapping[str, Any]) -> bool:
+    """The database asks again whether it is a super admin."""
+    subject = here.principal.actor.removeprefix("user:")
+    (answer,) = line.all(store.PUT_DEFINITION, {"subject": subject, "definition": jsonb(row)})
+    return bool(answer["written"])
+
+
+def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> dict[str, Any]:
+    from shared.job_queue.adapters.schemas import check_schema  # noqa: PLC0415 - no other route needs jsonschema
+
+    commands = here.kinds[KIND].take_step.__self__.ports.commands  # type: ignore[attr-defined]
+    if row["command"] not in commands:
+        known = ", ".join(sorted(commands))
+        raise Problem(422, "unknown_command", f"command: {row['command']!r} is not on the list. Available: {known}.")
+    schema = decide.checked_schema(row["arg_schema"])
+    check_schema(schema)
+    chosen = decide.executor(row["timeout_seconds"], executor)
+    return {**row, "arg_schema": schema, "executor": chosen}
+
+
+@operation(router, "POST", "/jobs", STARTS, tag="jobs", answers=creates(runs.Started, or_finds=True))
+def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Response[str]:
+    """Add a job to its queue. With the dedupe key of a job that is not over yet, that one is answered with 200."""
+    here = desk(router)
+    params = asked.model_dump(mode="json", exclude_none=True)
+    params["manages"] = here.principal.may(MANAGES)
+    return runs.start(here, KIND, params, None, idempotency_key, b"job:" + asked.model_dump_json().encode())
+
+
+@operation(router, "GET", "/jobs", READS, tag="jobs")
+def list_jobs(
+    status: Annotated[Status | None, Query()] = None,
+    source: Annotated[Literal["manual", "event", "schedule", "system"] | None, Query()] = None,
+    created_after: Annotated[Instant | None, Query()] = None,
+    created_before: Annotated[Instant | None, Query()] = None,
+    limit: Limit = USUAL_PAGE,
+    cursor: Cursor = None,
+) -> Jobs:
+    """Jobs, newest first."""
+    here = desk(router)
+    wanted = {"status": status, "source": source, "after": created_after, "before": created_before}
+    pager = here.pager("jobs", wanted)
+    place = pager.place(cursor)
+    params: dict[str, Any] = {"most": limit + 1}
+    params |= {} if source is None else {"sources": SOURCES[source]}
+    params |= {} if created_after is None else {"created_after": created_after}
+    params |= {} if created_before is None else {"created_before": created_before}
+    params |= {} if place is None else {"after_at": place[0], "after_id": place[1]}
+    statement = store.list_jobs(
+        status, source=source is not None, since=created_after is not None, until=created_before is not None,
+        after=place is not None,
+    )  # fmt: skip
+    rows = here.all(statement, **params)
+    last = rows[limit - 1] if len(rows) > limit else None
+    return Jobs(
+        jobs=[_job(row) for row in rows[:limit]],
+        next=None if last is None else pager.cursor([last["queued_at"].isoformat(), str(last["id"])]),
+    )
+
+
+@operation(router, "GET", "/jobs/summary", READS, tag="jobs")
+def summarize_jobs() -> Summary:
+    """How many jobs there are by status, and how long the oldest has been waiting to run."""
+    here = desk(router)
+    counts = {(row["status"], row["outcome"]): row["n"] for row in here.all(store.SUMMARY)}
+    (taken,), (oldest,) = here.all(store.TAKEN), here.all(store.OLDEST)
+    open_ = counts["queued", None] + counts["running", None]
+    found: dict[Status, int] = {
+        "queued": max(0, open_ - taken["n"]),
+        "running": taken["n"],
+        "succeeded": counts["succeeded", None],
+        "failed": counts["failed", "failed"],
+        "dead_letter": counts["failed", "dead_letter"],
+        "canceled": counts["canceled", None],
+    }
+    more = [name for name, n in found.items() if n >= MOST_COUNTED]
+    told = {str(name): min(n, MOST_COUNTED) for name, n in found.items()}
+    return Summary(**told, more=more, oldest_queued_age_s=oldest["age_s"])
+
+
+@operation(router, "GET", "/jobs/<job_id>", READS, tag="jobs")
+def get_job(job_id: JobId) -> Job:
+    """A job as it is now."""
+    return _job(_found(desk(router), job_id))
+
+
+@operation(router, "POST", "/jobs/<job_id>/cancel", STARTS, tag="jobs", refuses=[409])
+def cancel_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
+    """Cancel a job. One that nobody is running ends at once; a running command is stopped at its next heartbeat."""
+    here = desk(router)
+    _found(here, job_id)
+    relay.cancel_run(here.ports, here.kinds[KIND], here.tenant_id, job_id, here.by(because.reason))
+    return Done()
+
+
+@operation(router, "POST", "/jobs/<job_id>/retry", STARTS, tag="jobs", refuses=[409])
+def retry_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
+    """Run a job that has ended once more, with a fresh budget of attempts. They are numbered on."""
+    here = desk(router)
+    if _found(here, job_id)["status"] == "succeeded":
+        raise Problem(409, "succeeded", "The job has succeeded. Add it again to run it again.")
+    relay.retry_run(here.ports, here.kinds[KIND], here.tenant_id, job_id, here.by(because.reason))
+    return Done()
+
+
+@operation(router, "GET", "/jobs/<job_id>/attempts", READS, tag="jobs")
+def list_attempts(job_id: JobId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Attempts:
+    """The attempts of a job, newest first, with the last 64 KB of what each printed. A running one is up to date."""
+    here = desk(router)
+    _found(here, job_id)
+    pager = here.pager("attempts", {"job_id": job_id})
+    place = pager.place(cursor)
+    rows = here.all(store.ATTEMPTS, job_id=job_id, before=2**31 - 1 if place is None else place[0], most=limit + 1)
+    page = [Attempt(**row) for row in rows[:limit]]
+    return Attempts(attempts=page, next=pager.cursor([page[-1].attempt_no]) if len(rows) > limit else None)
+
+
+@operation(router, "GET", "/admin/jobs/workers", SUPERS, tag="jobs")
+def list_workers() -> Workers:
+    """The workers that were seen in the last week, newest first."""
+    return Workers(workers=[Worker(**row) for row in desk(router).all(store.WORKERS)])
+
+
+def _found(here: Desk, job_id: UUID) -> Mapping[str, Any]:
+    row = here.one(store.ONE_JOB, job_id=job_id)
+    if row is None:
+        raise NotFound
+    return row
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    return Job(**{**row, "payload": redact_json(row["payload"])})

@@ -1,0 +1,191 @@
+"""The rules of jobs. Pure: no clock, no database, no process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+from uuid import UUID
+
+import orjson
+
+from shared.job_queue.model import (
+    FIRST_PRIORITY_OF_MEMBERS,
+    LARGEST_PAYLOAD,
+    LARGEST_SCHEMA,
+    LAST_PRIORITY,
+    LONGEST_ON_LAMBDA_S,
+    RESOLVES,
+    TAIL_BYTES,
+    Command,
+    Definition,
+    Finished,
+)
+from shared.kernel.errors import Refused
+from shared.kernel.model import Ending, Lane, LaneStatus, Problem, Run, RunStatus, Settlement
+from shared.kernel.redact import redact
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+# Patterns are regular expressions that anybody's payload would be run against; references may lead anywhere.
+FORBIDDEN = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$schema", "$id", "pattern", "patternProperties"})
+RESOLVABLE = re.compile(r"connection:[a-z][a-z0-9_-]{0,63}\Z|run\Z")
+DEAD_LETTER = "dead_letter"
+# Causes that no further attempt can remove. They are told as `failed`: there is nothing to redrive.
+HOPELESS = frozenset({"unknown_command", "bad_payload"})
+
+
+def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema for payloads as it may be kept: of an object whose every field is known by name."""
+    if not schema:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if len(orjson.dumps(schema)) > LARGEST_SCHEMA:
+        raise Refused("bad_schema", f"arg_schema: at most {LARGEST_SCHEMA // 1024} KB.")
+    if schema.get("type") != "object" or schema.get("additionalProperties") is not False:
+        raise Refused("bad_schema", 'arg_schema: needs "type": "object" and "additionalProperties": false.')
+    for word, value in _words(schema):
+        if word in FORBIDDEN:
+            raise Refused(
+                "bad_schema", f"arg_schema: {word} is not supported. Use enum, format, minLength or maxLength."
+            )
+        if word == RESOLVES and not (isinstance(value, str) and RESOLVABLE.match(value)):
+            raise Refused("bad_schema", f'arg_schema: {RESOLVES} must be "run" or "connection:<provider>".')
+    for name in schema.get("properties", {}):
+        if not NAME.match(name):
+            raise Refused("bad_schema", f"arg_schema: {name[:80]!r} cannot be an option. Use a-z, 0-9 and _.")
+        if name == "tenant_id":
+            raise Refused("bad_schema", "arg_schema: tenant_id always comes from the job itself.")
+    return dict(schema)
+
+
+def _words(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Every word of a schema with its value, but for the names of properties."""
+    if isinstance(schema, Mapping):
+        for word, value in schema.items():
+            if word == "properties" and isinstance(value, Mapping):
+                for each in value.values():
+                    yield from _words(each)
+                continue
+            yield word, value
+            if word not in ("enum", "const", "default", "examples"):
+                yield from _words(value)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _words(each)
+
+
+def checked_payload(payload: Mapping[str, Any]) -> None:
+    """What holds for every payload, whatever its schema says: it becomes the options of a command."""
+    if len(orjson.dumps(payload)) > LARGEST_PAYLOAD:
+        raise Refused("payload_too_large", f"payload: at most {LARGEST_PAYLOAD // 1024} KB.")
+    for name, value in payload.items():
+        if not NAME.match(name):
+            raise Refused("bad_payload", f"payload: {name[:80]!r} is not a known argument.")
+        if name == "tenant_id":
+            raise Refused("bad_payload", "payload: tenant_id always comes from the job itself.")
+        for text in _texts(value):
+            if text.startswith("-"):
+                raise Refused("bad_payload", f"payload.{name}: a value cannot start with '-'.")
+            if "\x00" in text:
+                raise Refused("bad_payload", f"payload.{name}: a value cannot contain a null character.")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _texts(name)
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def references(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a payload names of its tenant's things: the argument, what it is, and which."""
+    return [
+        (name, str(said[RESOLVES]), str(payload[name]))
+        for name, said in schema.get("properties", {}).items()
+        if isinstance(said, Mapping) and RESOLVES in said and name in payload
+    ]
+
+
+def argv(command: Command, tenant_id: UUID, payload: Mapping[str, Any]) -> list[str]:
+    """The exact arguments: no shell reads them, and each is one word whatever it contains."""
+    checked_payload(payload)
+    given = [f"--{name.replace('_', '-')}={_said(value)}" for name, value in payload.items()]
+    return [*command.argv, f"--tenant-id={tenant_id}", *given]
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def executor(timeout_seconds: int, asked: Literal["lambda", "worker"] | None) -> Literal["lambda", "worker"]:
+    if asked == "lambda" and timeout_seconds > LONGEST_ON_LAMBDA_S:
+        raise Refused(
+            "too_long_for_lambda",
+            f"timeout_seconds: a Lambda function runs for at most {LONGEST_ON_LAMBDA_S} seconds here. "
+            "Use executor worker, or a shorter timeout.",
+        )
+    return asked or ("worker" if timeout_seconds > LONGEST_ON_LAMBDA_S else "lambda")
+
+
+def checked_priority(priority: int, *, manages: bool) -> int:
+    first = 0 if manages else FIRST_PRIORITY_OF_MEMBERS
+    if not first <= priority <= LAST_PRIORITY:
+        raise Refused(
+            "bad_priority", f"priority: your role can use {first} to {LAST_PRIORITY}; lower numbers run first."
+        )
+    return priority
+
+
+def snapshot(definition: Definition, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What a job keeps of its definition: it runs as it was made, whatever is changed later."""
+    return {
+        "definition_key": definition.key,
+        "definition_id": str(definition.id),
+        "version": definition.version,
+        "command": definition.command,
+        "arg_schema": dict(definition.arg_schema),
+        "timeout_seconds": definition.timeout_seconds,
+        "max_attempts": definition.max_attempts,
+        "payload": dict(payload),
+    }
+
+
+def problem_of(ended: Finished, timeout_seconds: int) -> Problem:
+    if ended.timed_out:
+        return Problem("timeout", f"The command was stopped after {timeout_seconds} seconds.")
+    code = ended.exit_code
+    last = next((line for line in reversed(ended.stderr.splitlines()) if line.strip()), "")
+    how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
+    return Problem("exit_code", f"The command {how}." + (f" Last error line: {last[:500]}" if last else ""))
+
+
+def ending(status: LaneStatus, problem: Mapping[str, Any] | None) -> Ending:
+    """What the end of its one lane means for a job. `dead_letter`: its attempts are used up."""
+    if status is LaneStatus.DONE:
+        return Ending(RunStatus.SUCCEEDED, "done")
+    if status is LaneStatus.CANCELED:
+        return Ending(RunStatus.CANCELED, "canceled")
+    told = None if problem is None else Problem(str(problem["code"]), str(problem["message"]))
+    hopeless = told is not None and told.code in HOPELESS
+    return Ending(RunStatus.FAILED, "failed" if hopeless else DEAD_LETTER, told)
+
+
+def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:  # noqa: ARG001 - the shape of a settlement
+    (lane,) = lanes
+    return ending(lane.status, lane.last_error)
+
+
+def tail(raw: bytes, *, cut: bool) -> str:
+    """The last of what a command printed, as it may be kept: text that Postgres takes, and no secrets.
+
+    `cut`: something came before it. The first line is then part of one, perhaps of a secret, and left out.
+    """
+    if cut:
+        raw = raw.partition(b"\n")[2]
+    text = "\n".join(redact(line) for line in raw.decode("utf-8", "replace").split("\n"))
+    encoded = text.encode()
+    return text if len(encoded) <= TAIL_BYTES else encoded[-TAIL_BYTES:].decode("utf-8", "ignore")

@@ -1,0 +1,206 @@
+"""A job as a kind of work: one lane that is pulled, and whose one step is a command run to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from shared.job_queue import decide, store
+from shared.job_queue.model import KIND, LANE, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
+from shared.job_queue.ports import Ports
+from shared.kernel.catalogue import NO_CAP, Kind, Outside
+from shared.kernel.clock import read_id
+from shared.kernel.decide import Limits
+from shared.kernel.errors import Overtaken, Permanent, Refused, StepError, Transient
+from shared.kernel.model import (
+    Already,
+    Cancel,
+    Decision,
+    Effect,
+    Ending,
+    Finish,
+    LaneChange,
+    NewLane,
+    NewRun,
+    Offer,
+    Run,
+    Starting,
+    Turn,
+    Wait,
+)
+from shared.kernel.ports import Tx
+from shared.kernel.retry import Backoff
+
+BACKOFF = Backoff(first_s=10, most_s=3600)
+LONGEST_KEY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    ports: Ports
+
+    def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
+        """Enqueue a job, unless the tenant has one of the same key that is not over."""
+        asked = starting.params
+        definition = self._definition(tx, asked.get("definition_key"))
+        payload = asked.get("payload", {})
+        if not isinstance(payload, dict):
+            raise Refused("bad_payload", "payload: must be an object.")
+        decide.checked_payload(payload)
+        self.ports.validate(definition.arg_schema, payload)
+        self._resolve_inside(tx, starting.tenant_id, definition, payload)
+        key = asked.get("dedupe_key")
+        if key is not None:
+            found = self._active(tx, starting.tenant_id, key)
+            if found is not None:
+                return Already(found)
+        priority = asked.get("priority", USUAL_PRIORITY)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise Refused("bad_priority", "priority: must be a whole number.")
+        decide.checked_priority(priority, manages=bool(asked.get("manages", True)))
+        offer = Offer(class_id=definition.id, priority=priority, dedupe_key=key)
+        lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
+        return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
+
+    def _definition(self, tx: Tx, key: object) -> Definition:
+        rows = tx.read(store.FIND_DEFINITION, {"key": key}) if isinstance(key, str) else []
+        if not rows:
+            raise Refused("unknown_definition", f"definition_key: there is no job definition {str(key)[:80]!r}.")
+        definition = store.definition_of(rows[0])
+        if not definition.is_active:
+            raise Refused("inactive_definition", f"definition_key: {definition.key!r} is inactive.")
+        return definition
+
+    def _active(self, tx: Tx, tenant_id: UUID, key: object) -> UUID | None:
+        if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or "\x00" in key:
+            raise Refused("bad_dedupe_key", f"dedupe_key: 1 to {LONGEST_KEY} characters.")
+        mine = {"tenant_id": tenant_id, "key": key}
+        tx.read(store.LOCK_KEY, mine)
+        found = tx.read(store.FIND_KEY, mine)
+        return found[0]["run_id"] if found else None
+
+    def _resolve_inside(self, tx: Tx, tenant_id: UUID, definition: Definition, payload: dict[str, Any]) -> None:
+        for name, what, which in decide.references(definition.arg_schema, payload):
+            if what == "run":
+                run_id = read_id(which)
+                found = run_id is not None and bool(tx.read(store.RUN_EXISTS, {"tenant_id": tenant_id, "id": run_id}))
+            else:
+                found = tx.find_connection(tenant_id, what.partition(":")[2], which) is not None
+            if not found:
+                raise Refused("bad_payload", f"payload.{name}: not found in this tenant.")
+
+    def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        params = turn.params
+        command = self.ports.commands.get(params["command"])
+        if command is None:
+            raise _failed(Permanent, "unknown_command", f"{params['command']!r} is not an allowed command here.")
+        for name, what, which in decide.references(params["arg_schema"], params["payload"]):
+            if not self.ports.reader.exists(turn.tenant_id, what, which):
+                raise _failed(Permanent, "bad_payload", f"payload.{name}: not found in this tenant.")
+        try:
+            argv = decide.argv(command, turn.tenant_id, params["payload"])
+        except Refused as error:
+            raise _failed(Permanent, "bad_payload", error.message) from None
+        (attempt,) = outside.write(Effect(store.START_ATTEMPT, {"worker_id": self.ports.worker_id}))
+        passed = {name: self.ports.environ[name] for name in command.env if name in self.ports.environ}
+        env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt["attempt_no"])}
+        told: list[tuple[str, str]] = []
+
+        def beat(pid: int, stdout: str, stderr: str) -> Word:
+            word = self.ports.beat(turn)
+            if word is Word.LOST:
+                return word
+            if told[-1:] != [(stdout, stderr)]:
+                told[:] = [(stdout, stderr)]
+                outside.write(Effect(store.TAILS, {"pid": pid, "stdout": stdout, "stderr": stderr}))
+            return word
+
+        ended = self.ports.runner.run(argv, env, params["timeout_seconds"], beat)
+        return self._decide(turn, outside, ended)
+
+    def _decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
+        if ended.lost:
+            raise Overtaken
+        if ended.canceled:
+            return Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")])
+        if ended.stopped:
+            outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
+            return Wait(after_s=0)
+        if ended.exit_code == 0 and not ended.timed_out:
+            return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
+        problem = decide.problem_of(ended, turn.params["timeout_seconds"])
+        status = AttemptStatus.TIMEOUT if ended.timed_out else AttemptStatus.FAILED
+        raise Transient(problem.message, problem.code, effects=[_end(status, ended, problem.message)])
+
+    def on_lost(self, turn: Turn) -> StepError:  # noqa: ARG002 - the shape of on_lost
+        return _failed(Transient, "worker_lost", "The worker stopped responding while it ran this job.")
+
+    def on_cancel(self, turn: Turn, outside: Outside) -> Decision:  # noqa: ARG002 - the shape of a cancel
+        """It was asked for while a worker had it, which is lost by now."""
+        return Cancel(
+            effects=[_end(AttemptStatus.CANCELED, Finished(exit_code=None), "Canceled; its worker was lost.")]
+        )
+
+    def prune(self, tx: Tx, run: Run, most: int) -> int:
+        return tx.apply(Effect(store.PRUNE_ATTEMPTS, {"run_id": run.id, "most": most}))
+
+
+def limits_of(turn: Turn) -> Limits:
+    return Limits(max_attempts=turn.params["max_attempts"], backoff=BACKOFF)
+
+
+def ending(turn: Turn, change: LaneChange) -> Ending:  # noqa: ARG001 - the shape of an ending
+    return decide.ending(change.status, None if change.problem is None else change.problem.to_json())
+
+
+def _failed(error: type[Permanent | Transient], code: str, message: str) -> StepError:
+    return error(message, code, effects=[_end(AttemptStatus.FAILED, Finished(exit_code=None), message)])
+
+
+def _end(status: AttemptStatus, ended: Finished, error: str | None) -> Effect:
+    return Effect(
+        store.END_ATTEMPT,
+        {
+            "attempt_status": status,
+            "attempt_worker": "unknown",
+            "exit_code": ended.exit_code,
+            "stdout": ended.stdout or None,
+            "stderr": ended.stderr or None,
+            "attempt_error": error,
+        },
+    )
+
+
+def _delay_s(tx: Tx, scheduled_for: object) -> float:
+    """By the database's clock, as everything that is due."""
+    if scheduled_for is None:
+        return 0
+    if not isinstance(scheduled_for, str):
+        raise Refused("bad_schedule", "scheduled_for: must be a date and time with a zone.")
+    try:
+        at = datetime.fromisoformat(scheduled_for)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise Refused("bad_schedule", "scheduled_for: must be a date and time with a zone, as 2026-11-16T08:00:00Z.")
+    (row,) = tx.read(store.SECONDS_UNTIL, {"at": at})
+    return max(0.0, float(row["seconds"]))
+
+
+def job_kind(ports: Ports) -> Kind:
+    jobs = Jobs(ports)
+    return Kind(
+        name=KIND,
+        take_step=jobs.take_step,
+        start=jobs.start,
+        settle=decide.settle,
+        ending=ending,
+        on_lost=jobs.on_lost,
+        on_cancel=jobs.on_cancel,
+        prune=jobs.prune,
+        limits_of=limits_of,
+        delivery="pull",
+        most_open_runs=NO_CAP,
+    )

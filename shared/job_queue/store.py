@@ -1,0 +1,170 @@
+"""The statements of jobs, each with its one purpose."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.job_queue.model import Definition
+from shared.kernel import direct, sql
+from shared.kernel.direct import Row
+from shared.kernel.model import Statement
+
+_DEFINITION = """id, key, description, command, arg_schema, timeout_seconds, max_attempts, queue, executor, concurrency_limit,
+       is_active, version"""
+
+# Jobs of one key are enqueued one after the other: whoever waited finds the first one, in a statement of its own.
+LOCK_KEY = Statement(
+    "job.lock_key", "select pg_advisory_xact_lock(hashtextextended(cast(:tenant_id as text) || cast(:key as text), 14))"
+)
+FIND_KEY = Statement(
+    "job.find_key",
+    "select run_id from offer where tenant_id = cast(:tenant_id as uuid) and dedupe_key = cast(:key as text)",
+)
+FIND_DEFINITION = Statement(
+    "job.find_definition", f"select {_DEFINITION} from job_definitions where key = cast(:key as text)"
+)
+SECONDS_UNTIL = Statement(
+    "job.seconds_until", "select extract(epoch from cast(:at as timestamptz) - now())::double precision as seconds"
+)
+RUN_EXISTS = Statement(
+    "job.run_exists", "select 1 as found from run where tenant_id = cast(:tenant_id as uuid) and id = cast(:id as uuid)"
+)
+
+# Numbers go on for ever, whatever epoch it is.
+START_ATTEMPT = Statement(
+    "job.start_attempt",
+    """insert into job_attempts (job_id, attempt_no, tenant_id, worker_id, started_at, status)
+       select t.run_id, coalesce((select max(a.attempt_no) from job_attempts a where a.job_id = t.run_id), 0) + 1,
+              t.tenant_id, :worker_id, now(), 'running'
+       from turn t
+       returning attempt_no""",
+    returns=True,
+)
+TAILS = Statement(
+    "job.tails",
+    """update job_attempts a set pid = cast(:pid as integer), stdout_tail = :stdout, stderr_tail = :stderr
+       from turn t where a.job_id = t.run_id and a.status = 'running'""",
+)
+# Ends the attempt that runs; a worker that was lost before it could begin one has had one all the same.
+END_ATTEMPT = Statement(
+    "job.end_attempt",
+    """insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
+                                      stdout_tail, stderr_tail, error_text)
+       select t.run_id,
+              coalesce((select x.attempt_no from job_attempts x where x.job_id = t.run_id and x.status = 'running'
+                        order by x.attempt_no desc limit 1),
+                       (select max(x.attempt_no) from job_attempts x where x.job_id = t.run_id), 0)
+              + (not exists (select from job_attempts x where x.job_id = t.run_id and x.status = 'running'))::int,
+              t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), :attempt_worker),
+              coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), now(), cast(:exit_code as integer),
+              :attempt_status, cast(:stdout as text), cast(:stderr as text), cast(:attempt_error as text)
+       from turn t
+       on conflict (job_id, attempt_no) do update
+       set finished_at = now(), exit_code = excluded.exit_code, status = excluded.status,
+           stdout_tail = coalesce(excluded.stdout_tail, a.stdout_tail),
+           stderr_tail = coalesce(excluded.stderr_tail, a.stderr_tail), error_text = excluded.error_text""",
+)
+
+SEE_WORKER = sa.text("""
+insert into job_workers as w (worker_id, hostname, version, queues, last_seen_at, running_count)
+values (:worker_id, :hostname, :version, cast(:queues as text[]), now(), :running_count)
+on conflict (worker_id) do update set last_seen_at = now(), running_count = excluded.running_count
+""")
+FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
+PRUNE_WORKERS = sa.text("delete from job_workers where last_seen_at < now() - interval '7 days'")
+PRUNE_ATTEMPTS = Statement(
+    "job.prune",
+    """delete from job_attempts where ctid = any(array(
+           select ctid from job_attempts where job_id = cast(:run_id as uuid) limit cast(:most as integer)))""",
+)
+
+ONE_DEFINITION = sa.text(f"select {_DEFINITION} from job_definitions where id = :id")
+PUT_DEFINITION = sa.text("select put_job_definition(:subject, cast(:definition as jsonb)) as written")
+LIST_DEFINITIONS = sa.text(f"""
+select {_DEFINITION}, created_at, updated_at from job_definitions order by key limit 1000
+""")
+
+_JOB = """id, tenant_id, definition_id, definition_key, version, source, source_ref, status, priority, payload, dedupe_key,
+       scheduled_for, queued_at, started_at, finished_at, attempt_count, max_attempts, claimed_by_worker, last_error,
+       created_by, cancel_requested_at, correlation_id"""
+ONE_JOB = sa.text(f"select {_JOB} from jobs where id = :job_id and tenant_id = :tenant_id")
+# The view's status is more than the run's: what it must be there is asked first, so that the index is used.
+_STATUS = {
+    "queued": "r.status in ('queued', 'running') and o.taken_at is null",
+    "running": "r.status in ('queued', 'running') and o.taken_at is not null",
+    "succeeded": "r.status = 'succeeded'",
+    "failed": "r.status = 'failed' and r.outcome is distinct from 'dead_letter'",
+    "dead_letter": "r.status = 'failed' and r.outcome = 'dead_letter'",
+    "canceled": "r.status = 'canceled'",
+}
+
+
+def list_jobs(status: str | None, *, source: bool, since: bool, until: bool, after: bool) -> sa.TextClause:
+    """A page, newest first."""
+    wheres = ["r.kind = 'job'", "r.tenant_id = :tenant_id"]
+    wheres += [_STATUS[status]] if status else []
+    wheres += ["coalesce(r.source, '') = any(cast(:sources as text[]))"] if source else []
+    wheres += ["r.created_at >= :created_after"] if since else []
+    wheres += ["r.created_at < :created_before"] if until else []
+    wheres += ["(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))"] if after else []
+    return _page(tuple(wheres))
+
+
+def _page(wheres: tuple[str, ...]) -> sa.TextClause:
+    return sa.text(f"""
+select {_JOB} from jobs where id = any(array(
+    select r.id from run r join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
+    where {" and ".join(wheres)} order by r.created_at desc, r.id desc limit :most))
+order by queued_at desc, id desc
+""")
+
+
+ATTEMPTS = sa.text("""
+select attempt_no, worker_id, pid, started_at, finished_at, exit_code, status, stdout_tail, stderr_tail, error_text
+from job_attempts where job_id = :job_id and tenant_id = :tenant_id and attempt_no < :before
+order by attempt_no desc limit :most
+""")
+# Counted up to a bound: a summary must not cost more the more has ended.
+SUMMARY = sa.text("""
+select s.status, (select count(*) from (
+    select from run r where r.tenant_id = :tenant_id and r.kind = 'job' and r.status = s.status
+      and (s.outcome is null or (r.outcome is not distinct from 'dead_letter') = (s.outcome = 'dead_letter')) limit 10001) c)
+    as n, s.outcome
+from (values ('queued', null), ('running', null), ('succeeded', null), ('failed', 'failed'), ('failed', 'dead_letter'),
+             ('canceled', null)) as s (status, outcome)
+""")
+TAKEN = sa.text("select count(*) as n from offer where tenant_id = :tenant_id and taken_at is not null")
+OLDEST = sa.text("""
+select extract(epoch from now() - min(queued_at))::double precision as age_s from offer
+where tenant_id = :tenant_id and due and taken_at is null
+""")
+WORKERS = sa.text("""
+select worker_id, hostname, version, queues, started_at, last_seen_at, running_count,
+       last_seen_at < now() - interval '60 s' as stale
+from job_workers order by last_seen_at desc limit 500
+""")
+
+
+def definition_of(row: Row) -> Definition:
+    return Definition(**{name: row[name] for name in Definition.__slots__})
+
+
+class JobReader:
+    """What a step reads beside its commit, as its tenant."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
+        params = {"tenant_id": tenant_id, "id": which, "wanted": which, "provider": what.partition(":")[2]}
+        statement = _RUN_EXISTS if what == "run" else sql.FIND_CONNECTION
+        try:
+            with direct.alone(self._engine, tenant_id) as line:
+                return bool(line.all(statement, params))
+        except ValueError:
+            return False
+
+
+_RUN_EXISTS = sa.text(RUN_EXISTS.sql)

@@ -1,0 +1,138 @@
+"""Guards that jobs survive their workers: real processes, killed with -9 while they work; every job ends once, none twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import ServerAdmin, as_user
+from tests.support.house import ALICE, BOB
+from tests.support.jobs import Office, job_office
+
+ROOT = Path(__file__).parents[2]
+# Says when it begins and ends, and whether another of the same job is at work: the lock goes with its process.
+COMMAND = """
+import fcntl, os, sys, time
+folder, job = sys.argv[1], os.environ["BATON_JOB_ID"]
+with open(f"{folder}/{job}", "a") as log:
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        log.write("overlap\\n")
+        sys.exit(9)
+    log.write("start\\n")
+    log.flush()
+    time.sleep(float(sys.argv[2]))
+    log.write("end\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def office(postgres_server: ServerAdmin, template: str) -> Iterator[Office]:
+    with job_office(postgres_server, template) as office:
+        yield office
+
+
+def worker(office: Office, commands: Path, *options: str) -> subprocess.Popen[bytes]:
+    env = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DATABASE_URL": as_user(office.url, "baton_worker"),
+        "BATON_JOB_COMMANDS": str(commands), "BATON_NIVODA_BASE_URL": "http://127.0.0.1:1",
+    }  # fmt: skip
+    given = ["worker", "--concurrency", "3", "--lease", "2", "--poll", "0.1", "--tick", "0.5", *options]
+    return subprocess.Popen([sys.executable, "-m", "infra.cli", *given], cwd=ROOT, env=env)
+
+
+def commands_file(tmp_path: Path, seconds: float = 0.15) -> tuple[Path, Path]:
+    folder, script, commands = tmp_path / "log", tmp_path / "command.py", tmp_path / "commands.toml"
+    folder.mkdir()
+    script.write_text(COMMAND)
+    commands.write_text(f'[test]\nargv = ["{{python}}", "{script}", "{folder}", "{seconds}"]\n')
+    return commands, folder
+
+
+def wait_until(done: object, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not done():  # type: ignore[operator]
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.1)
+
+
+def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) -> None:
+    # The worker's own words come first (--tenant-id=…): the command takes the folder from the reviewed list.
+    commands, folder = commands_file(tmp_path)
+    office.empty()
+    office.define(max_attempts=50, arg_schema={})
+    jobs = [office.add(tenant) for tenant in (ALICE, BOB) for _ in range(12)]
+    rng = random.Random(1)
+    workers = [worker(office, commands) for _ in range(2)]
+    try:
+        wait_until(lambda: office.value("select count(*) from job_attempts") > 3, 30)
+        for _ in range(4):
+            time.sleep(0.3 + rng.random() / 2)
+            victim = rng.randrange(len(workers))
+            workers[victim].kill()
+            workers[victim].wait()
+            workers[victim] = worker(office, commands)
+            # A retry waits for its backoff; time passes for what was lost.
+            office.pass_time(60)
+
+        def over() -> bool:
+            office.pass_time(60)
+            return bool(office.value("select count(*) = 0 from run where kind = 'job' and finished_at is null"))
+
+        wait_until(over, 60)
+        for each in workers:
+            each.send_signal(signal.SIGTERM)
+        assert [each.wait(30) for each in workers] == [0, 0]
+    finally:
+        for each in workers:
+            each.kill()
+    killed = office.value("select count(*) from job_attempts where error_text like '%stopped responding%'")
+    assert killed > 0
+    for job in jobs:
+        attempts, lines = office.attempts(job), (folder / str(job)).read_text().splitlines()
+        assert (office.seen(job).status, office.endings(job)) == ("succeeded", ["succeeded"])
+        assert [each.attempt_no for each in attempts] == list(range(1, len(attempts) + 1))
+        assert [each.status for each in attempts][-1] == "succeeded"
+        assert "overlap" not in lines
+        assert lines[-1] == "end"
+    assert (
+        office.sql(
+            "select worker_id from job_workers where last_seen_at > now() - interval '2 s' and running_count > 0"
+        )
+        == []
+    )
+
+
+def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path) -> None:
+    """Else it would go on while another worker runs the same job."""
+    commands, folder = commands_file(tmp_path, seconds=20)
+    office.empty()
+    office.define(max_attempts=50, arg_schema={})
+    job = office.add()
+    log = folder / str(job)
+    first, second = worker(office, commands), None
+    try:
+        wait_until(lambda: log.exists() and log.read_text(), 60)
+        first.kill()
+        second = worker(office, commands)
+
+        def taken_over() -> bool:
+            office.pass_time(60)
+            return len(log.read_text().splitlines()) > 1
+
+        wait_until(taken_over, 60)
+    finally:
+        for each in (first, second):
+            if each is not None:
+                each.kill()
+                each.wait()
+    assert log.read_text().splitlines()[:2] == ["start", "start"]

@@ -1,0 +1,392 @@
+"""Guards against the flaws that a job queue is born with: each test is named for one, and a mutant puts it back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from shared.job_queue.model import Finished, Word
+from shared.kernel import run
+from shared.kernel.clock import new_id
+from shared.kernel.errors import Conflict, Refused
+from shared.kernel.model import StepOutcome
+from shared.kernel.step import Lost
+from tests.support.databases import ServerAdmin
+from tests.support.house import ALICE, BOB
+from tests.support.jobs import Office, job_office
+
+
+@pytest.fixture(scope="session")
+def shared_office(postgres_server: ServerAdmin, template: str) -> Iterator[Office]:
+    with job_office(postgres_server, template) as office:
+        yield office
+
+
+@pytest.fixture
+def office(shared_office: Office) -> Iterator[Office]:
+    shared_office.empty()
+    yield shared_office
+    shared_office.send_guests_home()
+
+
+def fails(*_: object) -> Finished:
+    return Finished(exit_code=1, stderr="it broke")
+
+
+def refused(office: Office, **asked: object) -> str:
+    with pytest.raises(Refused) as error:
+        office.add(**asked)  # type: ignore[arg-type]
+    assert office.value("select count(*) from run where kind = 'job'") == 0
+    return error.value.code
+
+
+def gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# 3a
+
+
+def test_a_job_that_kills_its_worker_ends_in_the_dead_letters(office: Office) -> None:
+    office.define(max_attempts=3)
+    job = office.add()
+    for _ in range(3):
+        turn = office.take_one()
+        office.lose(turn)
+        office.ticks()
+        office.pass_time()
+
+    seen = office.seen(job)
+    assert (seen.status, seen.attempt_count, office.take()) == ("dead_letter", 3, [])
+    assert [(each.attempt_no, each.status, each.worker_id) for each in office.attempts(job)] == [
+        (n, "failed", "w1") for n in (1, 2, 3)
+    ]
+    assert "stopped responding" in seen.last_error
+
+
+# 3b
+
+
+def test_a_heartbeat_keeps_a_long_job_and_a_late_worker_writes_nothing(office: Office) -> None:
+    office.define()
+    job = office.add()
+    turn = office.take_one()
+
+    heard: list[object] = []  # what fails inside a step is a failed step: it is judged outside
+
+    def long(argv: object, env: object, timeout_s: float, beat: Callable[..., Word]) -> Finished:
+        office.lose(turn)
+        heard.append(beat(1, "", ""))
+        heard.append(dict(office.ticks().lanes))
+        office.lose(turn)
+        heard.append(dict(office.ticks().lanes))
+        heard.append(beat(1, "", ""))
+        return Finished(exit_code=0)  # it had ended before it could be told
+
+    office.runner.ends = long
+    assert office.do(turn) is Lost.OVERTAKEN
+    assert heard == [Word.GO_ON, {}, {"lease_ran_out": 1}, Word.LOST]
+    assert (office.seen(job).status, [each.status for each in office.attempts(job)]) == ("queued", ["failed"])
+    office.runner.ends = lambda *_: Finished(exit_code=0)
+    office.pass_time()
+    assert office.work() == [StepOutcome.DONE]
+    assert [(each.attempt_no, each.status) for each in office.attempts(job)] == [(1, "failed"), (2, "succeeded")]
+
+
+# 3e
+
+
+def test_a_retry_numbers_its_attempts_on_and_has_a_fresh_budget(office: Office) -> None:
+    office.define(max_attempts=2)
+    job = office.add()
+    office.runner.ends = fails
+    for _ in range(2):
+        for _ in range(2):
+            office.work()
+            office.pass_time()
+        assert office.seen(job).status == "dead_letter"
+        run.retry_run(office.ports, office.job, ALICE, job)
+        assert office.seen(job).status == "queued"
+
+    assert [each.attempt_no for each in office.attempts(job)] == [1, 2, 3, 4]
+
+
+def test_a_retry_whose_key_is_taken_is_refused_and_hurts_nobody(office: Office) -> None:
+    office.define(max_attempts=1)
+    old = office.add(dedupe_key="nightly")
+    office.runner.ends = fails
+    office.work()
+    new = office.add(dedupe_key="nightly")
+    assert new != old
+    assert office.add(dedupe_key="nightly") == new
+    other = office.add()
+    turns = office.take(2)
+    for turn in turns:
+        office.lose(turn)
+
+    with pytest.raises(Conflict):
+        run.retry_run(office.ports, office.job, ALICE, old)
+    office.ticks()
+    assert [office.seen(each).status for each in (old, new, other)] == ["dead_letter"] * 3
+
+
+# 3f
+
+
+def test_a_canceled_job_is_never_queued_again_by_a_failure(office: Office) -> None:
+    office.define()
+    job = office.add()
+    turn = office.take_one()
+
+    def cancel_then_fail(*_: object) -> Finished:
+        run.cancel_run(office.ports, office.job, ALICE, job)
+        return fails()
+
+    office.runner.ends = cancel_then_fail
+    office.do(turn)
+    assert (office.seen(job).status, office.take(), office.endings(job)) == ("canceled", [], ["canceled"])
+
+
+def test_a_running_job_hears_of_its_cancel_and_its_process_group_ends(office: Office) -> None:
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "stubborn"})
+    turn = office.take_one()
+    child: list[int] = []
+    kind = office.job
+    beat = kind.take_step.__self__.ports.beat
+
+    def cancel_at_the_first_line(turn_: object) -> Word:
+        tails = [each.stdout_tail for each in office.attempts(job) if each.stdout_tail]
+        if tails and not child:
+            child.append(int(tails[0]))
+            run.cancel_run(office.ports, kind, ALICE, job)
+        return beat(turn_)  # type: ignore[no-any-return]
+
+    object.__setattr__(kind.take_step.__self__.ports, "beat", cancel_at_the_first_line)
+    from shared.kernel.step import do_turn
+
+    assert do_turn(turn, kind, office.ports) is StepOutcome.CANCELED
+    assert (office.seen(job).status, [each.status for each in office.attempts(job)]) == ("canceled", ["canceled"])
+    assert gone(child[0])
+
+
+def test_a_job_that_takes_too_long_is_ended_and_tried_again(office: Office) -> None:
+    office.really = True
+    office.define(timeout_seconds=1)
+    job = office.add(payload={"what": "sleep"})
+    assert office.do(office.take_one()) is StepOutcome.RETRIED
+    (attempt,) = office.attempts(job)
+    assert (attempt.status, attempt.exit_code, attempt.stdout_tail) == ("timeout", None, "sleeping\n")
+    assert office.seen(job).status == "queued"
+
+
+def test_what_a_command_leaves_behind_goes_with_it(office: Office) -> None:
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "leaves"})
+    assert office.work() == [StepOutcome.DONE]
+    assert gone(int(office.attempts(job)[0].stdout_tail))
+
+
+# 3k
+
+
+def test_output_that_postgres_cannot_store_does_not_stop_the_job(office: Office) -> None:
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "nul"})
+    assert office.work() == [StepOutcome.DONE]
+    assert office.attempts(job)[0].stdout_tail == "before\N{REPLACEMENT CHARACTER}after\N{REPLACEMENT CHARACTER}\n"
+
+
+def test_only_the_last_of_much_output_is_kept(office: Office) -> None:
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "flood"})
+    office.work()
+    tail = office.attempts(job)[0].stdout_tail
+    assert tail.endswith("line 19999\n")
+    assert 50_000 < len(tail.encode()) <= 65_536
+    assert tail.startswith("line ")
+
+
+# 3l
+
+
+CONNECTED = {
+    "type": "object",
+    "properties": {"account": {"type": "string", "x-baton-resolves": "connection:nivoda"}},
+    "required": ["account"],
+    "additionalProperties": False,
+}
+
+
+def connection(office: Office, tenant: UUID) -> str:
+    connection_id = new_id()
+    office.sql(
+        """insert into connection (id, tenant_id, provider, name, settings, secret_ref, created_by)
+           values (:id, :t, 'nivoda', :name, '{}', 'vault:x', 'user:x')""",
+        id=connection_id,
+        t=tenant,
+        name=f"c{connection_id}",
+    )
+    return str(connection_id)
+
+
+def test_a_payload_cannot_name_another_tenants_things(office: Office) -> None:
+    office.define(arg_schema=CONNECTED)
+    assert refused(office, payload={"account": connection(office, BOB)}) == "bad_payload"
+    mine = connection(office, ALICE)
+    job = office.add(payload={"account": mine})
+    office.sql("update connection set tenant_id = :t where id = :id", t=BOB, id=mine)
+
+    assert office.work() == [StepOutcome.FAILED]
+    assert (office.seen(job).status, office.runner.asked) == ("failed", [])
+
+
+# 3m
+
+
+@pytest.mark.parametrize("value", ["--config=/etc/passwd", "-rf", "-"])
+def test_a_value_is_never_an_option(office: Office, value: str) -> None:
+    office.define()
+    assert refused(office, payload={"what": value}) == "bad_payload"
+
+
+def test_formats_are_enforced_and_words_stay_words(office: Office) -> None:
+    office.define(
+        arg_schema={
+            "type": "object",
+            "properties": {
+                "provider_id": {"type": "string", "format": "uuid"},
+                "what": {"type": "string"},
+                "n": {"type": "integer"},
+            },
+            "additionalProperties": False,
+        }
+    )
+    assert refused(office, payload={"provider_id": "help; rm -rf /"}) == "bad_payload"
+    assert refused(office, payload={"else": 1}) == "bad_payload"
+    assert refused(office, payload={"n": "1"}) == "bad_payload"
+    assert refused(office, payload={"tenant_id": str(BOB)}) == "bad_payload"
+    assert refused(office, payload={"what": "x" * 70_000}) == "payload_too_large"
+    office.really = True
+    job = office.add(payload={"what": "argv", "n": 5, "provider_id": str(BOB)})
+    office.work()
+    assert (
+        office.attempts(job)[0].stdout_tail
+        == f"['--tenant-id={ALICE}', '--n=5', '--what=argv', '--provider-id={BOB}']\n"
+    )
+
+
+def test_a_command_sees_none_of_the_workers_environment(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL_CANARY", "secret")
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "env"})
+    office.work()
+    assert "CANARY" not in office.attempts(job)[0].stdout_tail
+    assert "BATON_JOB_ID" in office.attempts(job)[0].stdout_tail
+
+
+# 3o
+
+
+def test_a_definition_that_was_switched_off_runs_nothing_more(office: Office) -> None:
+    definition = office.define()
+    job = office.add()
+    office.sql("update pull_class set is_open = false where id = :id", id=definition)
+    office.sql("update job_definitions set is_active = false")
+    assert office.take() == []
+    with pytest.raises(Refused) as error:
+        office.add()
+    assert (error.value.code, office.seen(job).status) == ("inactive_definition", "queued")
+
+
+def test_a_command_that_is_not_on_the_list_is_not_run(office: Office) -> None:
+    office.define(command="rm")
+    job = office.add()
+    assert office.work() == [StepOutcome.FAILED]
+    assert (office.seen(job).status, [each.status for each in office.attempts(job)]) == ("failed", ["failed"])
+    assert office.runner.asked == []
+
+
+# 3p
+
+
+def test_a_priority_is_bounded_and_one_tenant_starves_nobody(office: Office) -> None:
+    office.define()
+    assert refused(office, priority=-1) == "bad_priority"
+    assert refused(office, priority=10, manages=False) == "bad_priority"
+    for _ in range(20):
+        office.add(ALICE, priority=0)
+    quiet = office.add(BOB)
+    assert quiet in {turn.run_id for turn in (office.take_one(), office.take_one())}
+
+
+# 3q
+
+
+def test_no_secret_is_kept_of_what_a_command_prints(office: Office) -> None:
+    office.really = True
+    office.define(max_attempts=1)
+    job = office.add(payload={"what": "secret"})
+    office.work()
+    kept = office.value(
+        """select string_agg(t, ' ') from (
+               select coalesce(stdout_tail, '') || coalesce(stderr_tail, '') || coalesce(error_text, '') as t from job_attempts
+               union all select coalesce(error::text, '') from run union all select coalesce(last_error::text, '') from lane
+               union all select data::text from history) x"""
+    )
+    assert "canary" not in kept
+    assert "***" in kept
+    assert office.seen(job).status == "dead_letter"
+
+
+# And what else there is.
+
+
+def test_an_unknown_definition_is_refused(office: Office) -> None:
+    assert refused(office, key="nothing") == "unknown_definition"
+
+
+def test_a_job_keeps_the_version_it_was_made_with(office: Office) -> None:
+    office.define(max_attempts=1)
+    job = office.add()
+    office.sql("update job_definitions set max_attempts = 9, version = 2, command = 'rm'")
+    office.runner.ends = fails
+    office.work()
+    assert (office.seen(job).status, office.seen(job).version) == ("dead_letter", 1)
+
+
+def test_a_worker_that_stops_puts_its_job_back_without_spending_an_attempt(office: Office) -> None:
+    office.really = office.stopping = True
+    office.define(max_attempts=1)
+    job = office.add(payload={"what": "sleep"})
+    assert office.do(office.take_one()) is StepOutcome.WAITED
+    assert (office.seen(job).status, [each.status for each in office.attempts(job)]) == ("queued", ["canceled"])
+    office.really = office.stopping = False
+    assert office.work() == [StepOutcome.DONE]
+    assert [each.attempt_no for each in office.attempts(job)] == [1, 2]
+
+
+def test_a_command_that_a_signal_ends_has_failed(office: Office) -> None:
+    office.really = True
+    office.define(max_attempts=1)
+    job = office.add(payload={"what": "signal"})
+    office.work()
+    assert "signal 11" in office.seen(job).last_error
