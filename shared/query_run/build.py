@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -22,11 +22,13 @@ from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.settings import Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
-from shared.query_run.adapters.mce import DOMAIN, SUBDOMAIN, Mce
-from shared.query_run.model import UPSTREAM, PollConfig, QueryParams
+from shared.query_run.model import DOMAIN, SUBDOMAIN, UPSTREAM, PollConfig, QueryParams
 from shared.query_run.ports import Ports
 from shared.query_run.steps import query_run
 from shared.query_run.store import QueryStore
+
+if TYPE_CHECKING:
+    from shared.query_run.adapters.mce import Mce
 
 PREFIX = "BATON_MCE_"
 
@@ -87,6 +89,8 @@ def remote(
 
 def _connected(env: Mapping[str, str], account: Account, mid: str, time_left_s: Callable[[], float], gate: str) -> Mce:
     """Only the deployment says that the system is elsewhere: a tenant cannot send us anywhere but to Marketing Cloud."""
+    from shared.query_run.adapters.mce import Mce  # noqa: PLC0415 - who asks no upstream need not import its client
+
     base_url = McePlace.from_env(env, PREFIX).base_url or f"https://{account.settings.subdomain}.auth{DOMAIN}"
     secret = account.secret.client_secret.get_secret_value()
     try:

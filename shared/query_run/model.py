@@ -16,6 +16,8 @@ from shared.kernel.model import Json, account_name, idempotency_key
 from shared.kernel.settings import Settings
 
 KIND = "query_run"
+DOMAIN = ".marketingcloudapis.com"
+SUBDOMAIN = r"^[0-9a-z-]{3,63}$"
 UPSTREAM = "mce"
 KEY_PREFIX = "BTN_"  # 4 + 32 characters: the most that a CustomerKey may have
 LONGEST_SQL = 64_000

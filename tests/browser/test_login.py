@@ -22,7 +22,7 @@ from tests.support.browser import (
 )
 from tests.support.scene import Scene
 
-EVERYBODY = ["Overview", "Runs", "Failures", "Page ingestion", "Connections", "Rate limits"]
+EVERYBODY = ["Overview", "Runs", "Failures", "Page ingestion", "Query run", "Connections", "Rate limits"]
 ADMINS = [*EVERYBODY, "Members", "Tokens", "Audit log", "System"]
 GROUPS = ["Monitor", "Work", "Resources", "Settings"]
 

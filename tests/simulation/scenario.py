@@ -39,7 +39,6 @@ class Scenario:
     outage: tuple[float, float] = (0.0, 0.0)  # turns can be claimed, but no step can be committed
     sweeps: list[float] = field(default_factory=list)
     retention: dict[str, int] = field(default_factory=dict)
-    visit_s: float = 0.0  # how long a step looks outside
     throttled_share: float = 0.3  # of the trouble upstream
     max_attempts: int = 6
     fault_rate: float = 0.0
@@ -75,7 +74,6 @@ def draw_scenario(seed: int) -> Scenario:
         upstream_trouble=rng.choice((0.0, 0.0, 0.1, 0.3)),
         switch_rate=rng.choice((0.2, 0.5, 0.9)),
         tick_batch=rng.choice((50, 50, 50, 1, 2)),
-        visit_s=rng.choice((0.0, 0.0, 20.0)),
     )
     if hostile != "calm":
         scenario.fault_rate = rng.choice((0.01, 0.03)) if hostile == "some" else 0.1
@@ -126,10 +124,6 @@ def operator_scenario(seed: int) -> Scenario:
     names = ("cancel", "pause", "pause", "resume", "retry", "retry", "wake", "restart")
     scenario.actions = [Action(rng.uniform(0, 120), rng.choice(names), rng.randrange(2)) for _ in range(6)]
     scenario.duplicate_rate = rng.choice((0.0, 0.3))
-    scenario.visit_s = rng.choice((0.0, 20.0))
-    if rng.random() < 0.3:
-        begin = rng.uniform(0, 60)
-        scenario.shut, scenario.visit_s = [Shut(QUEUE_OF["tally"], begin, begin + 100)], 28.0
     return scenario
 
 

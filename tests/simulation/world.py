@@ -307,9 +307,6 @@ class World:
             self.seen["killed by its own work"] += 1
             self._crash(self._alive())
         self.call("upstream.visit", lambda: None, error=lambda: RuntimeError("unexpected answer"))
-        if self.scenario.visit_s:
-            self._alive().wake_at = self.now + self.scenario.visit_s
-            self._switch()
         begin, end = self.scenario.burst
         if begin <= self.now < end:
             self.last_fault_at = self.now
@@ -486,7 +483,7 @@ class World:
     def _resume(self, actor: Actor) -> None:
         if actor.wake_at:
             actor.wake_at = 0.0
-            self.seen["zombie woke"] += actor.stalled
+            self.seen["zombie woke"] += 1
         self.current = actor
         actor.glet.switch()
         self.current = None

@@ -253,7 +253,7 @@ where id in (
       and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
     order by l.next_due_at limit {MOST_WOKEN}
     for update of l skip locked)
-returning id, tenant_id, kind, epoch, seq, resend_no, 0::double precision as delay_s
+returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, 0::double precision as delay_s
 """)
 
 # Acts on many runs. What an action would change; the relay decides it again, run by run.

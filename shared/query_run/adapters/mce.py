@@ -22,11 +22,9 @@ from shared.kernel.errors import Permanent, StepError, Throttled, Transient
 from shared.kernel.http import Answer, Http, bad_answer, retry_after_s, safe_base_url
 from shared.kernel.tokens import Token, TokenRefused
 from shared.query_run.adapters import soap
-from shared.query_run.model import ActivityStatus, Column, Rowset, Validation
+from shared.query_run.model import DOMAIN, ActivityStatus, Column, Rowset, Validation
 
 NAME: Final = "Marketing Cloud"
-DOMAIN: Final = ".marketingcloudapis.com"
-SUBDOMAIN: Final = r"^[0-9a-z-]{3,63}$"
 RATE_LIMITED: Final = 17
 SOAP_WAIT_S: Final = 30.0  # its throttle never says how long
 TRY_AGAIN: Final = frozenset({2, 9, 10, 13})
