@@ -62,7 +62,7 @@ SENTENCES = (
     "step waited", "step throttled", "step retried", "step canceled", "step failed", "step moved", "step done",
     "zombie woke", "purge", "lost send", "killed by its own work", "stale receipt refused", "Refused.unknown",
     "action cancel", "action pause", "action resume", "action retry", "action wake", "action restart",
-    "upstream surprise", "upstream throttled", "upstream transient", "CleanFailed", "PruneFailed",
+    "upstream surprise", "upstream throttled", "upstream transient", "PruneFailed",
 )  # fmt: skip
 # And each of these at least fifty times in 20,000.
 OFTEN = (
