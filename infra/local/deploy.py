@@ -54,15 +54,17 @@ def deploy(
     """Make the stack at `endpoint` what `root` says it is. Nothing happens when it already is."""
     began = time.monotonic()
     cloudformation = aws.client("cloudformation", endpoint=endpoint, access_key=access_key, read_s=60)
-    code, template = package(root), _template(root)
-    digest = hashlib.sha256(code + template.encode() + json.dumps(dict(parameters), sort_keys=True).encode())
+    sources, template = fingerprint(root), _template(root)
+    digest = hashlib.sha256(
+        sources.encode() + template.encode() + json.dumps(dict(parameters), sort_keys=True).encode()
+    )
     found = _stack(cloudformation)
     if found is not None and _tag(found) == digest.hexdigest() and found["StackStatus"].endswith("_COMPLETE"):
         return Deployed(_outputs(found), changed=False, seconds=time.monotonic() - began)
     if found is not None and "ROLLBACK" in found["StackStatus"]:
         delete(endpoint, access_key)
         found = None
-    key = f"{hashlib.sha256(code).hexdigest()}.zip"
+    key, code = f"{sources}.zip", package(root)
     # A body of over 51,200 characters is refused, so the template goes the way of the code.
     place = f"{digest.hexdigest()}.json"
     _upload(endpoint, access_key, {key: code, place: _with_code(template, f"s3://{ARTIFACTS}/{key}").encode()})
@@ -83,8 +85,16 @@ def delete(endpoint: str, access_key: str) -> None:
     _wait(lambda: _stack(cloudformation) is None, "the stack is not gone")
 
 
+def fingerprint(root: Path = ROOT) -> str:
+    """Of what is shipped, by its sources: bytecode may differ between two processes, as a set of strings has no order."""
+    digest = hashlib.sha256()
+    for name in shipped(root):
+        digest.update(f"{name}\n".encode() + hashlib.sha256((root / name).read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def package(root: Path = ROOT) -> bytes:
-    """The code as one zip, the same bytes for the same files; dependencies come from the environment around it."""
+    """The code as one zip; dependencies come from the environment around it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in shipped(root):
