@@ -14,6 +14,7 @@ ENDED = "('succeeded', 'failed', 'canceled')"
 OPEN_WORK = sa.text("""
 select (select count(*) from run where finished_at is null)
      + (select count(*) from lane where status = 'active')
+     + (select count(*) from signal where dispatched_at is null) + (select count(*) from hearing)
 """)
 
 RULES: Mapping[str, str] = {

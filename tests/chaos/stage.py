@@ -85,6 +85,12 @@ PROBES = "update gate set until = until - {by} where state = 'probing'"
 CALLS = (
     "update remote_call set intended_at = intended_at - {by}, looked_at = looked_at - {by}, clean_at = clean_at - {by}"
 )
+CALLS_OF_THE_IDLE = (
+    CALLS
+    + """
+where not exists (select from lane where lane.run_id = remote_call.run_id and lane.lease_until is not null)
+"""
+)
 HEARINGS = "update hearing set due_at = due_at - {by}"
 A_CALL_IS_OVER_S = 17 * 60
 
@@ -98,7 +104,7 @@ def pass_time(connection: sa.Connection, hub: Hub, seconds: float) -> None:
 
 def pass_time_for_the_idle(connection: sa.Connection, seconds: float) -> None:
     """For a stage on which somebody may be at work."""
-    _shift(connection, seconds, LANES, RUNS, GATES, HEARINGS)
+    _shift(connection, seconds, LANES, RUNS, GATES, CALLS_OF_THE_IDLE, HEARINGS)
 
 
 def let_calls_end(connection: sa.Connection) -> None:

@@ -194,7 +194,14 @@ def test_what_is_not_what_it_says_is_a_bad_answer(answer: bytes, pool: urllib3.P
 
 def test_an_answer_is_never_read_as_the_answer_to_the_next_question(pool: urllib3.PoolManager) -> None:
     twice = plain(b"first") + plain(b"second")
-    with a_server(say(twice)) as base_url:
+
+    def answer_whatever_is_asked(connection: socket.socket) -> None:
+        # The connection stays open: one that the server hangs up between two questions is another matter.
+        connection.sendall(twice)
+        while connection.recv(65_536):
+            connection.sendall(twice)
+
+    with a_server(answer_whatever_is_asked) as base_url:
         assert [ask(base_url, pool).body for _ in range(3)] == [b"first"] * 3
     with a_server(say(b"HTTP/1.1 103 Early Hints\r\n\r\n" + plain(b"late"))) as base_url:
         for _ in range(3):
