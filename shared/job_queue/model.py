@@ -10,6 +10,7 @@ from uuid import UUID
 
 KIND = "job"
 LANE = "run"
+ON_LAMBDA = "@lambda"  # behind the name of a queue: its jobs that functions run
 USUAL_PRIORITY = 100
 # By role: a number below this is for those who run the tenant, and one below zero for nobody.
 FIRST_PRIORITY_OF_MEMBERS = 50

@@ -7,6 +7,7 @@ two of every step: the server would spend more on planning those than on doing t
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -199,6 +200,15 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         context = Context(statement)
         self._fly(_message(QUERY, statement.encode(self._client_encoding) + NULL_BYTE), [context])
         return context
+
+    def heard(self, within_s: float) -> set[str]:
+        """What the notifications say that came meanwhile, after waiting for one. For a connection that does nothing else."""
+        if not select.select([self._usock], [], [], within_s)[0]:
+            return set()
+        self.execute_simple("select 1")
+        told = {str(payload) for _, _, payload in self.notifications}
+        self.notifications.clear()
+        return told
 
     def commit(self) -> None:
         self._end("commit")

@@ -712,6 +712,16 @@ union all
  limit 100)
 """)
 
+# Says that somebody listens to these queues. Counts those where nobody was known to.
+LISTEN_TO = sa.text("""
+with known as (
+    select name from pull_queue where name = any(cast(:queues as text[])) and listens_until > now()),
+marked as (
+    update pull_queue set listens_until = now() + make_interval(secs => :for_s) where name = any(cast(:queues as text[]))
+    returning name)
+select m.name from marked m where m.name not in (select name from known)
+""")
+
 # The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.
 TAKE_OVER = sa.text("""
 update lane l
