@@ -21,8 +21,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from functions.catalogue import KINDS, all_kinds
-from shared.job_queue.build import a_worker_id, build_ports
+from functions.catalogue import KINDS, all_commands, all_kinds
+from shared.job_queue.build import RunStarter, a_worker_id, build_ports
 from shared.job_queue.model import KIND, ON_LAMBDA
 from shared.job_queue.steps import job_kind
 from shared.job_queue.worker import Worker
@@ -105,14 +105,16 @@ def _work(options: argparse.Namespace, names: Sequence[str], queues: Sequence[st
     engine = db.connect_engine(url, pool_size=size, application_name="baton worker", password=password)
     pushed = [name for name in names if name != KIND]
     stopped_at = [math.inf]
-    worker_id = a_worker_id()
+    worker_id, others = a_worker_id(), all_kinds(engine)
     jobs = build_ports(
         engine,
         worker_id=worker_id,
         lease_s=options.lease,
         stopping=lambda: time.monotonic() - stopped_at[0] >= options.grace,
+        commands=all_commands(),
+        starter=RunStarter(engine, others, PgQueue(engine) if pushed else NoQueue(), Relay.from_env(os.environ)),
     )
-    kinds = Catalogue(job_kind(jobs), *(kind for name, kind in all_kinds(engine).items() if name != KIND))
+    kinds = Catalogue(job_kind(jobs), *(others[name] for name in KINDS if name != KIND))
     worker = Worker(
         engine=engine, ports=_ports(engine, kinds, alone=bool(pushed)), kinds=kinds, worker_id=worker_id, queues=queues,
         concurrency=options.concurrency, lease_s=options.lease, poll_s=options.poll, tick_s=options.tick, pushed=pushed,

@@ -72,6 +72,7 @@ insert into job_workers as w (worker_id, hostname, version, queues, last_seen_at
 values (:worker_id, :hostname, :version, cast(:queues as text[]), now(), :running_count)
 on conflict (worker_id) do update set last_seen_at = now(), running_count = excluded.running_count
 """)
+SEEN_WORKER = sa.text(SEE_WORKER.text + "returning worker_id")
 FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
 PRUNE_WORKERS = sa.text("delete from job_workers where last_seen_at < now() - interval '7 days'")
 PRUNE_ATTEMPTS = Statement(

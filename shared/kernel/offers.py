@@ -15,8 +15,11 @@ from shared.kernel.store import check_names, held, interval
 
 
 class PgOffers:
-    def __init__(self, engine: sa.Engine) -> None:
+    """With a tenant, only its turns are there: for whoever works on behalf of one, through the API."""
+
+    def __init__(self, engine: sa.Engine, tenant_id: UUID | None = None) -> None:
         self._engine = engine
+        self._tenant_id = tenant_id
 
     def take(self, queue: str, most: int, token: UUID, lease_s: float, worker: str) -> list[Turn]:
         """The best turns of a queue, in fair turns between tenants and within every cap. They hold the same token.
@@ -24,8 +27,9 @@ class PgOffers:
         Not repeated when the answer is lost: what was taken then comes back when its lease has run out.
         """
         params = {"queue": queue, "most": most, "token": token, "lease": interval(lease_s), "worker": worker}
-        with direct.alone(self._engine) as line:
-            return [_turn(row, token) for row in line.all(sql.TAKE_OFFERS, params)]
+        take = sql.TAKE_OFFERS if self._tenant_id is None else sql.TAKE_OWN_OFFERS
+        with direct.alone(self._engine, self._tenant_id) as line:
+            return [_turn(row, token) for row in line.all(take, params)]
 
     def renew(self, turns: Sequence[Turn], lease_s: float) -> list[Renewed]:
         """Those that are still held, with what was asked of them meanwhile."""
@@ -36,7 +40,7 @@ class PgOffers:
         }
 
         def renew() -> list[Renewed]:
-            with direct.alone(self._engine) as line:
+            with direct.alone(self._engine, self._tenant_id) as line:
                 return [Renewed(**row) for row in line.all(sql.RENEW, params)]
 
         return db.again_if_disconnected(renew)
@@ -89,6 +93,12 @@ class PgOffers:
                 return [(row["queue"], row["delay_s"]) for row in line.all(sql.TO_WAKE, params)]
 
         return db.again_if_disconnected(look)
+
+    def held(self, run_id: UUID, token: UUID) -> Turn | None:
+        """The turn of a run that is held with this token."""
+        with direct.alone(self._engine, self._tenant_id) as line:
+            row = line.one(sql.HELD_TURN, {"run_id": run_id, "token": token})
+        return None if row is None else _turn(row, token)
 
     def take_over(self, lane_id: UUID, token: UUID, lease_s: float) -> Turn | None:
         with direct.alone(self._engine) as line:

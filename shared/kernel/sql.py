@@ -669,6 +669,9 @@ where id = :run_id and tenant_id = :tenant_id
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
 """)
+TAKE_OWN_OFFERS = sa.text("""
+select * from take_own_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
 
 # The lease moves, in place; no row: the turn is lost. A cancel or a pause is heard of here.
 RENEW = sa.text("""
@@ -723,15 +726,20 @@ select m.name from marked m where m.name not in (select name from known)
 """)
 
 # The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.
-TAKE_OVER = sa.text("""
+_PULLED = """l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
+          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
+          r.epoch as run_epoch, r.params, r.correlation_id,
+          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now"""
+TAKE_OVER = sa.text(f"""
 update lane l
 set claim_token = :token, lease_until = now() + cast(:lease as interval)
 from run r
 where l.id = :lane_id and l.status = 'active' and l.class_id is not null and l.lease_until < now() and r.id = l.run_id
-returning l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
-          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
-          r.epoch as run_epoch, r.params, r.correlation_id,
-          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now
+returning {_PULLED}
+""")
+HELD_TURN = sa.text(f"""
+select {_PULLED} from lane l join run r on r.id = l.run_id
+where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and l.class_id is not null
 """)
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
