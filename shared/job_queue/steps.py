@@ -38,6 +38,8 @@ from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
 LONGEST_KEY = 200
+LONGEST_DELAY_S = 366 * 86_400.0
+ASKED = frozenset({"definition_key", "payload", "priority", "scheduled_for", "dedupe_key"})
 SPARE_S = 15.0  # of a function's time, to end a command and to commit
 
 
@@ -48,6 +50,8 @@ class Jobs:
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         """Enqueue a job, unless the tenant has one of the same key that is not over."""
         asked = starting.params
+        if unknown := asked.keys() - ASKED:
+            raise Refused("unknown_field", f"Unknown: {', '.join(sorted(map(str, unknown)))[:200]}.")
         definition = self._definition(tx, asked.get("definition_key"))
         payload = asked.get("payload", {})
         if not isinstance(payload, dict):
@@ -63,7 +67,7 @@ class Jobs:
         priority = asked.get("priority", USUAL_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Refused("bad_priority", "priority: must be a whole number.")
-        decide.checked_priority(priority, manages=bool(asked.get("manages", True)))
+        decide.checked_priority(priority, manages=starting.by.manages)
         offer = Offer(class_id=definition.id, priority=priority, dedupe_key=key)
         lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
         return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
@@ -242,6 +246,8 @@ def _delay_s(tx: Tx, scheduled_for: object) -> float:
     if at is None or at.tzinfo is None:
         raise Refused("bad_schedule", "scheduled_for: must be a date and time with a zone, as 2026-11-16T08:00:00Z.")
     (row,) = tx.read(store.SECONDS_UNTIL, {"at": at})
+    if row["seconds"] > LONGEST_DELAY_S:
+        raise Refused("bad_schedule", "scheduled_for: at most a year ahead.")
     return max(0.0, float(row["seconds"]))
 
 

@@ -177,6 +177,7 @@ class By:
     correlation_id: str | None = None
     source: str | None = None
     source_ref: str | None = None
+    manages: bool = True  # whether they run the tenant, or act for those who do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -362,9 +362,14 @@ _NEW_EPOCH = f"""
     status = 'active', epoch = epoch + 1, resend_no = resend_no + 1, resends = 0, claims = 0, attempts = 0,
     claim_token = null, lease_until = null, cancel_at = null, next_due_at = now(), sent_at = null, check_at = {_LOOK_NOW},
     deadline_at = now() + make_interval(secs => time_limit_s), updated_at = now()"""
+# What is pulled and has succeeded may be done again as a whole.
 REOPEN_LANES = sa.text(f"""
 update lane set {_NEW_EPOCH}, steps = 0
-where run_id = :run_id and status in ('failed', 'canceled') and holds_run
+where run_id = :run_id and holds_run
+  and (status in ('failed', 'canceled')
+       or (class_id is not null and status = 'done' and (
+           select true from lane f where f.run_id = :run_id and f.holds_run and f.status in ('failed', 'canceled')
+           limit 1) is null))
 returning {_BATON}
 """)
 RESTART_LANE = sa.text(f"""
