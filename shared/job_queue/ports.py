@@ -23,6 +23,9 @@ class Runner(Protocol):
 
 
 class Reader(Protocol):
+    def next_attempt(self, turn: Turn) -> int | None:
+        """The number of the attempt that this turn is; None: it is somebody else's by now."""
+
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
         """Whether the tenant has this thing: a run, or a connection of a provider, that is ready for use."""
 

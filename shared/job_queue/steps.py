@@ -101,7 +101,7 @@ class Jobs:
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = turn.params
-        attempt_no = self.begin(turn, outside, self.ports.worker_id)
+        attempt_no = self.begin(turn)
         command = self.ports.commands[params["command"]]
         if command.starts is not None:
             return self._start_run(turn, outside, command.starts)
@@ -156,8 +156,8 @@ class Jobs:
         ended = Finished(exit_code=0, stdout=f"Started run {UUID(hex=started.replace('-', ''))} of {command.kind}.\n")
         return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
 
-    def begin(self, turn: Turn, outside: Outside, worker_id: str) -> int:
-        """Look once more whether it may run, and note that it does; answers the number of the attempt."""
+    def begin(self, turn: Turn) -> int:
+        """Look once more whether it may run; answers the number of the attempt."""
         params = turn.params
         command = self.ports.commands.get(params["command"])
         if command is None:
@@ -169,8 +169,10 @@ class Jobs:
             decide.checked_payload(params["payload"])
         except Refused as error:
             raise _failed(Permanent, "bad_payload", error.message) from None
-        (attempt,) = outside.write(Effect(store.START_ATTEMPT, {"worker_id": worker_id}))
-        return int(attempt["attempt_no"])
+        attempt_no = self.ports.reader.next_attempt(turn)
+        if attempt_no is None:
+            raise Overtaken
+        return attempt_no
 
     def decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
         if ended.lost:

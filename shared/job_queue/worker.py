@@ -24,6 +24,7 @@ from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
 from shared.kernel.model import Turn
+from shared.kernel.offers import Taking, TakingOffers
 from shared.kernel.ports import Ports
 from shared.kernel.pull import do_pulled
 from shared.kernel.queue import Consumer, Received
@@ -105,7 +106,7 @@ class Worker:
             if room <= 0:
                 return taken
             for turn in self._take(queue, room):
-                self._start(pool, self._do, turn)
+                self._start(pool, self._do, turn, queue)
                 taken += 1
         for queue in self._message_queues():
             room = self.concurrency - len(self._running)
@@ -127,8 +128,16 @@ class Worker:
         assert self.ports.offers is not None
         return self.ports.offers.take(queue, room, self.ports.chance.new_id(), self.lease_s, self.worker_id)
 
-    def _do(self, turn: Turn) -> None:
-        self._quietly("a turn could not be taken to its end", lambda: do_pulled(turn, self.kinds, self.ports))
+    def _do(self, turn: Turn, queue: str) -> None:
+        """A turn, and then those that come with its end: finishing one and taking the next is one flight."""
+        left: Turn | None = turn
+        while left is not None:
+            now, ports = left, self.ports
+            taking = Taking(queue, self.lease_s, self.worker_id, self.ports.chance.new_id)
+            if self.queues and queue == self.queues[0] and not self.stop.is_set():  # others wait for the next round
+                ports = replace(ports, offers=TakingOffers(self.engine, taking))
+            self._quietly("a turn could not be taken to its end", lambda: do_pulled(now, self.kinds, ports))  # noqa: B023
+            left = taking.taken[0] if taking.taken else None
 
     def _message_queues(self) -> Sequence[str]:
         if not self.pushed:

@@ -102,7 +102,7 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
             break
         token = new_id()
         for turn in _offers(here).take(queue, room, token, asked.lease_seconds, worker):
-            claimed += _begun(here, ports, turn, worker)
+            claimed += _begun(here, ports, turn)
     return ClaimedJobs(jobs=claimed)
 
 
@@ -143,11 +143,11 @@ def fail_job(job_id: JobId, asked: Annotated[FailJob, Body()]) -> Done:
     return _end(job_id, asked.claim_token, ended, asked)
 
 
-def _begun(here: Desk, ports: Ports, turn: Turn, worker: str) -> list[ClaimedJob]:
+def _begun(here: Desk, ports: Ports, turn: Turn) -> list[ClaimedJob]:
     """What may not run any more fails here and is not handed out; what was canceled meanwhile ends."""
     kind, jobs = here.kinds[KIND], _jobs(here)
     try:
-        attempt_no = jobs.begin(turn, Calls(turn, ports), worker)
+        attempt_no = jobs.begin(turn)
     except Overtaken:
         return []
     except StepError as error:

@@ -168,6 +168,25 @@ where r.id = :run_id
 returning {_BATON}
 """)
 
+# A run of one lane that is pulled: what the three statements above write, in one.
+INSERT_PULLED_RUN = sa.text(f"""
+with r as (
+    insert into run (id, tenant_id, kind, label, status, params, correlation_id, time_limit_s, deadline_at, check_at,
+                     source, source_ref, created_by, created_at)
+    values (:run_id, :tenant_id, :kind, :label, 'queued', cast(:params as jsonb), :correlation_id,
+            cast(:time_limit_s as integer), now() + make_interval(secs => cast(:time_limit_s as integer)),
+            now() + least({_SELDOM}, make_interval(secs => cast(:time_limit_s as integer))),
+            :source, :source_ref, :created_by, now())),
+told as (
+    insert into history (run_id, n, tenant_id, epoch, type, data, at)
+    values (:run_id, 1, :tenant_id, 1, 'accepted', '{{"lanes": 1}}', now()))
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, max_steps, class_id,
+                  priority, dedupe_key, created_at, updated_at)
+values (:lane_id, :run_id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
+        'infinity', :max_steps, :class_id, :priority, :dedupe_key, now(), now())
+returning {_BATON}
+""")
+
 MARK_RUNNING = sa.text("""
 update run set status = 'running', started_at = coalesce(started_at, now()) where id = :run_id and status = 'queued'
 """)
@@ -746,6 +765,11 @@ HELD_TURN = sa.text(f"""
 select {_PULLED} from lane l join run r on r.id = l.run_id
 where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and l.class_id is not null
 """)
+
+# A commit that does not wait for the disk, and one that waits for itself and all before it, whatever they wrote.
+NOT_YET_ON_DISK = sa.text("select set_config('synchronous_commit', 'off', true)")
+ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
+AS_TENANT = sa.text("select set_config('app.tenant', :tenant_id, true)")
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
 LOCK_RUNS = sa.text("""
