@@ -102,7 +102,7 @@ class Problem:
     message: str
 
     def to_json(self) -> Json:
-        message = redact(self.message)
+        message = redact(str(self.message))  # a kind may have put an exception there
         return {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
 
 

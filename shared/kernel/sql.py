@@ -602,7 +602,12 @@ using (select lane_id, epoch, seq, at from step where at < now() - make_interval
 where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d.at
 """),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal"),
+    # With what was not heard of it: a hearing without its signal would be looked for by every tick, and never be found.
+    "signal": sa.text("""
+with old as (select id from signal where at < now() - make_interval(days => :days) order by at limit :most),
+unheard as (delete from hearing h using old o where h.signal_id = o.id)
+delete from signal s using old o where s.id = o.id
+"""),
     "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
@@ -666,6 +671,18 @@ where id = :run_id and tenant_id = :tenant_id
 
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
+
+# What a take left behind whose answer was lost. Behind the lock of the takes of its queue, which may still be under way.
+LOCK_TAKES = sa.text("select pg_advisory_xact_lock(hashtextextended(:queue, 3))")
+TAKEN = sa.text("""
+select l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor, l.claims,
+       l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params,
+       r.correlation_id, o.queued_at, now() as now
+from offer o
+cross join lateral (select * from lane l where l.id = o.lane_id and l.claim_token = cast(:token as uuid) limit 1) l
+cross join lateral (select * from run r where r.id = l.run_id limit 1) r
+where o.taken_at is not null and o.worker = :worker
 """)
 
 # The lease moves, in place; no row: the turn is lost. A cancel or a pause is heard of here.
