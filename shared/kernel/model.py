@@ -217,6 +217,15 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Hearing:
+    """A signal that one listener is to hear, and how often it was taken for that."""
+
+    signal: Signal
+    listener: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """A signal to be written with a step or an ending; the name belongs to the kind (`Kind.says`)."""
 
