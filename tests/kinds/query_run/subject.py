@@ -297,7 +297,9 @@ def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
     def remote(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
         return Mce(address, CLIENT_ID, CLIENT_SECRET, params.mid, time_left_s=time_left_s, gate=params.account)
 
-    ports = Ports(remote=remote, tokens=Tokens(engine), store=QueryStore(engine), files=MemoryFiles(), config=IN_THE_MATRIX)
+    ports = Ports(
+        remote=remote, tokens=Tokens(engine), store=QueryStore(engine), files=MemoryFiles(), config=IN_THE_MATRIX
+    )
     return query_run(replace(ports, chance=Chance(fraction=lambda: 0.5)))
 
 
