@@ -66,6 +66,7 @@ class QueryRun(Told):
     id: UUID
     status: QueryStatus
     outcome: str | None
+    phase: str | None
     doing: str
     snippet_name: str | None
     sql_text: str
@@ -193,7 +194,13 @@ def _shown(row: Mapping[str, Any]) -> QueryRun:
     told = {name: row[name] for name in QueryRun.model_fields if name in row}
     state = row["state"] or {}
     checks = {name: int(state.get(name) or 0) for name in Checks.model_fields}
-    return QueryRun(**told, doing=doing(row), starts=int(state.get("starts") or 0), checks=Checks(**checks))
+    return QueryRun(
+        **told,
+        phase=state.get("phase"),
+        doing=doing(row),
+        starts=int(state.get("starts") or 0),
+        checks=Checks(**checks),
+    )
 
 
 def doing(row: Mapping[str, Any]) -> str:
