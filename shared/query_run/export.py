@@ -56,7 +56,10 @@ def _export(turn: Turn, cursor: ExportCursor, read: Read, files: Files, part: in
         page += 1
     written, moved = b"".join(body), cursor.but(page=page, tail=None)
     if page > pages:
-        _finish(files, key, cursor, written)
+        if cursor.upload is None:
+            files.put(key, written)
+        else:
+            files.finish(key, cursor.upload, cursor.parts, written)
         return Finish(rows=cursor.rows, cursor=moved.to_json())
     if len(written) >= part:
         upload = cursor.upload or files.begin(key)
@@ -77,11 +80,3 @@ def _page(read: Read, page: int, rows: int) -> Sequence[Mapping[str, str | None]
     if len(found.rows) != min(PAGE, rows - (page - 1) * PAGE):
         raise bad_answer(f"Page {page} of the result has {len(found.rows)} rows, and should have more.")
     return found.rows
-
-
-def _finish(files: Files, key: str, cursor: ExportCursor, written: bytes) -> None:
-    if cursor.upload is None:
-        files.put(key, written)
-        return
-    tag = files.add(key, cursor.upload, len(cursor.parts) + 1, written)
-    files.finish(key, cursor.upload, [*cursor.parts, tag])

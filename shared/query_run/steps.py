@@ -525,8 +525,11 @@ class QueryRuns:
         strays = [{"kind": kind, "key": key} for kind, keys in found for key in keys or () if key not in known]
         if strays:
             logger.warning("things that belong to no run are in Marketing Cloud", extra={"count": len(strays)})
-        params_ = {"account": params.token_account, "found": db.jsonb(strays)}
-        return [Effect(store.FORGET_STRAYS, params_), Effect(store.KEEP_STRAYS, params_)]
+        account, found_ = params.token_account, db.jsonb(strays)
+        return [
+            Effect(store.FORGET_STRAYS, {"looked_through": account, "still_there": found_}),
+            Effect(store.KEEP_STRAYS, {"account": account, "found": found_}),
+        ]
 
     def _there(self, asked: Asked, type_: str) -> list[str] | None:
         return asked.unless_unknown(type_, lambda token: asked.remote.keys(token, type_, KEY_PREFIX, MOST_KEYS))

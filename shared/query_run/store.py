@@ -52,8 +52,8 @@ TAKE_LOOK = Statement(
 FORGET_STRAYS = Statement(
     "query_run.forget_strays",
     """delete from query_stray s using turn t
-       where s.tenant_id = t.tenant_id and s.account = :account
-         and not exists (select from jsonb_to_recordset(cast(:found as jsonb)) as f(kind text, key text)
+       where s.tenant_id = t.tenant_id and s.account = :looked_through
+         and not exists (select from jsonb_to_recordset(cast(:still_there as jsonb)) as f(kind text, key text)
                          where f.kind = s.kind and f.key = s.key)""",
 )
 KEEP_STRAYS = Statement(

@@ -36,16 +36,16 @@ class MemoryFiles:
         self._parts(key, upload)[number] = body
         return md5(body, usedforsecurity=False).hexdigest()
 
-    def finish(self, key: str, upload: str, parts: Sequence[str]) -> None:
+    def finish(self, key: str, upload: str, parts: Sequence[str], last: bytes) -> None:
         try:
-            sent = self._parts(key, upload)
+            self.add(key, upload, len(parts) + 1, last)
         except UploadGone:
             self.get(key)
             return
-        bodies = [sent[number] for number in range(1, len(parts) + 1)]
-        assert [md5(body, usedforsecurity=False).hexdigest() for body in bodies] == list(parts)
+        sent = self.uploads.pop(upload)
+        bodies = [sent[number] for number in range(1, len(parts) + 2)]
+        assert [md5(body, usedforsecurity=False).hexdigest() for body in bodies[:-1]] == list(parts)
         assert all(len(body) >= PART for body in bodies[:-1]), "only the last part may be small"
-        del self.uploads[upload]
         self.held[key] = b"".join(bodies)
 
     def _parts(self, key: str, upload: str) -> dict[int, bytes]:

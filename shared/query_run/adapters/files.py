@@ -47,14 +47,14 @@ class S3Files:
         where = {"Bucket": self._bucket, "Key": key, "UploadId": upload}
         return str(self._asked(lambda s3: s3.upload_part(**where, PartNumber=number, Body=body))["ETag"])
 
-    def finish(self, key: str, upload: str, parts: Sequence[str]) -> None:
-        """Finished twice it is finished once: whoever finds the upload gone looks whether the file is there."""
-        listed = [{"PartNumber": number, "ETag": part} for number, part in enumerate(parts, 1)]
+    def finish(self, key: str, upload: str, parts: Sequence[str], last: bytes) -> None:
+        """With the last part, of any size. Finished twice it is finished once: whoever finds the upload gone looks whether
+        the file is there."""
         where = {"Bucket": self._bucket, "Key": key}
         try:
-            self._asked(
-                lambda s3: s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": listed})
-            )
+            tags = [*parts, self.add(key, upload, len(parts) + 1, last)]
+            listed = {"Parts": [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]}
+            self._asked(lambda s3: s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=listed))
         except UploadGone:
             self._asked(lambda s3: s3.head_object(**where))
 
