@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class Sent:
         self.wakes: list[tuple[str | None, int]] = []
         self.breaks = False
 
-    def send(self, queue: str, messages: list[Outgoing]) -> list[int]:
+    def send(self, queue: str, messages: Sequence[Outgoing]) -> list[int]:
         assert queue == WAKES
         if self.breaks:
             raise OSError("no queue today")
