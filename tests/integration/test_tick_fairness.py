@@ -350,7 +350,7 @@ def test_a_kind_that_raises_at_the_end_ends_its_run_after_bounded_attempts(
     types = [row["type"] for row in rig.rows("select type from history order by n")]
     assert types == ["accepted", "running", *["settle_failed"] * 5, "failed"]
     assert rig.rows("select name from signal") == [{"name": "run.failed"}]
-    rig.pass_time(DAY)
+    rig.pass_time(2 * HOUR)
     assert rig.counted[Metric.RUN_ENDED] == 1
 
 
