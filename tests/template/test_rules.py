@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 
 import pytest
 
-from tests.support.template import ROOT, Node, Values, load, stages
+from functions.catalogue import KINDS
+from tests.support.template import ROOT, Node, Values, functions, load, stages
 from tests.template import rules
 from tests.template.rules import RULES, STARS, Rule
 
@@ -151,3 +153,16 @@ def test_what_the_database_template_gives_is_what_the_template_takes() -> None:
 def test_only_the_local_cloud_does_without_tls() -> None:
     for stage, given in stages().items():
         assert Values(TEMPLATE, given).holds({"Condition": "SpeaksTls"}) is (stage != "local")
+
+
+def test_the_guide_says_of_every_function_what_it_may_reach_beyond_the_database() -> None:
+    guide = (ROOT / "docs" / "deploy.md").read_text().partition("## Who may do what")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)`(?: too)? \| ([^|]+) \|", guide, re.MULTILINE))
+    for settings in functions(TEMPLATE).values():
+        name, role = settings["Handler"].split(".")[1], rules.role_of(settings)
+        assert name in rows or name in KINDS, "what every kind may is said once for all"
+        said = rows.get(name, "")
+        if any(each.startswith("s3:") for held in rules.held_by(TEMPLATE, role) for each in rules.actions(held)):
+            assert "files" in said, name
+        if {"Ref": "ReadConnectionsPolicy"} in prop(TEMPLATE, role)["ManagedPolicyArns"] and name not in KINDS:
+            assert "secrets of connections" in said, name
