@@ -300,6 +300,7 @@ class Turn:
     probes: frozenset[str] = frozenset()
     pulled: bool = False
     queued_at: datetime | None = None  # of a turn that was pulled: since when it could have been
+    gated: bool = True  # whether any gate of the tenant was not open when the turn was claimed: else none need be asked
 
     @property
     def baton(self) -> Baton:

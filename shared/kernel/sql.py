@@ -41,7 +41,8 @@ where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq a
   and (l.claim_token is null or l.claim_token = :token or l.lease_until < now())
   and r.id = l.run_id and (r.paused_at is null or l.cancel_at is not null)
 returning l.run_id, l.tenant_id, l.key, l.holds_run, l.resend_no, l.cursor, l.claims, l.attempts, l.steps, l.max_steps,
-          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now
+          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now,
+          exists (select from gate g where g.state <> 'open' and (g.tenant_id = l.tenant_id or g.tenant_id is null)) as gated
 """)
 
 # Only a message that got no turn pays for the reason.

@@ -124,7 +124,7 @@ class _Step:
 
     def _closed_gates(self) -> Wait | None:
         keys = self.kind.gates(self.turn)
-        if not keys:
+        if not keys or not self.turn.gated:
             return None
         passed = self.ports.store.pass_gates(self.turn, keys, self.ports.relay.lease_s)
         point(Point.STEP_GATED)

@@ -614,6 +614,7 @@ def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
         run_epoch=row["run_epoch"],
         correlation_id=row["correlation_id"],
         now=row["now"],
+        gated=row["gated"],
     )
 
 

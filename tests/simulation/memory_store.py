@@ -139,6 +139,7 @@ class MemoryStore:
             cursor=lane.cursor, params=run.params, claims=claims, attempts=lane.attempts, steps=lane.steps,
             max_steps=lane.max_steps, deadline_at=lane.deadline_at, cancel_at=lane.cancel_at, run_status=run.status,
             run_epoch=run.epoch, correlation_id=run.correlation_id, now=now,
+            gated=any(gate.state != "open" for (_, tenant), gate in self.gates.items() if tenant in (lane.tenant_id, None)),
         )  # fmt: skip
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
