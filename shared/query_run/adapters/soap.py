@@ -201,6 +201,14 @@ def task_id(result: Result) -> str:
     return number
 
 
+def task_refusal(result: Result) -> str | None:
+    """Why the task was not started, if it was not."""
+    task = result.element.find(f"{_P}Task")
+    if task is None or (task.findtext(f"{_P}StatusCode") or "").strip() != "Error":
+        return None
+    return (task.findtext(f"{_P}StatusMessage") or "").strip() or "the task was not started"
+
+
 def guid(text: str | None) -> str:
     """An id that is one: it becomes part of an address."""
     try:
@@ -224,10 +232,10 @@ def field(result: Element, name: str) -> str | None:
 
 
 def properties(result: Element) -> Mapping[str, str | None]:
-    """Name and value pairs, in any order; those that are absent are absent."""
+    """Name and value pairs, in any order, by their names in lower case; those that are absent are absent."""
     found: dict[str, str | None] = {}
     for pair in result.findall(f"{_P}Properties/{_P}Property"):
-        name = (pair.findtext(f"{_P}Name") or "").strip()
+        name = (pair.findtext(f"{_P}Name") or "").strip().lower()
         if not name or name in found:
             raise bad_answer("A property of the answer has no name, or is there twice.")
         found[name] = pair.findtext(f"{_P}Value")
@@ -242,4 +250,4 @@ def activity_status(element: Element) -> ActivityStatus | None:
     if len(found) > 1:
         raise bad_answer(f"The answer has {len(found)} results for one task.")
     values: Mapping[str, Any] = properties(found[0])
-    return ActivityStatus.read(values.get("Status"), values.get("ErrorMsg"), values.get("CompletedDate"))
+    return ActivityStatus.read(values.get("status"), values.get("errormsg"), values.get("completeddate"))
