@@ -128,8 +128,8 @@ class Mce:
         message = "; ".join(each for each in told if each) or "it gives no reason"
         return Validation(valid=False, message=self._http("", token.value).quote(message))
 
-    def create_target(self, token: Token, key: str, columns: Sequence[Column]) -> str:
-        result = self._change(token, "Create", soap.create_target(key, key, columns))
+    def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int = 1) -> str:
+        result = self._change(token, "Create", soap.create_target(key, key, columns, kept_days))
         return self._created(result, lambda: self.find_target(token, key))
 
     def find_target(self, token: Token, key: str) -> str | None:
@@ -229,13 +229,12 @@ class Mce:
         return soap.one_result(element)
 
     def _created(self, result: soap.Result, find: Callable[[], str | None]) -> str:
-        """Whoever finds that the key is taken has made it before: nobody else makes this key."""
+        """Whoever is refused looks whether it is there, in whatever words that is said: nobody else makes this key."""
         if result.ok:
             return soap.new_object_id(result)
-        if soap.KEY_IN_USE.search(result.message):
-            found = find()
-            if found is not None:
-                return found
+        found = find()
+        if found is not None:
+            return found
         raise self._refused(result)
 
     def _refused(self, result: soap.Result) -> StepError:

@@ -25,7 +25,6 @@ PARTNER: Final = "http://exacttarget.com/wsdl/partnerAPI"
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _E, _P = f"{{{ENVELOPE}}}", f"{{{PARTNER}}}"
 MISSING_OBJECT: Final = "310002"
-KEY_IN_USE = re.compile(r"already (exists|in use)|(key|name) (is|must be) (not )?unique|duplicate", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +57,11 @@ def envelope(token: str, body: str) -> bytes:
     return text.encode()
 
 
-def create_target(key: str, name: str, columns: Sequence[Column]) -> str:
+def create_target(key: str, name: str, columns: Sequence[Column], kept_days: int) -> str:
     fields = "".join(f"<Field>{_field(column)}</Field>" for column in columns)
-    # A day of retention is a backstop: whatever happens to us, the data leaves by itself.
+    # Retention is a backstop: whatever happens to us, the data leaves by itself.
     kept = _tags(
-        IsSendable="false", DataRetentionPeriodLength="1", DataRetentionPeriod="Days", RowBasedRetention="false",
+        IsSendable="false", DataRetentionPeriodLength=str(kept_days), DataRetentionPeriod="Days", RowBasedRetention="false",
         ResetRetentionPeriodOnImport="false", DeleteAtEndOfRetentionPeriod="true",
     )  # fmt: skip
     return _create("DataExtension", f"{_tags(Name=name, CustomerKey=key)}{kept}<Fields>{fields}</Fields>")

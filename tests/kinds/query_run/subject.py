@@ -96,7 +96,7 @@ class Client:
     def validate(self, token: Token, sql: str) -> Validation:
         return self._ask("validate", lambda: Validation(valid=True))
 
-    def create_target(self, token: Token, key: str, columns: Sequence[Column]) -> str:
+    def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int) -> str:
         def effect() -> str:
             self._touch(key)
             require(key not in self.system.targets or key in self.system.zombies, "a target is made once", key)
