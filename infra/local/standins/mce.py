@@ -114,6 +114,7 @@ class Asked:
     what: str
     key: str
     at: float
+    size: int = 0  # of the page that was asked for
 
 
 class MceStandIn(StandIn):
@@ -249,7 +250,7 @@ class MceStandIn(StandIn):
         definition = self.definitions.get(about)
         key = definition.key if definition else about
         faults = self.struck_by(operation, sql=self._sql_of(key))
-        self._note(operation, key, faults)
+        self._note(operation, key, faults, int(request.query.get("$pageSize", ["0"])[0]))
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not self._knows(token) or "token_expired" in faults:
             return Reply.json({"message": "Not Authorized", "errorcode": 0, "documentation": ""}, 401)
@@ -331,10 +332,10 @@ class MceStandIn(StandIn):
         reply = _envelope(answers[action](asked, faults))
         return self.spoil(reply, {name: how for name, how in faults.items() if name not in ("slow", "throttle", "server_error", "html")})  # fmt: skip
 
-    def _note(self, operation: str, key: str, faults: Mapping[str, Any]) -> None:
+    def _note(self, operation: str, key: str, faults: Mapping[str, Any], size: int = 0) -> None:
         """What is turned away before it is looked at was not asked."""
         away = faults.keys() & {"throttle", "blocked", "rate_limited"}
-        self.asked.append(Asked(f"refused {operation}" if away else operation, key, self.now()))
+        self.asked.append(Asked(f"refused {operation}" if away else operation, key, self.now(), size))
 
     def _named(self, action: str, asked: Element) -> tuple[str, str]:
         """The operation's name, and the key of what it is about."""
