@@ -102,7 +102,7 @@ class Problem:
     message: str
 
     def to_json(self) -> Json:
-        message = redact(self.message)
+        message = redact(str(self.message))  # a kind may have put an exception there
         return {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
 
 
@@ -214,6 +214,15 @@ class Signal:
     name: str
     payload: Json
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """A signal that one listener is to hear, and how often it was taken for that."""
+
+    signal: Signal
+    listener: str
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
