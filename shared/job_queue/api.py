@@ -14,12 +14,13 @@ from pydantic import Field
 
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, USUAL_PRIORITY
+from shared.job_queue.ports import Ports
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, Limit, Short, Told
-from shared.kernel.auth import MANAGES, READS, STARTS, SUPERS
+from shared.kernel.auth import READS, STARTS, SUPERS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
 from shared.kernel.direct import Line
@@ -232,13 +233,13 @@ def _written(here: Desk, line: Line, row: Mapping[str, Any]) -> bool:
 def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> dict[str, Any]:
     from shared.job_queue.adapters.schemas import check_schema  # noqa: PLC0415 - no other route needs jsonschema
 
-    commands = here.kinds[KIND].take_step.__self__.ports.commands  # type: ignore[attr-defined]
-    if row["command"] not in commands:
-        known = ", ".join(sorted(commands))
+    ports: Ports = here.kinds[KIND].take_step.__self__.ports  # type: ignore[attr-defined]
+    if row["command"] not in ports.commands:
+        known = ", ".join(sorted(ports.commands))
         raise Problem(422, "unknown_command", f"command: {row['command']!r} is not on the list. Available: {known}.")
     schema = decide.checked_schema(row["arg_schema"])
     check_schema(schema)
-    chosen = decide.executor(row["timeout_seconds"], executor)
+    chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s)
     return {**row, "arg_schema": schema, "executor": chosen}
 
 
@@ -247,7 +248,6 @@ def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Re
     """Add a job to its queue. With the dedupe key of a job that is not over yet, that one is answered with 200."""
     here = desk(router)
     params = asked.model_dump(mode="json", exclude_none=True)
-    params["manages"] = here.principal.may(MANAGES)
     return runs.start(here, KIND, params, None, idempotency_key, b"job:" + asked.model_dump_json().encode())
 
 
@@ -321,8 +321,7 @@ def cancel_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
 def retry_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
     """Run a job that has ended once more, with a fresh budget of attempts. They are numbered on."""
     here = desk(router)
-    if _found(here, job_id)["status"] == "succeeded":
-        raise Problem(409, "succeeded", "The job has succeeded. Add it again to run it again.")
+    _found(here, job_id)
     relay.retry_run(here.ports, here.kinds[KIND], here.tenant_id, job_id, here.by(because.reason))
     return Done()
 

@@ -121,14 +121,16 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def executor(timeout_seconds: int, asked: Literal["lambda", "worker"] | None) -> Literal["lambda", "worker"]:
-    if asked == "lambda" and timeout_seconds > LONGEST_ON_LAMBDA_S:
+def executor(
+    timeout_seconds: int, asked: Literal["lambda", "worker"] | None, longest_s: int = LONGEST_ON_LAMBDA_S
+) -> Literal["lambda", "worker"]:
+    if asked == "lambda" and timeout_seconds > longest_s:
         raise Refused(
             "too_long_for_lambda",
-            f"timeout_seconds: a Lambda function runs for at most {LONGEST_ON_LAMBDA_S} seconds here. "
+            f"timeout_seconds: a command can run for at most {longest_s} seconds on Lambda. "
             "Use executor worker, or a shorter timeout.",
         )
-    return asked or ("worker" if timeout_seconds > LONGEST_ON_LAMBDA_S else "lambda")
+    return asked or ("worker" if timeout_seconds > longest_s else "lambda")
 
 
 def checked_priority(priority: int, *, manages: bool) -> int:
@@ -187,5 +189,14 @@ def tail(raw: bytes, *, cut: bool) -> str:
     if cut:
         raw = raw.partition(b"\n")[2]
     text = "\n".join(redact(line) for line in raw.decode("utf-8", "replace").split("\n"))
+    return last_of(text)
+
+
+def told_tail(text: str) -> str:
+    """The same of what a worker elsewhere says that a command printed."""
+    return last_of("\n".join(redact(line) for line in text.split("\n")))
+
+
+def last_of(text: str) -> str:
     encoded = text.encode()
     return text if len(encoded) <= TAIL_BYTES else encoded[-TAIL_BYTES:].decode("utf-8", "ignore")

@@ -7,6 +7,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from shared.kernel.api.state import STANDING
+from shared.kernel.sql import WAKES
 
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
@@ -39,6 +40,7 @@ FILTERS = {
     "kind": "r.kind = :kind",
     "status": "r.status = :status and r.paused_at is null",
     "paused": "r.paused_at is not null and r.status in ('queued', 'running')",
+    "outcome": "r.outcome = :outcome",
     "label": "r.label = :label",
     "source": "r.source = :source",
     "created_by": "r.created_by = :created_by",
@@ -253,7 +255,8 @@ where id in (
       and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
     order by l.next_due_at limit {MOST_WOKEN}
     for update of l skip locked)
-returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, 0::double precision as delay_s
+returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES},
+          0::double precision as delay_s
 """)
 
 # Acts on many runs. What an action would change; the relay decides it again, run by run.
