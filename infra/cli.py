@@ -15,6 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if words and words[0] in client.words():
         return client.main(given)
+    if words[:2] == ["worker", "list"]:
+        return client.main([*given[: len(given) - len(words)], "workers", *words[2:]])
     if words[:1] == ["worker"]:
         from infra.worker import main as worker  # noqa: PLC0415 - as above
 

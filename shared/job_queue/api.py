@@ -143,6 +143,8 @@ class Jobs(Told):
 
 
 class Attempt(Told):
+    """In a list the last 2,000 characters of its logs; alone the last 64 KB."""
+
     attempt_no: int
     worker_id: str
     pid: int | None
@@ -435,7 +437,7 @@ def retry_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "GET", "/jobs/<job_id>/attempts", READS, tag="jobs")
 def list_attempts(job_id: JobId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Attempts:
-    """The attempts of a job, newest first, with the last 64 KB of what each printed. A running one is up to date."""
+    """The attempts of a job, newest first, with the end of what each printed. A running one is up to date."""
     here = desk(router)
     _found(here, job_id)
     pager = here.pager("attempts", {"job_id": job_id})
@@ -443,6 +445,17 @@ def list_attempts(job_id: JobId, limit: Limit = USUAL_PAGE, cursor: Cursor = Non
     rows = here.all(store.ATTEMPTS, job_id=job_id, before=2**31 - 1 if place is None else place[0], most=limit + 1)
     page = [Attempt(**row) for row in rows[:limit]]
     return Attempts(attempts=page, next=pager.cursor([page[-1].attempt_no]) if len(rows) > limit else None)
+
+
+@operation(router, "GET", "/jobs/<job_id>/attempts/<attempt_no>", READS, tag="jobs")
+def get_attempt(
+    job_id: JobId, attempt_no: Annotated[int, Path(ge=1, le=2**31 - 1, description="Counted from 1")]
+) -> Attempt:
+    """One attempt, with the last 64 KB of what it printed. A running one is up to date."""
+    row = desk(router).one(store.ATTEMPT, job_id=job_id, attempt_no=attempt_no)
+    if row is None:
+        raise NotFound
+    return Attempt(**row)
 
 
 @operation(router, "GET", "/admin/jobs/workers", SUPERS, tag="jobs")

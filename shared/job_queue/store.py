@@ -121,8 +121,14 @@ order by queued_at desc, id desc
 """)
 
 
-ATTEMPTS = sa.text("""
-select attempt_no, worker_id, pid, started_at, finished_at, exit_code, status, stdout_tail, stderr_tail, error_text
+# A page of them whole would be larger than an answer may be.
+_ATTEMPT = "attempt_no, worker_id, pid, started_at, finished_at, exit_code, status, error_text"
+ATTEMPT = sa.text(f"""
+select {_ATTEMPT}, stdout_tail, stderr_tail
+from job_attempts where job_id = :job_id and tenant_id = :tenant_id and attempt_no = :attempt_no
+""")
+ATTEMPTS = sa.text(f"""
+select {_ATTEMPT}, right(stdout_tail, 2000) as stdout_tail, right(stderr_tail, 2000) as stderr_tail
 from job_attempts where job_id = :job_id and tenant_id = :tenant_id and attempt_no < :before
 order by attempt_no desc limit :most
 """)
