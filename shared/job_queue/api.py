@@ -197,6 +197,7 @@ class DepthOfQueue(Told):
     """`workers`: seen in the last minute."""
 
     name: str
+    executor: Executor
     definitions: int
     queued: int
     more: bool
@@ -410,7 +411,7 @@ def _why(facts: Mapping[str, Any]) -> JobWhy:
         code=code,
         sentence=sentence,
         until=facts["scheduled_for"] if code in {"retrying", "scheduled"} else None,
-        queue=facts["queue"],
+        queue=facts["queue"].partition("@")[0],
         workers=facts["workers"],
         ahead=min(facts["ahead"], MOST_AHEAD) if waits else None,
         more=facts["ahead"] > MOST_AHEAD,

@@ -204,7 +204,7 @@ def why(facts: Mapping[str, Any]) -> tuple[WhyCode, str]:
         if facts["attempts"]:
             return "retrying", f"Attempt {facts['attempts']} failed: {facts['last_error'] or 'unknown'}"
         return "scheduled", "Scheduled for later."
-    if facts["workers"] == 0:
+    if facts["workers"] == 0 and not facts["wakes"]:
         return (
             "no_worker",
             f"No worker is running for the queue {facts['queue']}. Start one: baton worker --queues {facts['queue']}",
@@ -218,7 +218,7 @@ def why(facts: Mapping[str, Any]) -> tuple[WhyCode, str]:
         return "tenant_cap", f"As many of this tenant's jobs are running as may run at once: {facts['tenant_cap']}."
     ahead = facts["ahead"]
     if ahead == 0:
-        return "next", "Next in line: it starts when a worker is free."
+        return "next", f"Next in line: it starts when a {'function' if facts['wakes'] else 'worker'} is free."
     more = "more than " if ahead > MOST_AHEAD else ""
     return (
         "in_line",

@@ -192,7 +192,7 @@ select
 # Why one job waits. Ahead of it are the tenant's own: between tenants turns decide.
 WHY = sa.text(f"""
 select r.paused_at is not null as paused, r.cancel_requested_at is not null as canceling, l.attempts,
-       l.last_error ->> 'message' as last_error, l.lease_until < now() as lost, c.queue, c.is_open,
+       l.last_error ->> 'message' as last_error, l.lease_until < now() as lost, c.queue, c.is_open, c.wakes,
        o.due, o.scheduled_for, o.taken_at, o.worker, pull_class_full(c.id) as definition_full, c.most_running as definition_cap,
        p.most_running as tenant_cap,
        coalesce(p.most_running <= (

@@ -14,7 +14,7 @@ KEY = "sync-dropbox"
 
 
 def define(door: Door, tenant: TenantHouse, key: str = KEY, **more: Any) -> UUID:
-    body = {"key": key, "command": KEY, **more}
+    body = {"key": key, "command": KEY, "executor": "worker", **more}
     made = door.call(door.super_admin.choosing(tenant.id), "POST", "/admin/jobs/definitions", body)
     assert made.status == 201, made
     return UUID(made.json()["id"])
@@ -115,7 +115,7 @@ def test_jobs_of_other_tenants_are_not_ahead(door: Door, acme: TenantHouse, glob
 
 
 def test_very_many_ahead_are_counted_up_to_a_bound() -> None:
-    facts = dict.fromkeys(("taken_at", "paused", "definition_full", "tenant_full", "attempts"))
+    facts = dict.fromkeys(("taken_at", "paused", "wakes", "definition_full", "tenant_full", "attempts"))
     told = decide.why({**facts, "is_open": True, "due": True, "workers": 1, "ahead": 1_001})
     assert told == ("in_line", "More than 1,000 jobs are ahead of it.")
 

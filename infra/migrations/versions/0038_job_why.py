@@ -52,7 +52,8 @@ create or replace function why(asked uuid)
             select 8, 'inactive', 'On hold: its definition is inactive.', null, c.queue, null
             where l.status = 'active' and l.claim_token is null and not c.is_open
             union all
-            select 9, 'queued', 'Waiting for a worker in the queue ' || c.queue || '.', null, c.queue, null
+            select 9, 'queued', case when c.wakes then 'Waiting for a free function.' else 'Waiting for a worker in the queue ' || c.queue || '.' end,
+                   null, c.queue, null
             where l.status = 'active' and l.claim_token is null and c.is_open
         ) as w (place, code, sentence, until, held_by, action)
         where l.id = asked
@@ -121,8 +122,9 @@ create function jobs_everywhere(asked text) returns table (tenants jsonb, queues
                        (select count(*) from taken t where t.tenant_id = w.tenant_id) as running,
                        extract(epoch from now() - w.oldest)::double precision as oldest_queued_age_s
                 from who w) t),
-            (select coalesce(jsonb_agg(to_jsonb(q) order by q.name), '[]') from (
-                select p.name,
+            (select coalesce(jsonb_agg(to_jsonb(q) order by q.name, q.executor), '[]') from (
+                select split_part(p.name, '@', 1) as name,
+                       case when p.name like '%@lambda' then 'lambda' else 'worker' end as executor,
                        (select count(*) from public.pull_class c where c.queue = p.name) as definitions,
                        coalesce((select sum(n.n) from counted n join public.pull_class c on c.id = n.class_id
                                  where c.queue = p.name), 0) as queued,
