@@ -3,7 +3,7 @@ import { get, post } from "../../api.js";
 import { duration, number, shortId } from "../../format.js";
 import { html } from "../../vendor/preact.js";
 import { useAnswer } from "../../live.js";
-import { Action, Ago, Answer, Cell, Empty, Field, Heading, Link, NONE, Pages, STARTS, Status, Table, useMay, useTurn } from "../../parts.js";
+import { Action, Ago, Answer, Cell, Empty, Heading, Link, NONE, Pages, STARTS, Status, Table, useMay, useTurn } from "../../parts.js";
 import { go, queryOf } from "../../router.js";
 import { Bulk, local } from "../../views/runs.js";
 
