@@ -164,6 +164,7 @@ export function Progress({ run }) {
   const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
   const isDone = run.status === "succeeded";
   if (more && !isDone) return html`<span class="quiet" title=${LANES}>more than ${number(lanes)} lanes</span>`;
+  if (lanes === 1) return steps > 0 ? html`<span class="quiet">${plural(steps, "step")}</span>` : NONE; // a bar of one lane says nothing
   const label = lanes === 0 ? "not started" : more ? `more than ${number(lanes)} lanes` : `${number(ended)} of ${number(lanes)} lanes`;
   return html`<span class="progress"><${Bar} done=${isDone ? 1 : ended} all=${isDone ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.state} />
     <span class="quiet nowrap" title=${LANES}>${label}${more ? "" : ` · ${plural(steps, "step")}`}${run.eta && html` · ETA <${Left} at=${run.eta} />`}</span></span>`;

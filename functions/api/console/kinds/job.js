@@ -1,5 +1,6 @@
 // Jobs: the queue, the form that adds one, attempts with their logs, definitions and workers. The contract is in ../kinds.js.
 // What it shows is loaded when it is opened.
+import { duration } from "../format.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Loading, Trouble } from "../parts.js";
 
@@ -28,7 +29,7 @@ export default {
     { path: "tenants", title: "All tenants", roles: [], View: later(async () => (await import("./job/admin.js")).Tenants) },
   ],
   tabs: [{ path: "attempts", title: "Attempts", View: later(async () => (await import("./job/attempts.js")).default) }],
-  facts: ({ params }) => [["Definition", `${params.definition_key}, version ${params.version}`], ["Attempts allowed", params.max_attempts], ["Time limit", `${params.timeout_seconds} s per attempt`]],
+  facts: ({ params }) => [["Definition", `${params.definition_key}, version ${params.version}`], ["Attempts allowed", params.max_attempts], ["Time limit", `${duration(params.timeout_seconds)} per attempt`]],
   laneName: (key) => (key === "run" ? "Command" : null),
   words: { retry: "Runs the command again, with fresh attempts. They are numbered on.", failed: "Fix the cause, then retry: the command runs again.", cancel: "A waiting job ends at once; a running command is stopped.", canceling: "Canceling: the command is being stopped." },
 };

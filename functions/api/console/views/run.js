@@ -79,7 +79,7 @@ function Head({ run, state }) {
     ${run.error && html`<div class="error-box"><p><strong>${withLaneNames(run.kind, run.error.message ?? run.error.code)}</strong></p>
       <p class="quiet">${run.error.code && html`code <code>${run.error.code}</code>`}${run.fingerprint && html` · fingerprint <code>${run.fingerprint}</code>`}</p></div>`}
     <${Next} run=${run} />
-    <${Progress} run=${run} />
+    ${run.progress.lanes > 1 && html`<${Progress} run=${run} />`}
   </div>`;
 }
 
@@ -112,7 +112,7 @@ function Actions({ run, kind, reload }) {
     ${kind.Actions && html`<${kind.Actions} run=${run} reload=${reload} />`}
     ${mayAct && isOpen && run.status !== "paused" && html`<${Action} label="Pause" title="Pause run" explains="No new step starts until someone resumes the run. Steps that are running finish." action=${action("pause")} done="Paused." />`}
     ${mayAct && run.status === "paused" && html`<${Action} label="Resume" title="Resume run" tone="main" explains="The run continues where it was paused. Deadlines move by the length of the pause." action=${action("resume")} done="Resumed." />`}
-    ${mayAct && isOpen && html`<${Action} label="Cancel run" tone="danger" explains=${kind.words.cancel ?? "Every lane stops at its next step, which runs now. Committed work stays."} action=${action("cancel")} done="Canceling." />`}
+    ${mayAct && isOpen && html`<${Action} label=${`Cancel ${kind.one?.toLowerCase() ?? "run"}`} tone="danger" explains=${kind.words.cancel ?? "Every lane stops at its next step, which runs now. Committed work stays."} action=${action("cancel")} done="Canceling." />`}
     ${mayAct && run.finished_at && run.status !== "succeeded" && html`<${Action} label="Retry" title="Retry run" tone="main" explains=${kind.words.retry ?? "Resumes failed and canceled work from its last step."} action=${action("retry")} done="Retrying." />`}`;
 }
 

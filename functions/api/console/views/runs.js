@@ -104,7 +104,7 @@ export function Bulk({ filter, label = "Bulk actions", ...rest }) {
     ${isOpen && html`<${Dialog} title=${label} onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} ...${rest} onClose=${() => setOpen(false)} /><//>`}`;
 }
 
-function BulkForm({ filter, actions = Object.keys(BULK), what = ["run", "runs"], explains = null, labels = null, onDone = () => {}, onClose }) {
+function BulkForm({ filter, actions = Object.keys(BULK), what = ["run", "runs"], explains = null, labels = null, labelName = "Label", onDone = () => {}, onClose }) {
   const [action, setAction] = useState(actions[0]);
   const [chosen, setChosen] = useState("");
   const [reason, setReason] = useState("");
@@ -155,7 +155,7 @@ function BulkForm({ filter, actions = Object.keys(BULK), what = ["run", "runs"],
   }
   return html`<form onSubmit=${submit}>
     <p class="quiet">${explains ?? (Object.keys(named).length === 0 ? "All runs in this tenant." : Object.entries(named).map(([name, value]) => `${words(name)}: ${value}`).join(", "))}</p>
-    ${labels && html`<${Field} label="Definition">${(id) => html`<select id=${id} value=${chosen} onChange=${change(setChosen)}><option value="">All definitions</option>${labels.map((each) => html`<option value=${each}>${each}</option>`)}</select>`}<//>`}
+    ${labels && html`<${Field} label=${labelName}>${(id) => html`<select id=${id} value=${chosen} onChange=${change(setChosen)}><option value="">All</option>${labels.map((each) => html`<option value=${each}>${each}</option>`)}</select>`}<//>`}
     ${actions.length > 1 && html`<${Field} label="Action">${(id) => html`<select id=${id} value=${action} onChange=${change(setAction)}>${actions.map((value) => html`<option value=${value}>${BULK[value]}</option>`)}</select>`}<//>`}
     <${Field} label="Reason" hint="Kept in each run's timeline and in the audit log.">${(id) => html`<input id=${id} required maxlength="500" autocomplete="off" value=${reason} onInput=${change(setReason)} />`}<//>
     <${Trouble} problem=${problem} />

@@ -1,11 +1,11 @@
 // What can be run: everybody sees it, super admins change it.
 import { ask, post } from "../../api.js";
-import { duration, number } from "../../format.js";
+import { duration, number, plural } from "../../format.js";
 import { html } from "../../vendor/preact.js";
 import { useAnswer } from "../../live.js";
-import { Action, Answer, Cell, Empty, Field, Heading, Link, NONE, STARTS, Status, Table, useMay, useTurn, useVisitor } from "../../parts.js";
+import { Action, Answer, Cell, Empty, Field, Heading, Link, STARTS, Status, Table, useMay, useTurn, useVisitor } from "../../parts.js";
 
-const COLUMNS = ["Definition", "Command", "Arguments", "Queue", "Runs on", "Time limit", "Attempts", "At once", "Status", { name: "", className: "actions" }];
+const COLUMNS = ["Definition", "Arguments", "Queue", "Limits", "Status", { name: "", className: "actions" }];
 const NO_ARGUMENTS = { type: "object", properties: {}, additionalProperties: false };
 
 export default function Definitions() {
@@ -18,14 +18,10 @@ export default function Definitions() {
     again();
   };
   const row = (each) => html`<tr key=${each.id} class=${each.is_active ? "" : "over"}>
-    <${Cell} className="long"><span class="name">${each.key}</span> <span class="quiet" title="Counts its changes; a job keeps the version it was added with">v${each.version}</span>${each.description && html`<div class="quiet">${each.description}</div>`}<//>
-    <${Cell} name="Command"><code>${each.command}</code><//>
+    <${Cell} className="long"><span class="name">${each.key}</span> <span class="quiet" title="Counts its changes; a job keeps the version it was added with">v${each.version}</span>${each.description && html`<div class="quiet">${each.description}</div>`}${each.command !== each.key && html`<div class="quiet">runs <code>${each.command}</code></div>`}<//>
     <${Cell} name="Arguments" className="long">${argumentsOf(each.arg_schema)}<//>
-    <${Cell} name="Queue">${each.queue}<//>
-    <${Cell} name="Runs on">${each.executor === "lambda" ? "Lambda" : "Worker"}<//>
-    <${Cell} name="Time limit" className="nowrap">${duration(each.timeout_seconds)}<//>
-    <${Cell} name="Attempts">${number(each.max_attempts)}<//>
-    <${Cell} name="At once">${each.concurrency_limit === null ? NONE : number(each.concurrency_limit)}<//>
+    <${Cell} name="Queue">${each.queue} <div class="quiet nowrap">on ${each.executor === "lambda" ? "Lambda" : "workers"}</div><//>
+    <${Cell} name="Limits">${duration(each.timeout_seconds)}, ${plural(each.max_attempts, "attempt")}${each.concurrency_limit !== null && html`<div class="quiet">${number(each.concurrency_limit)} at once</div>`}<//>
     <${Cell} name="Status"><${Status} of=${each.is_active ? "succeeded" : "paused"}>${each.is_active ? "Active" : "Inactive"}<//><//>
     <${Cell} className="actions">
       ${mayStart && each.is_active && html`<${Link} to=${`work/job/new?definition=${encodeURIComponent(each.key)}`} class="button">Add job<//>`}

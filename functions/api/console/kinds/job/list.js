@@ -41,7 +41,7 @@ export default function Jobs({ query }) {
         action=${async (reason) => { await post(`jobs/${job.id}/retry`, { reason }); again(); }} done="Queued again." />`}
     <//></tr>`;
   return html`<${Heading} title="Jobs">${mayAct && html`<${Bulk} label="Retry dead letters" filter=${{ kind: "job", status: "failed" }} actions=${["retry"]} what=${["job", "jobs"]} onDone=${again}
-        explains="Queues every job again whose attempts are used up, with fresh attempts. Fix the cause first." labels=${definitions} />
+        explains="Queues every job again whose attempts are used up, with fresh attempts. Fix the cause first." labels=${definitions} labelName="Definition" />
       <${Link} to=${`${AT}/new`} class="button main">Add job<//>`}<//>
     <${Answer} of=${summary}>${(of) => html`<${Cards} of=${of} />`}<//>
     <${Filters} filter=${filter} />
@@ -63,17 +63,16 @@ function useDefinitions() {
 function Cards({ of }) {
   const card = (status, tone) => html`<div class=${`figure ${of[status] > 0 && tone ? `figure-${tone}` : ""}`}><dt>${STATUSES[status]}</dt>
     <dd><${Link} to=${`${AT}${queryOf({ status })}`}>${number(of[status])}${of.more.includes(status) ? "+" : ""}<//></dd></div>`;
-  const spread = (found) => (found ? html`${seconds(found.p50)} <span class="quiet">half</span>, ${seconds(found.p95)} <span class="quiet">95 %</span>` : NONE);
-  const rate = (value) => (value === 0 ? "0" : value >= 10 ? number(Math.round(value)) : value >= 0.1 ? value.toFixed(1) : "under 0.1");
+  const spread = (found) => (found ? html`<span class="quiet">p50</span> ${seconds(found.p50)} <span class="quiet">p95</span> ${seconds(found.p95)}` : NONE);
+  const rate = (value) => (value === 0 ? "0" : value >= 10 ? number(Math.round(value)) : value >= 0.1 ? value.toFixed(1) : "<0.1");
   const { per_minute: rates } = of;
   return html`<dl class="figures">${card("queued")}${card("running")}${card("succeeded")}${card("failed", "failed")}${card("dead_letter", "failed")}</dl>
     <dl class="facts rates">
       <div><dt>Oldest queued</dt><dd>${of.oldest_queued_age_s === null ? "nothing waits" : `waits for ${duration(of.oldest_queued_age_s)}`}</dd></div>
       <div><dt title="From when it could run to when it did: half of the jobs within this time, 95 % within that one">Wait in queue</dt><dd>${spread(of.queue_latency)}</dd></div>
       <div><dt>Run time</dt><dd>${spread(of.run_time)}</dd></div>
-      <div><dt>Per minute, last hour</dt><dd>${rate(rates.enqueued)} added, ${rate(rates.succeeded)} succeeded</dd></div>
-      <div><dt>Attempts per minute</dt><dd>${rate(rates.failed)} failed, ${rate(rates.retried)} retried</dd></div>
-      <div><dt>Dead letters per minute</dt><dd>${rate(rates.dead_letter)}</dd></div>
+      <div><dt title="Per minute, over the last hour">Jobs per minute</dt><dd>${rate(rates.enqueued)} added, ${rate(rates.succeeded)} succeeded, ${rate(rates.dead_letter)} dead</dd></div>
+      <div><dt title="Per minute, over the last hour">Attempts per minute</dt><dd>${rate(rates.failed)} failed, ${rate(rates.retried)} retried</dd></div>
     </dl>`;
 }
 

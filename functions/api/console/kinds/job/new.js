@@ -1,5 +1,5 @@
 // Adding a job: choose a definition, and fill in the form that its schema asks for.
-import { number, sentence, words } from "../../format.js";
+import { duration, number, sentence, words } from "../../format.js";
 import { html, useState } from "../../vendor/preact.js";
 import { useAnswer } from "../../live.js";
 import { Answer, Empty, Field, Heading, Link, MANAGES, NewRun, useMay, useVisitor } from "../../parts.js";
@@ -26,7 +26,7 @@ function Form({ kind, definitions }) {
   };
   return html`<${NewRun} kind=${kind} request=${request} opens="attempts" verb=${["Add job", "Adding…", "Added."]}>
     <fieldset><legend>Job</legend>
-      <${Field} label="Definition" hint=${html`${definition.description || "No description."} Queue ${definition.queue}, up to ${number(definition.max_attempts)} attempts of ${number(definition.timeout_seconds)} s.`}>
+      <${Field} label="Definition" hint=${html`${definition.description || "No description."} Queue ${definition.queue}, up to ${number(definition.max_attempts)} attempts of ${duration(definition.timeout_seconds)}.`}>
         ${(id) => html`<select id=${id} value=${key} onChange=${(event) => setKey(event.target.value)}>${definitions.map((each) => html`<option value=${each.key} selected=${each.key === key}>${each.key}</option>`)}</select>`}<//>
     </fieldset>
     <fieldset key=${key}><legend>Arguments</legend>${Object.keys(definition.arg_schema.properties ?? {}).length === 0
@@ -41,10 +41,12 @@ function Form({ kind, definitions }) {
 // --- a form from a JSON Schema
 
 const typeOf = (schema) => (Array.isArray(schema.type) ? schema.type.find((each) => each !== "null") : schema.type);
+// The database keeps no order of them: what is needed comes first.
+const needs = (schema, name) => (schema.required ?? []).includes(name);
 const INPUTS = { date: "date", email: "email", uri: "url", time: "time" };
 
-const Arguments = ({ schema }) => Object.entries(schema.properties).map(([name, said]) => {
-  const isNeeded = (schema.required ?? []).includes(name);
+const Arguments = ({ schema }) => Object.entries(schema.properties).toSorted(([a], [b]) => needs(schema, b) - needs(schema, a) || a.localeCompare(b)).map(([name, said]) => {
+  const isNeeded = needs(schema, name);
   return html`<${Field} key=${name} label=${`${said.title ?? sentence(name)}${isNeeded ? "" : " (optional)"}`} hint=${hintOf(said)}>${(id) => html`<${Input} ...${{ id, name: `arg.${name}`, said, isNeeded }} />`}<//>`;
 });
 
