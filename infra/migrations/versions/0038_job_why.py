@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0038"
-down_revision = "0032"
+down_revision = "0034"
 branch_labels = None
 depends_on = None
 
