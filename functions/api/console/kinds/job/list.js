@@ -40,7 +40,7 @@ export default function Jobs({ query }) {
       ${mayAct && job.finished_at && job.status !== "succeeded" && html`<${Action} label="Retry" title=${`Retry ${job.definition_key}`} explains="Runs the command again, with fresh attempts. They are numbered on."
         action=${async (reason) => { await post(`jobs/${job.id}/retry`, { reason }); again(); }} done="Queued again." />`}
     <//></tr>`;
-  return html`<${Heading} title="Jobs">${mayAct && html`<${Bulk} label="Retry dead letters" filter=${{ kind: "job", status: "failed" }} actions=${["retry"]} what=${["job", "jobs"]} onDone=${again}
+  return html`<${Heading} title="Jobs">${mayAct && html`<${Bulk} label="Retry dead letters" filter=${{ kind: "job", outcome: "dead_letter" }} actions=${["retry"]} what=${["job", "jobs"]} onDone=${again}
         explains="Queues every job again whose attempts are used up, with fresh attempts. Fix the cause first." labels=${definitions} labelName="Definition" />
       <${Link} to=${`${AT}/new`} class="button main">Add job<//>`}<//>
     <${Answer} of=${summary}>${(of) => html`<${Cards} of=${of} />`}<//>
