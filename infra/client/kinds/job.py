@@ -48,6 +48,10 @@ def add_commands(commands: Commands) -> None:
         made.set_defaults(act=name)
         if name == "retry":
             made.add_argument("-f", "--follow", action="store_true", help="follow its log until it ends")
+    made = command(jobs, "redrive", redrive, "retry dead letters: shows how many first, then asks")
+    made.add_argument("--definition", metavar="KEY", help="only of this definition")
+    made.add_argument("--reason", required=True, help="kept in each timeline and the audit log")
+    made.add_argument("--yes", action="store_true", help="do not ask")
     command(jobs, "summary", summary, "show how the queue stands: counts, rates, how long jobs wait and run")
 
     definitions = group(commands, "definition", "define what jobs can run")
@@ -223,6 +227,25 @@ def added(before: str, after: str) -> str:
     anchor = before[-ANCHOR:]
     place = after.find(anchor)
     return after[place + len(anchor) :] if place >= 0 else f"\n[some output was skipped]\n{after}"
+
+
+def redrive(options: argparse.Namespace) -> int:
+    """The preview counts what the same filter then changes; what dies meanwhile is left alone."""
+    client = client_of(options)
+    wanted = {"kind": "job", "outcome": "dead_letter"} | ({"label": options.definition} if options.definition else {})
+    asked = {"action": "retry", "filter": wanted, "reason": options.reason}
+    preview = client.post("/runs/bulk", {**asked, "mode": "preview", "token": None})
+    if not options.yes and not options.json:
+        count = preview["count"]
+        print(f"{count:,} dead letter{'' if count == 1 else 's'} would be retried", flush=True)
+        if count == 0 or input("retry them? [y/N] ").strip().lower() not in {"y", "yes"}:
+            return 0 if count == 0 else 1
+    done, token = 0, preview["next"]
+    while token is not None:
+        answer = client.post("/runs/bulk", {**asked, "mode": "apply", "token": token})
+        done, token = done + answer["done"], answer["next"]
+    print(json.dumps({"done": done}) if options.json else f"{done:,} retried")
+    return 0
 
 
 def summary(options: argparse.Namespace) -> None:
