@@ -114,13 +114,14 @@ def list_jobs(status: str | None, *, source: bool, since: bool, until: bool, aft
     wheres += ["r.created_at >= :created_after"] if since else []
     wheres += ["r.created_at < :created_before"] if until else []
     wheres += ["(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))"] if after else []
-    return _page(tuple(wheres))
+    return _page(tuple(wheres), asks_offers=status in {"queued", "running"})
 
 
-def _page(wheres: tuple[str, ...]) -> sa.TextClause:
+def _page(wheres: tuple[str, ...], *, asks_offers: bool) -> sa.TextClause:
+    offers = "join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id" if asks_offers else ""
     return sa.text(f"""
 select {_JOB} from jobs where id = any(array(
-    select r.id from run r join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
+    select r.id from run r {offers}
     where {" and ".join(wheres)} order by r.created_at desc, r.id desc limit :most))
 order by queued_at desc, id desc
 """)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +99,9 @@ def test_logs_are_followed_over_attempts_until_the_job_ends(
         tried(door, acme, job_id, 2, "running", "again\n", "careful\n")
         yield
         tried(door, acme, job_id, 2, "succeeded", "again\ndone\n")
-        door.sql("update lane set status = 'done', claim_token = null where run_id = :id", id=job_id)
+        door.sql(
+            "update lane set status = 'done', claim_token = null, lease_until = null where run_id = :id", id=job_id
+        )
         door.sql("update run set status = 'succeeded', outcome = 'done', finished_at = now() where id = :id", id=job_id)
         yield
         pytest.fail("it ended, and was asked for again")
@@ -150,7 +153,7 @@ def test_definitions_and_workers_are_for_super_admins_to_change(
     baton.gateway.people["sue@example.com"] = ("secret-pass", door.super_admin.subject or "")
     monkeypatch.delenv("BATON_TOKEN")
     monkeypatch.setenv("BATON_TENANT", str(acme.id))
-    monkeypatch.setattr("sys.stdin", __import__("io").StringIO("secret-pass\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret-pass\n"))
     baton("login", "sue@example.com", "--password-stdin")
 
     baton("definition", "add", "mine", "--command", KEY, "--schema", str(file), "--timeout", "60", "--limit", "2")
