@@ -69,7 +69,7 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.schedules_call_functions, "queue", lambda t: prop(t, "TickSchedule")["Target"].update(Arn={"Fn::GetAtt": ["DelayQueue", "Arn"]})),
     (rules.stars_have_reasons, "resource", lambda t: grant(t, "TickRole", Action="s3:GetObject", Resource="*")),
     (rules.stars_have_reasons, "action", lambda t: grant(t, "TickRole", Action=["s3:*"], Resource="arn:aws:s3:::x")),
-    (rules.stars_have_reasons, "part", lambda t: grant(t, "ApiRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
+    (rules.stars_have_reasons, "part", lambda t: grant(t, "IntakeRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
     (rules.stars_have_reasons, "any database", lambda t: prop(t, "WorkerDatabasePolicy")["PolicyDocument"]["Statement"].append({"Effect": "Allow", "Action": "rds-db:connect", "Resource": "arn:aws:rds-db:x:y:dbuser:*/baton_worker"})),
     (rules.stars_have_reasons, "managed", lambda t: prop(t, "ApiRole")["ManagedPolicyArns"].append("arn:aws:iam::aws:policy/AmazonSQSFullAccess")),
     (rules.each_function_has_a_role_of_its_own, "shared", lambda t: prop(t, "SweepFunction").update(Role={"Fn::GetAtt": ["TickRole", "Arn"]})),
