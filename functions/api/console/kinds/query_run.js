@@ -120,7 +120,7 @@ function Sql({ of }) {
     parts.push(of.slice(at, found.index), html`<span class=${comment ? "sql-comment" : quoted ? "sql-text" : "sql-word"}>${text}</span>`);
     at = found.index + text.length;
   }
-  return html`<pre class="json sql" tabindex="0" aria-label="SQL">${parts}${of.slice(at)}</pre>`;
+  return html`<pre class="json sql" tabindex="0">${parts}${of.slice(at)}</pre>`;
 }
 
 // --- the tab Rows
