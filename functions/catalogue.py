@@ -1,6 +1,6 @@
 """Every kind of work by name. A kind joins by one line here; it is imported when it is first needed.
 
-By convention `shared/<kind>/build.py` has `kind(engine)`, which builds it with its real ports, and `providers()`, the
+By convention `shared/<kind>/build.py` (or the folder that `FOLDERS` names) has `kind(engine)`, which builds it with its real ports, and `providers()`, the
 upstreams that a tenant may have an account of its own at.
 """
 
@@ -19,7 +19,10 @@ from shared.kernel.connections import Provider
 KINDS = (
     "page_ingest",
     "query_run",
+    "job",
 )  # fmt: skip
+
+FOLDERS = {"job": "job_queue"}
 
 
 def all_kinds(engine: sa.Engine) -> Catalogue:
@@ -37,8 +40,13 @@ def all_providers() -> list[Provider]:
 
 def all_routers() -> list[Any]:
     """The routes of each kind that has some."""
-    return [import_module(f"shared.{name}.api").router for name in KINDS if find_spec(f"shared.{name}.api")]
+    modules = [f"shared.{_folder(name)}.api" for name in KINDS]
+    return [import_module(module).router for module in modules if find_spec(module)]
 
 
 def _joins(name: str) -> Any:
-    return import_module(f"shared.{name}.build")
+    return import_module(f"shared.{_folder(name)}.build")
+
+
+def _folder(name: str) -> str:
+    return FOLDERS.get(name, name)

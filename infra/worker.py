@@ -6,6 +6,7 @@ DATABASE_URL (or BATON_DB_…) says where Postgres is, as for every function; th
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import threading
@@ -82,7 +83,10 @@ def main(arguments: Sequence[str]) -> int:
         stopping=lambda: time.monotonic() - stopped_at[0] >= options.grace,
     )
     kinds = Catalogue(job_kind(jobs), *(kind for name, kind in all_kinds(engine).items() if name != KIND))
-    ports = Ports(store=PgStore(engine), queue=NoQueue(), offers=PgOffers(engine), relay=Relay.from_env(os.environ))
+    ports = Ports(
+        store=PgStore(engine), queue=NoQueue(), offers=PgOffers(engine), relay=Relay.from_env(os.environ),
+        time_left_s=lambda: math.inf,
+    )  # fmt: skip
     queues = [name for name in options.queues.split(",") if name]
     logger.info("worker started", extra={"worker_id": worker_id, "queues": queues})
     Worker(

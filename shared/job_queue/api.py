@@ -14,6 +14,7 @@ from pydantic import Field
 
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, USUAL_PRIORITY
+from shared.job_queue.ports import Ports
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
@@ -232,13 +233,13 @@ def _written(here: Desk, line: Line, row: Mapping[str, Any]) -> bool:
 def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> dict[str, Any]:
     from shared.job_queue.adapters.schemas import check_schema  # noqa: PLC0415 - no other route needs jsonschema
 
-    commands = here.kinds[KIND].take_step.__self__.ports.commands  # type: ignore[attr-defined]
-    if row["command"] not in commands:
-        known = ", ".join(sorted(commands))
+    ports: Ports = here.kinds[KIND].take_step.__self__.ports  # type: ignore[attr-defined]
+    if row["command"] not in ports.commands:
+        known = ", ".join(sorted(ports.commands))
         raise Problem(422, "unknown_command", f"command: {row['command']!r} is not on the list. Available: {known}.")
     schema = decide.checked_schema(row["arg_schema"])
     check_schema(schema)
-    chosen = decide.executor(row["timeout_seconds"], executor)
+    chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s)
     return {**row, "arg_schema": schema, "executor": chosen}
 
 

@@ -5,23 +5,42 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
+from pydantic import Field
 
 from shared.job_queue.adapters.commands import read_commands
 from shared.job_queue.adapters.process import ProcessRunner
 from shared.job_queue.model import Word
 from shared.job_queue.ports import Ports, Runner
-from shared.job_queue.steps import job_kind
+from shared.job_queue.steps import SPARE_S, job_kind
 from shared.job_queue.store import JobReader
 from shared.kernel.catalogue import Kind
 from shared.kernel.clock import new_id
 from shared.kernel.connections import Provider
 from shared.kernel.model import Turn
 from shared.kernel.offers import PgOffers
+from shared.kernel.settings import Settings
 
 LEASE_S = 60.0
+STARTING_S = 60  # of a function's time that is no command's: it starts, ends the command and commits
+
+
+class JobFunction(Settings):
+    """The function that runs jobs: how long it may take, in all."""
+
+    timeout_s: Annotated[int, Field(ge=2 * STARTING_S, le=900)] = 900
+
+
+def longest_on_lambda_s(env: Mapping[str, str]) -> int:
+    """How long a command may run in a function."""
+    return JobFunction.from_env(env, "BATON_JOB_").timeout_s - STARTING_S
+
+
+def longest_turn_s(env: Mapping[str, str]) -> float:
+    """How much time must be left before a function takes a job."""
+    return longest_on_lambda_s(env) + SPARE_S
 
 
 def _validate(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
@@ -58,6 +77,7 @@ def build_ports(
         beat=beat,
         worker_id=worker_id or a_worker_id(),
         environ=env,
+        longest_on_lambda_s=longest_on_lambda_s(env),
     )
 
 

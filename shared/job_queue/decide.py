@@ -121,14 +121,16 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def executor(timeout_seconds: int, asked: Literal["lambda", "worker"] | None) -> Literal["lambda", "worker"]:
-    if asked == "lambda" and timeout_seconds > LONGEST_ON_LAMBDA_S:
+def executor(
+    timeout_seconds: int, asked: Literal["lambda", "worker"] | None, longest_s: int = LONGEST_ON_LAMBDA_S
+) -> Literal["lambda", "worker"]:
+    if asked == "lambda" and timeout_seconds > longest_s:
         raise Refused(
             "too_long_for_lambda",
-            f"timeout_seconds: a Lambda function runs for at most {LONGEST_ON_LAMBDA_S} seconds here. "
+            f"timeout_seconds: a command can run for at most {longest_s} seconds on Lambda. "
             "Use executor worker, or a shorter timeout.",
         )
-    return asked or ("worker" if timeout_seconds > LONGEST_ON_LAMBDA_S else "lambda")
+    return asked or ("worker" if timeout_seconds > longest_s else "lambda")
 
 
 def checked_priority(priority: int, *, manages: bool) -> int:

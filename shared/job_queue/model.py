@@ -16,7 +16,7 @@ FIRST_PRIORITY_OF_MEMBERS = 50
 LAST_PRIORITY = 1_000
 LARGEST_PAYLOAD = 64 * 1024
 LARGEST_SCHEMA = 16 * 1024
-LONGEST_ON_LAMBDA_S = 14 * 60
+LONGEST_ON_LAMBDA_S = 14 * 60  # unless its function was given less time
 TAIL_BYTES = 64 * 1024
 RESOLVES = "x-baton-resolves"  # in a schema: this string names something of the tenant
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from shared.job_queue.model import Command, Finished, Word
+from shared.job_queue.model import LONGEST_ON_LAMBDA_S, Command, Finished, Word
 from shared.kernel.model import Turn
 
 
@@ -36,3 +36,4 @@ class Ports:
     beat: Callable[[Turn], Word]
     worker_id: str
     environ: Mapping[str, str]
+    longest_on_lambda_s: int = LONGEST_ON_LAMBDA_S

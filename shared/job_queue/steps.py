@@ -14,6 +14,7 @@ from shared.kernel.catalogue import NO_CAP, Kind, Outside
 from shared.kernel.clock import read_id
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Overtaken, Permanent, Refused, StepError, Transient
+from shared.kernel.log import logger
 from shared.kernel.model import (
     Already,
     Cancel,
@@ -35,6 +36,7 @@ from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
 LONGEST_KEY = 200
+SPARE_S = 15.0  # of a function's time, to end a command and to commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,19 @@ class Jobs:
                 outside.write(Effect(store.TAILS, {"pid": pid, "stdout": stdout, "stderr": stderr}))
             return word
 
-        ended = self.ports.runner.run(argv, env, params["timeout_seconds"], beat)
+        timeout_s = min(params["timeout_seconds"], max(1.0, outside.time_left_s() - SPARE_S))
+        ended = self.ports.runner.run(argv, env, timeout_s, beat)
+        logger.info(
+            "job attempt ended",
+            extra={
+                "job_id": str(turn.run_id),
+                "tenant_id": str(turn.tenant_id),
+                "definition_key": params["definition_key"],
+                "attempt_no": attempt["attempt_no"],
+                "worker_id": self.ports.worker_id,
+                "exit_code": ended.exit_code,
+            },
+        )
         return self._decide(turn, outside, ended)
 
     def _decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:

@@ -17,7 +17,8 @@ from shared.kernel.catalogue import Catalogue
 from shared.kernel.log import logger
 from shared.kernel.model import Turn
 from shared.kernel.ports import Ports
-from shared.kernel.step import Outcome, do_turn
+from shared.kernel.pull import do_pulled
+from shared.kernel.step import Outcome
 from shared.kernel.tick import repair_lost
 
 SEEN_S = 10.0
@@ -75,23 +76,7 @@ class Worker:
         return self.ports.offers.take(queue, room, self.ports.chance.new_id(), self.lease_s, self.worker_id)
 
     def _do(self, turn: Turn) -> Outcome:
-        kind = self.kinds.get(turn.kind)
-        if kind is None:
-            self.ports.store.release(turn.baton, turn.token)
-            raise LookupError(f"there is no kind {turn.kind} here")
-        outcome = do_turn(turn, kind, self.ports)
-        logger.info(
-            "job",
-            extra={
-                "job_id": str(turn.run_id),
-                "tenant_id": str(turn.tenant_id),
-                "definition_key": turn.params.get("definition_key"),
-                "attempt": turn.attempts + 1,
-                "worker_id": self.worker_id,
-                "outcome": outcome,
-            },
-        )
-        return outcome
+        return do_pulled(turn, self.kinds, self.ports)
 
     def _every(self, name: str, seconds: float, do: Callable[[], object]) -> None:
         now = time.monotonic()

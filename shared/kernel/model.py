@@ -299,12 +299,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent."""
+    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent.
+
+    `wakes`: the pull queue whose takers sleep until they are told (functions); workers look for themselves.
+    """
 
     baton: Baton
     tenant_id: UUID
     delay_s: float
     pulled: bool = False
+    wakes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,16 @@ class PgOffers:
 
         return db.again_if_disconnected(look)
 
+    def to_wake(self, most: int, within_s: float, queue: str | None = None) -> list[tuple[str, float]]:
+        """The queues whose takers are to be woken, and in how many seconds: once for each thing to take, up to `most`."""
+        params = {"most": most, "within": interval(within_s), "queue": queue}
+
+        def look() -> list[tuple[str, float]]:
+            with direct.alone(self._engine) as line:
+                return [(row["queue"], row["delay_s"]) for row in line.all(sql.TO_WAKE, params)]
+
+        return db.again_if_disconnected(look)
+
     def take_over(self, lane_id: UUID, token: UUID, lease_s: float) -> Turn | None:
         with direct.alone(self._engine) as line:
             row = line.one(sql.TAKE_OVER, {"lane_id": lane_id, "token": token, "lease": interval(lease_s)})

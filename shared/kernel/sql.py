@@ -19,7 +19,9 @@ def _seconds(name: str) -> str:
 
 # What is left of the wait for the current baton, never below zero.
 _DELAY = "greatest(0, extract(epoch from next_due_at - now()))::double precision as delay_s"
-_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {_DELAY}"
+# Which queue has to be woken for it, if it is pulled by a function.
+WAKES = "(select c.queue from pull_class c where c.id = class_id and c.wakes) as wakes"
+_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES}, {_DELAY}"
 # The tick never looks at a pull lane: what was taken and not brought back is found by its offer.
 _LOOK_NOW = "case when class_id is null then now() else 'infinity' end"
 # How seldom a run is looked at that has neither a deadline nor trouble: its last lane settles it, nobody else needs to.
@@ -684,6 +686,30 @@ where x.lease_until < now() order by x.id
 TAKEN_AFTER = sa.text("""
 select max(lane_id::text)::uuid as last, count(*) as n
 from (select lane_id from offer where taken_at is not null and lane_id > :after order by lane_id limit :window) o
+""")
+
+# What functions should be woken for: the queues of theirs where something may be taken now, or soon. Not more than `most`
+# each. Lines know where what is due begins; what comes later is read in the order of its time.
+TO_WAKE = sa.text("""
+select c.queue, 0::double precision as delay_s
+from pull_class c
+cross join lateral (
+    select from pull_line l
+    cross join lateral (
+        select from offer o
+        where o.class_id = l.class_id and o.tenant_id = l.tenant_id and o.priority = l.priority and o.queued_at >= l.head
+          and o.due and o.taken_at is null
+        order by o.class_id, o.tenant_id, o.priority, o.queued_at, o.lane_id limit :most) o
+    where l.class_id = c.id and l.active limit :most) x
+where c.wakes and c.is_open and (cast(:queue as text) is null or c.queue = cast(:queue as text))
+union all
+(select c.queue, greatest(0, extract(epoch from o.scheduled_for - now()))::double precision
+ from (select class_id, scheduled_for from offer
+       where not due and scheduled_for < 'infinity' and scheduled_for <= now() + cast(:within as interval)
+       order by scheduled_for limit 1000) o
+ join pull_class c on c.id = o.class_id and c.wakes and c.is_open
+ where cast(:queue as text) is null or c.queue = cast(:queue as text)
+ limit 100)
 """)
 
 # The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.

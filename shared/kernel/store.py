@@ -579,7 +579,7 @@ def _batons(batons: Sequence[Baton]) -> str:
 
 def due_of(row: Row) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
-    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"])
+    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"], row["wakes"])
 
 
 def _run(row: Row) -> Run:

@@ -37,6 +37,9 @@ STARS: Mapping[tuple[str, str], str] = {
     ("ReadConnectionsPolicy", "secretsmanager:GetSecretValue"): "as above, to read",
 }
 
+# A wake names a queue, and the tick sends another: one that nobody takes within the hour is worth nothing.
+WAKES = {"JobQueue"}
+
 # What is read by somebody else's code.
 READ_BY_OTHERS = {"LOG_LEVEL": "Powertools"}
 
@@ -227,7 +230,7 @@ def a_fifo_queue_is_fast_and_delays_nothing(template: Node) -> list[str]:
 def every_queue_has_dead_letters(template: Node) -> list[str]:
     queues, found = of_type(template, "AWS::SQS::Queue"), []
     for name, queue in queues.items():
-        if name.endswith("DeadQueue"):
+        if name.endswith("DeadQueue") or name in WAKES:
             continue
         redrive = queue.get("RedrivePolicy", {})
         dead = redrive.get("deadLetterTargetArn", {}).get("Fn::GetAtt", [""])[0]
@@ -380,7 +383,7 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
 
 def batons_are_sent_by_one_policy(template: Node) -> list[str]:
     """It names the queue of every kind, and the delay queue; nobody has the same right by another way."""
-    queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each}
+    queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each} | WAKES
     (sent,) = (each["Resource"] for holder, each in statements(template) if holder == "SendBatonsPolicy")
     named = {each["Fn::GetAtt"][0] for each in sent}
     found = [f"SendBatonsPolicy does not name {name}" for name in sorted(queues - named)]

@@ -7,6 +7,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from shared.kernel.api.state import STANDING
+from shared.kernel.sql import WAKES
 
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
@@ -253,7 +254,8 @@ where id in (
       and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
     order by l.next_due_at limit {MOST_WOKEN}
     for update of l skip locked)
-returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, 0::double precision as delay_s
+returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES},
+          0::double precision as delay_s
 """)
 
 # Acts on many runs. What an action would change; the relay decides it again, run by run.
