@@ -26,6 +26,7 @@ from shared.kernel.run import create_run
 from shared.kernel.settings import RETENTION_DAYS
 
 OURS = ("run.", "object.")  # what the relay itself says
+SUBSCRIBER = "/"  # between a kind and the one of its subscribers that hears
 BATCH = 200
 MOST_ATTEMPTS = 10
 AT_ONCE_S = 5.0  # what a step may spend on others after its own work is done
@@ -75,6 +76,7 @@ def _fan_out(ports: Ports, kinds: Catalogue) -> int:
             return 0
         point(Point.SIGNAL_LOCKED)
         heard_by = [(signal_id, kind.name) for signal_id, name in signals for kind in _listeners(kinds, name)]
+        heard_by += _subscribed(tx, kinds, [signal_id for signal_id, name in signals if name])
         tx.fan_out([signal_id for signal_id, _ in signals], heard_by)
     point(Point.SIGNAL_FANNED_OUT)
     return len(signals)
@@ -82,6 +84,16 @@ def _fan_out(ports: Ports, kinds: Catalogue) -> int:
 
 def _listeners(kinds: Catalogue, name: str) -> Iterator[Kind]:
     return (kind for kind in kinds.values() if _pattern(kind, name) is not None)
+
+
+def _subscribed(tx: Tx, kinds: Catalogue, signal_ids: Sequence[int]) -> list[tuple[int, str]]:
+    asked = {"signal_ids": [str(each) for each in signal_ids]}
+    return [
+        (row["signal_id"], f"{kind.name}{SUBSCRIBER}{row['subscriber']}")
+        for kind in kinds.values()
+        if kind.subscribers is not None
+        for row in tx.read(kind.subscribers.find, asked)
+    ]
 
 
 def _pattern(kind: Kind, name: str) -> str | None:
@@ -139,7 +151,14 @@ def _hear_together(ports: Ports, kinds: Catalogue, tenant_id: UUID, most: int) -
 
 
 def _hear_one(tx: Tx, ports: Ports, kinds: Catalogue, hearing: _Hearing) -> Sequence[Due]:
-    kind, signal = kinds.get(hearing.listener), hearing.signal
+    name, _, subscriber = hearing.listener.partition(SUBSCRIBER)
+    kind, signal = kinds.get(name), hearing.signal
+    if subscriber:
+        return (
+            ()
+            if kind is None or kind.subscribers is None
+            else kind.subscribers.tell(tx, ports, kind, signal, subscriber)
+        )
     pattern = None if kind is None else _pattern(kind, signal.name)
     if kind is None or pattern is None:
         return ()  # it listened when the signal was written, and does no more

@@ -92,11 +92,10 @@ class Schedule:
 
 
 def read_zone(name: str) -> ZoneInfo:
+    # `localtime` and `posixrules` are files too, but no names that mean the same everywhere.
+    known = 0 < len(name) <= 64 and name.isascii() and name not in {"localtime", "posixrules", "Factory"}
     try:
-        # `posixrules`, `localtime` and paths are files too, but no names of zones that mean the same everywhere.
-        if not 0 < len(name) <= 64 or name in {"localtime", "posixrules", "Factory"} or not name.isascii():
-            raise ValueError(name)
-        return ZoneInfo(name)
+        return ZoneInfo(name if known else "")
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise Refused(
             "unknown_timezone", f"timezone: there is no {name[:64]!r}. Use a name such as Europe/Madrid or UTC."

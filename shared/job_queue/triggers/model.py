@@ -89,7 +89,7 @@ class LastJob:
 
     run_id: UUID
     state: Literal["waiting", "running", "ended"]  # waiting: nobody has begun it
-    began_window_at: datetime  # when it was added, or is to run, if that was put off
+    began_window_at: datetime  # when it began, or was added
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,8 @@ MISSING = object()
 
 def check_template(template: Mapping[str, Any], trigger_type: TriggerType) -> None:
     """Everything that can be said about a template before anything has happened."""
-    values = 0
-    for where, value, depth in _walk(template):
-        values += 1
-        if values > MOST_VALUES or depth > DEEPEST_TEMPLATE:
+    for n, (where, value, depth) in enumerate(_walk(template), start=1):
+        if n > MOST_VALUES or depth > DEEPEST_TEMPLATE:
             raise Refused(
                 "bad_template",
                 f"payload_template: at most {MOST_VALUES} values, nested at most {DEEPEST_TEMPLATE} levels deep.",
