@@ -52,7 +52,7 @@ class TriggerOffice(Office):
         row |= {name: jsonb(row[name]) for name in ("event_filter", "payload_template")}
         with self._own_engines[0].begin() as connection:
             connection.execute(store.ADD, row)
-        return row["id"]
+        return UUID(str(row["id"]))
 
     def due_since(self, trigger: UUID, at: datetime | str) -> None:
         self.sql(

@@ -356,7 +356,7 @@ def run_trigger(trigger_id: TriggerId, asked: Annotated[SampleEvent, Body()]) ->
         assert fired is not None
         here.audit(tx, "trigger.run", f"trigger:{trigger_id}", after={"run_id": fired.run_id and str(fired.run_id)})
     deliver(here.ports, fired.dues)
-    return RanNow(status=fired.status, run_id=fired.run_id, problem=fired.problem and fired.problem.message)
+    return RanNow(status=fired.status, run_id=fired.run_id, problem=None if fired.problem is None else fired.problem.message)
 
 
 @operation(router, "POST", "/jobs/triggers/<trigger_id>/test", MANAGES, tag="triggers")
@@ -429,7 +429,9 @@ def list_events(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Events:
     place = pager.place(cursor)
     rows = here.all(store.EVENTS, before=2**63 - 1 if place is None else place[0], most=limit + 1)
     names = ("id", "name", "payload", "at", "dispatched")
-    page = [SeenEvent(**{**{name: row[name] for name in names}, "payload": redact_json(row["payload"])}) for row in rows]
+    page = [
+        SeenEvent(**{**{name: row[name] for name in names}, "payload": redact_json(row["payload"])}) for row in rows
+    ]
     return Events(events=page[:limit], next=pager.cursor([page[limit - 1].id]) if len(rows) > limit else None)
 
 
@@ -449,9 +451,7 @@ def change_tenant(asked: Annotated[ChangeSettings, Body()]) -> Done:
     before = _timezone(here)
     with here.begin() as (line, tx):
         line.run(store.SET_TIMEZONE, {"tenant_id": here.tenant_id, "timezone": asked.timezone})
-        here.audit(
-            tx, "tenant.change", "tenant", before={"timezone": before}, after={"timezone": asked.timezone}
-        )
+        here.audit(tx, "tenant.change", "tenant", before={"timezone": before}, after={"timezone": asked.timezone})
     return Done()
 
 
@@ -471,9 +471,7 @@ def _checked(here: Desk, row: Mapping[str, Any]) -> dict[str, Any]:
     checks.check_kind_of_trigger(row)
     next_fire_at = checks.first_fire_at(row, now)
     definition = _definition(here, row["definition_key"])
-    checks.check_payload_template(
-        row["payload_template"], row["trigger_type"], definition["arg_schema"], now, validate
-    )
+    checks.check_payload_template(row["payload_template"], row["trigger_type"], definition["arg_schema"], now, validate)
     for name in ("payload_template", "event_filter"):
         if problem := unstorable(row[name], DEEPEST_PAYLOAD):
             raise Refused("bad_template", f"{name}: {problem}")
@@ -551,5 +549,3 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the audit keeps."""
     kept = ("label", "trigger_type", "is_enabled", "event_name", "cron_expr", "timezone", "definition_key")
     return {name: row[name] for name in kept}
-
-
