@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.connections import Provider
+from shared.kernel.model import RunCommand
 
 KINDS = (
     "page_ingest",
@@ -30,8 +31,17 @@ def all_kinds(engine: sa.Engine) -> Catalogue:
 
 
 def one_kind(name: str, engine: sa.Engine) -> Kind:
-    kind: Kind = _joins(name).kind(engine)
+    module = _joins(name)
+    if hasattr(module, "kind_with"):  # it starts runs of the others
+        kind: Kind = module.kind_with(engine, all_commands(), all_kinds(engine))
+    else:
+        kind = module.kind(engine)
     return kind
+
+
+def all_commands() -> list[RunCommand]:
+    """What jobs may start: each kind declares its own in `commands()`, if it has any."""
+    return [command for name in KINDS for command in getattr(_joins(name), "commands", list)()]
 
 
 def all_providers() -> list[Provider]:
@@ -40,7 +50,7 @@ def all_providers() -> list[Provider]:
 
 def all_routers() -> list[Any]:
     """The routes of each kind that has some."""
-    modules = [f"shared.{_folder(name)}.api" for name in KINDS]
+    modules = [f"shared.{_folder(name)}.{part}" for name in KINDS for part in ("api", "worker_api")]
     return [import_module(module).router for module in modules if find_spec(module)]
 
 

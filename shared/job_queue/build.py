@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from pydantic import Field
 
 from shared.job_queue.adapters.commands import read_commands
 from shared.job_queue.adapters.process import ProcessRunner
-from shared.job_queue.model import Word
-from shared.job_queue.ports import Ports, Runner
+from shared.job_queue.model import Command, Word
+from shared.job_queue.ports import Ports, Runner, Starter
 from shared.job_queue.steps import SPARE_S, job_kind
 from shared.job_queue.store import JobReader
-from shared.kernel.catalogue import Kind
-from shared.kernel.clock import new_id
+from shared.kernel.catalogue import Catalogue, Kind
+from shared.kernel.clock import Chance, new_id
 from shared.kernel.connections import Provider
-from shared.kernel.model import Turn
+from shared.kernel.live import live_queue
+from shared.kernel.model import By, Json, RunCommand, Turn
 from shared.kernel.offers import PgOffers
-from shared.kernel.settings import Settings
+from shared.kernel.ports import Ports as RelayPorts
+from shared.kernel.queue import Queue
+from shared.kernel.run import start_run
+from shared.kernel.settings import BadSettings, Relay, Settings
+from shared.kernel.store import PgStore
 
 LEASE_S = 60.0
 STARTING_S = 60  # of a function's time that is no command's: it starts, ends the command and commits
@@ -58,6 +65,8 @@ def build_ports(
     worker_id: str | None = None,
     lease_s: float = LEASE_S,
     stopping: Callable[[], bool] = lambda: False,
+    commands: Sequence[RunCommand] = (),
+    starter: Starter | None = None,
 ) -> Ports:
     offers = PgOffers(engine)
 
@@ -70,7 +79,8 @@ def build_ports(
         return Word.STOP if stopping() else Word.GO_ON
 
     return Ports(
-        commands=read_commands(env),
+        commands=_all_commands(read_commands(env), commands),
+        starter=starter,
         runner=runner or ProcessRunner(beat_s=lease_s / 6),
         reader=JobReader(engine),
         validate=_validate,
@@ -81,8 +91,36 @@ def build_ports(
     )
 
 
+def _all_commands(of_file: Mapping[str, Command], starts: Sequence[RunCommand]) -> dict[str, Command]:
+    built_in = {each.key: Command(each.key, starts=each) for each in starts}
+    if clash := of_file.keys() & built_in.keys():
+        raise BadSettings(f"BATON_JOB_COMMANDS: {', '.join(sorted(clash))} is built in and cannot be another command")
+    return {**of_file, **built_in}
+
+
 def a_worker_id() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{str(new_id())[-12:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarter:
+    """Starts runs as the relay does. Where nothing can be sent from here, the tick sends their first batons."""
+
+    engine: sa.Engine
+    kinds: Catalogue
+    queue: Queue
+    relay: Relay
+
+    def start(self, tenant_id: UUID, command: RunCommand, params: Json, by: By, run_id: UUID) -> UUID:
+        ids = iter([run_id])
+        chance = Chance(new_id=lambda: next(ids, None) or new_id())
+        ports = RelayPorts(store=PgStore(self.engine), queue=self.queue, relay=self.relay, chance=chance)
+        return start_run(ports, self.kinds[command.kind], tenant_id, params, by)
+
+
+def kind_with(engine: sa.Engine, commands: Sequence[RunCommand], kinds: Catalogue) -> Kind:
+    starter = RunStarter(engine, kinds, live_queue(os.environ, engine), Relay.from_env(os.environ))
+    return job_kind(build_ports(engine, commands=commands, starter=starter))
 
 
 def kind(engine: sa.Engine) -> Kind:

@@ -189,5 +189,14 @@ def tail(raw: bytes, *, cut: bool) -> str:
     if cut:
         raw = raw.partition(b"\n")[2]
     text = "\n".join(redact(line) for line in raw.decode("utf-8", "replace").split("\n"))
+    return last_of(text)
+
+
+def told_tail(text: str) -> str:
+    """The same of what a worker elsewhere says that a command printed."""
+    return last_of("\n".join(redact(line) for line in text.split("\n")))
+
+
+def last_of(text: str) -> str:
     encoded = text.encode()
     return text if len(encoded) <= TAIL_BYTES else encoded[-TAIL_BYTES:].decode("utf-8", "ignore")

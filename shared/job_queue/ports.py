@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from shared.job_queue.model import LONGEST_ON_LAMBDA_S, Command, Finished, Word
-from shared.kernel.model import Turn
+from shared.kernel.model import By, Json, RunCommand, Turn
 
 
 class Runner(Protocol):
@@ -23,8 +23,16 @@ class Runner(Protocol):
 
 
 class Reader(Protocol):
+    def next_attempt(self, turn: Turn) -> int | None:
+        """The number of the attempt that this turn is; None: it is somebody else's by now."""
+
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
         """Whether the tenant has this thing: a run, or a connection of a provider, that is ready for use."""
+
+
+class Starter(Protocol):
+    def start(self, tenant_id: UUID, command: RunCommand, params: Json, by: By, run_id: UUID) -> UUID:
+        """Start a run under this id; answers the run that does the work, which may be an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,4 +44,5 @@ class Ports:
     beat: Callable[[Turn], Word]
     worker_id: str
     environ: Mapping[str, str]
+    starter: Starter | None = None  # without one, no command can start runs here
     longest_on_lambda_s: int = LONGEST_ON_LAMBDA_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,10 +14,11 @@ from shared.job_queue.triggers.fire import SUBSCRIBERS, KeepTime
 from shared.kernel.catalogue import NO_CAP, Kind, Outside
 from shared.kernel.clock import read_id
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Overtaken, Permanent, Refused, StepError, Transient
+from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
 from shared.kernel.log import logger
 from shared.kernel.model import (
     Already,
+    By,
     Cancel,
     Decision,
     Effect,
@@ -28,6 +29,7 @@ from shared.kernel.model import (
     NewRun,
     Offer,
     Run,
+    RunCommand,
     Starting,
     Turn,
     Wait,
@@ -37,6 +39,8 @@ from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
 LONGEST_KEY = 200
+LONGEST_DELAY_S = 366 * 86_400.0
+ASKED = frozenset({"definition_key", "payload", "priority", "scheduled_for", "dedupe_key"})
 SPARE_S = 15.0  # of a function's time, to end a command and to commit
 
 
@@ -47,6 +51,8 @@ class Jobs:
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         """Enqueue a job, unless the tenant has one of the same key that is not over."""
         asked = starting.params
+        if unknown := asked.keys() - ASKED:
+            raise Refused("unknown_field", f"Unknown: {', '.join(sorted(map(str, unknown)))[:200]}.")
         definition = self._definition(tx, asked.get("definition_key"))
         payload = asked.get("payload", {})
         if not isinstance(payload, dict):
@@ -62,7 +68,7 @@ class Jobs:
         priority = asked.get("priority", USUAL_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Refused("bad_priority", "priority: must be a whole number.")
-        decide.checked_priority(priority, manages=bool(asked.get("manages", True)))
+        decide.checked_priority(priority, manages=starting.by.manages)
         offer = Offer(class_id=definition.id, priority=priority, dedupe_key=key)
         lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
         return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
@@ -96,19 +102,13 @@ class Jobs:
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = turn.params
-        command = self.ports.commands.get(params["command"])
-        if command is None:
-            raise _failed(Permanent, "unknown_command", f"{params['command']!r} is not an allowed command here.")
-        for name, what, which in decide.references(params["arg_schema"], params["payload"]):
-            if not self.ports.reader.exists(turn.tenant_id, what, which):
-                raise _failed(Permanent, "bad_payload", f"payload.{name}: not found in this tenant.")
-        try:
-            argv = decide.argv(command, turn.tenant_id, params["payload"])
-        except Refused as error:
-            raise _failed(Permanent, "bad_payload", error.message) from None
-        (attempt,) = outside.write(Effect(store.START_ATTEMPT, {"worker_id": self.ports.worker_id}))
+        attempt_no = self.begin(turn)
+        command = self.ports.commands[params["command"]]
+        if command.starts is not None:
+            return self._start_run(turn, outside, command.starts)
+        argv = decide.argv(command, turn.tenant_id, params["payload"])
         passed = {name: self.ports.environ[name] for name in command.env if name in self.ports.environ}
-        env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt["attempt_no"])}
+        env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt_no)}
         told: list[tuple[str, str]] = []
 
         def beat(pid: int, stdout: str, stderr: str) -> Word:
@@ -128,14 +128,54 @@ class Jobs:
                 "job_id": str(turn.run_id),
                 "tenant_id": str(turn.tenant_id),
                 "definition_key": params["definition_key"],
-                "attempt_no": attempt["attempt_no"],
+                "attempt_no": attempt_no,
                 "worker_id": self.ports.worker_id,
                 "exit_code": ended.exit_code,
             },
         )
-        return self._decide(turn, outside, ended)
+        return self.decide(turn, outside, ended)
 
-    def _decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
+    def _start_run(self, turn: Turn, outside: Outside, command: RunCommand) -> Decision:
+        """The run's id follows from the job and its epoch: however often this is tried, one run is started."""
+        by = By(source="job", source_ref=str(turn.run_id), correlation_id=turn.correlation_id)
+        starter = self.ports.starter
+        if starter is None:
+            raise _failed(Permanent, "unknown_command", f"{command.key!r} cannot be run by this worker.")
+        try:
+            started = outside.once(
+                "run",
+                kind=command.kind,
+                call=lambda key: str(
+                    starter.start(turn.tenant_id, command, command.params(turn.params["payload"]), by, UUID(hex=key))
+                ),
+                look=lambda key: key if self.ports.reader.exists(turn.tenant_id, "run", str(UUID(hex=key))) else None,
+            )
+        except NoRoom as error:
+            raise _failed(Transient, error.code, error.message) from None
+        except Refused as error:
+            raise _failed(Permanent, "bad_payload", error.message) from None
+        ended = Finished(exit_code=0, stdout=f"Started run {UUID(hex=started.replace('-', ''))} of {command.kind}.\n")
+        return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
+
+    def begin(self, turn: Turn) -> int:
+        """Look once more whether it may run; answers the number of the attempt."""
+        params = turn.params
+        command = self.ports.commands.get(params["command"])
+        if command is None:
+            raise _failed(Permanent, "unknown_command", f"{params['command']!r} is not an allowed command here.")
+        for name, what, which in decide.references(params["arg_schema"], params["payload"]):
+            if not self.ports.reader.exists(turn.tenant_id, what, which):
+                raise _failed(Permanent, "bad_payload", f"payload.{name}: not found in this tenant.")
+        try:
+            decide.checked_payload(params["payload"])
+        except Refused as error:
+            raise _failed(Permanent, "bad_payload", error.message) from None
+        attempt_no = self.ports.reader.next_attempt(turn)
+        if attempt_no is None:
+            raise Overtaken
+        return attempt_no
+
+    def decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
         if ended.lost:
             raise Overtaken
         if ended.canceled:
@@ -148,6 +188,14 @@ class Jobs:
         problem = decide.problem_of(ended, turn.params["timeout_seconds"])
         status = AttemptStatus.TIMEOUT if ended.timed_out else AttemptStatus.FAILED
         raise Transient(problem.message, problem.code, effects=[_end(status, ended, problem.message)])
+
+    def as_told(self, kind: Kind, ended: Finished) -> Kind:
+        """The kind as it commits what a worker elsewhere says of a command that it ran."""
+        return replace(
+            kind,
+            take_step=lambda turn, outside: self.decide(turn, outside, ended),
+            on_cancel=lambda *_: Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")]),
+        )
 
     def on_lost(self, turn: Turn) -> StepError:  # noqa: ARG002 - the shape of on_lost
         return _failed(Transient, "worker_lost", "The worker stopped responding while it ran this job.")
@@ -201,6 +249,8 @@ def _delay_s(tx: Tx, scheduled_for: object) -> float:
     if at is None or at.tzinfo is None:
         raise Refused("bad_schedule", "scheduled_for: must be a date and time with a zone, as 2026-11-16T08:00:00Z.")
     (row,) = tx.read(store.SECONDS_UNTIL, {"at": at})
+    if row["seconds"] > LONGEST_DELAY_S:
+        raise Refused("bad_schedule", "scheduled_for: at most a year ahead.")
     return max(0.0, float(row["seconds"]))
 
 

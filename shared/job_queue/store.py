@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from shared.job_queue.model import Definition
 from shared.kernel import direct, sql
 from shared.kernel.direct import Row
-from shared.kernel.model import Statement
+from shared.kernel.model import Statement, Turn
+from shared.kernel.store import held
 
 _DEFINITION = """id, key, description, command, arg_schema, timeout_seconds, max_attempts, queue, executor, concurrency_limit,
        is_active, version"""
@@ -32,32 +33,35 @@ RUN_EXISTS = Statement(
     "job.run_exists", "select 1 as found from run where tenant_id = cast(:tenant_id as uuid) and id = cast(:id as uuid)"
 )
 
-# Numbers go on for ever, whatever epoch it is.
-START_ATTEMPT = Statement(
-    "job.start_attempt",
-    """insert into job_attempts (job_id, attempt_no, tenant_id, worker_id, started_at, status)
-       select t.run_id, coalesce((select max(a.attempt_no) from job_attempts a where a.job_id = t.run_id), 0) + 1,
-              t.tenant_id, :worker_id, now(), 'running'
-       from turn t
-       returning attempt_no""",
-    returns=True,
-)
+# Numbers go on for ever, whatever epoch it is. Only for whoever still holds the turn.
+NEXT_ATTEMPT = sa.text("""
+select coalesce((select max(a.attempt_no) from job_attempts a where a.job_id = l.run_id), 0) + 1 as attempt_no
+from lane l
+where l.id = :lane_id and l.epoch = :epoch and l.seq = :seq and l.claim_token = :token and l.status = 'active'
+  and l.lease_until > now()
+""")
+# The attempt that runs, or a new one: most end before anybody could have looked, and are written once, at their end.
+_ATTEMPT_NO = """coalesce((select x.attempt_no from job_attempts x where x.job_id = t.run_id and x.status = 'running'
+                        order by x.attempt_no desc limit 1),
+                       (select max(x.attempt_no) from job_attempts x where x.job_id = t.run_id), 0)
+              + (not exists (select from job_attempts x where x.job_id = t.run_id and x.status = 'running'))::int"""
 TAILS = Statement(
     "job.tails",
-    """update job_attempts a set pid = cast(:pid as integer), stdout_tail = :stdout, stderr_tail = :stderr
-       from turn t where a.job_id = t.run_id and a.status = 'running'""",
+    f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, status, pid, stdout_tail,
+                                      stderr_tail)
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), 'unknown'),
+              coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), 'running', cast(:pid as integer),
+              cast(:stdout as text), cast(:stderr as text)
+       from turn t
+       on conflict (job_id, attempt_no) do update
+       set pid = excluded.pid, stdout_tail = excluded.stdout_tail, stderr_tail = excluded.stderr_tail""",
 )
 # Ends the attempt that runs; a worker that was lost before it could begin one has had one all the same.
 END_ATTEMPT = Statement(
     "job.end_attempt",
-    """insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
+    f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
                                       stdout_tail, stderr_tail, error_text)
-       select t.run_id,
-              coalesce((select x.attempt_no from job_attempts x where x.job_id = t.run_id and x.status = 'running'
-                        order by x.attempt_no desc limit 1),
-                       (select max(x.attempt_no) from job_attempts x where x.job_id = t.run_id), 0)
-              + (not exists (select from job_attempts x where x.job_id = t.run_id and x.status = 'running'))::int,
-              t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), :attempt_worker),
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), :attempt_worker),
               coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), now(), cast(:exit_code as integer),
               :attempt_status, cast(:stdout as text), cast(:stderr as text), cast(:attempt_error as text)
        from turn t
@@ -72,6 +76,7 @@ insert into job_workers as w (worker_id, hostname, version, queues, last_seen_at
 values (:worker_id, :hostname, :version, cast(:queues as text[]), now(), :running_count)
 on conflict (worker_id) do update set last_seen_at = now(), running_count = excluded.running_count
 """)
+SEEN_WORKER = sa.text(SEE_WORKER.text + "returning worker_id")
 FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
 PRUNE_WORKERS = sa.text("delete from job_workers where last_seen_at < now() - interval '7 days'")
 PRUNE_ATTEMPTS = Statement(
@@ -156,6 +161,11 @@ class JobReader:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+
+    def next_attempt(self, turn: Turn) -> int | None:
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            rows = line.all(NEXT_ATTEMPT, held(turn))
+        return rows[0]["attempt_no"] if rows else None
 
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
         params = {"tenant_id": tenant_id, "id": which, "wanted": which, "provider": what.partition(":")[2]}

@@ -169,6 +169,25 @@ where r.id = :run_id
 returning {_BATON}
 """)
 
+# A run of one lane that is pulled: what the three statements above write, in one.
+INSERT_PULLED_RUN = sa.text(f"""
+with r as (
+    insert into run (id, tenant_id, kind, label, status, params, correlation_id, time_limit_s, deadline_at, check_at,
+                     source, source_ref, created_by, created_at)
+    values (:run_id, :tenant_id, :kind, :label, 'queued', cast(:params as jsonb), :correlation_id,
+            cast(:time_limit_s as integer), now() + make_interval(secs => cast(:time_limit_s as integer)),
+            now() + least({_SELDOM}, make_interval(secs => cast(:time_limit_s as integer))),
+            :source, :source_ref, :created_by, now())),
+told as (
+    insert into history (run_id, n, tenant_id, epoch, type, data, at)
+    values (:run_id, 1, :tenant_id, 1, 'accepted', '{{"lanes": 1}}', now()))
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, max_steps, class_id,
+                  priority, dedupe_key, created_at, updated_at)
+values (:lane_id, :run_id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
+        'infinity', :max_steps, :class_id, :priority, :dedupe_key, now(), now())
+returning {_BATON}
+""")
+
 MARK_RUNNING = sa.text("""
 update run set status = 'running', started_at = coalesce(started_at, now()) where id = :run_id and status = 'queued'
 """)
@@ -373,9 +392,14 @@ _NEW_EPOCH = f"""
     status = 'active', epoch = epoch + 1, resend_no = resend_no + 1, resends = 0, claims = 0, attempts = 0,
     claim_token = null, lease_until = null, cancel_at = null, next_due_at = now(), sent_at = null, check_at = {_LOOK_NOW},
     deadline_at = now() + make_interval(secs => time_limit_s), updated_at = now()"""
+# What is pulled and has succeeded may be done again as a whole.
 REOPEN_LANES = sa.text(f"""
 update lane set {_NEW_EPOCH}, steps = 0
-where run_id = :run_id and status in ('failed', 'canceled') and holds_run
+where run_id = :run_id and holds_run
+  and (status in ('failed', 'canceled')
+       or (class_id is not null and status = 'done' and (
+           select true from lane f where f.run_id = :run_id and f.holds_run and f.status in ('failed', 'canceled')
+           limit 1) is null))
 returning {_BATON}
 """)
 RESTART_LANE = sa.text(f"""
@@ -685,6 +709,9 @@ where id = :run_id and tenant_id = :tenant_id
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
 """)
+TAKE_OWN_OFFERS = sa.text("""
+select * from take_own_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
 
 # What a take left behind whose answer was lost. Behind the lock of the takes of its queue, which may still be under way.
 LOCK_TAKES = sa.text("select pg_advisory_xact_lock(hashtextextended(:queue, 3))")
@@ -740,17 +767,37 @@ union all
  limit 100)
 """)
 
+# Says that somebody listens to these queues. Counts those where nobody was known to.
+LISTEN_TO = sa.text("""
+with known as (
+    select name from pull_queue where name = any(cast(:queues as text[])) and listens_until > now()),
+marked as (
+    update pull_queue set listens_until = now() + make_interval(secs => :for_s) where name = any(cast(:queues as text[]))
+    returning name)
+select m.name from marked m where m.name not in (select name from known)
+""")
+
 # The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.
-TAKE_OVER = sa.text("""
+_PULLED = """l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
+          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
+          r.epoch as run_epoch, r.params, r.correlation_id,
+          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now"""
+TAKE_OVER = sa.text(f"""
 update lane l
 set claim_token = :token, lease_until = now() + cast(:lease as interval)
 from run r
 where l.id = :lane_id and l.status = 'active' and l.class_id is not null and l.lease_until < now() and r.id = l.run_id
-returning l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
-          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
-          r.epoch as run_epoch, r.params, r.correlation_id,
-          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now
+returning {_PULLED}
 """)
+HELD_TURN = sa.text(f"""
+select {_PULLED} from lane l join run r on r.id = l.run_id
+where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and l.class_id is not null
+""")
+
+# A commit that does not wait for the disk, and one that waits for itself and all before it, whatever they wrote.
+NOT_YET_ON_DISK = sa.text("select set_config('synchronous_commit', 'off', true)")
+ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
+AS_TENANT = sa.text("select set_config('app.tenant', :tenant_id, true)")
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
 LOCK_RUNS = sa.text("""

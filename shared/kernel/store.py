@@ -300,6 +300,33 @@ class PgTx:
         assert row is not None
         return _run(row)
 
+    def insert_pulled_run(
+        self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int
+    ) -> list[Due]:
+        (lane,) = new.lanes
+        assert lane.offer is not None
+        params = {
+            "run_id": run_id,
+            "tenant_id": tenant_id,
+            "kind": kind,
+            "label": new.label,
+            "params": db.jsonb(new.params),
+            "correlation_id": new.correlation_id,
+            "time_limit_s": new.time_limit_s,
+            "source": new.source,
+            "source_ref": new.source_ref,
+            "created_by": new.created_by,
+            "lane_id": lane_id,
+            "key": lane.key,
+            "cursor": db.jsonb(lane.cursor),
+            "delay": interval(lane.delay_s),
+            "max_steps": lane.max_steps or max_steps,
+            "class_id": lane.offer.class_id,
+            "priority": lane.offer.priority,
+            "dedupe_key": lane.offer.dedupe_key,
+        }
+        return self._dues(sql.INSERT_PULLED_RUN, params)
+
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
         return None if row is None else _run(row)

@@ -40,6 +40,7 @@ FILTERS = {
     "kind": "r.kind = :kind",
     "status": "r.status = :status and r.paused_at is null",
     "paused": "r.paused_at is not null and r.status in ('queued', 'running')",
+    "outcome": "r.outcome = :outcome",
     "label": "r.label = :label",
     "source": "r.source = :source",
     "created_by": "r.created_by = :created_by",

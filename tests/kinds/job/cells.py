@@ -9,6 +9,8 @@ from tests.support.cells import READERS, STARTERS, SUPERS, Cells, Named
 from tests.support.door import Door, TenantHouse
 
 KEY = "sync-dropbox"
+TOKEN = "0198a000-0000-7000-8000-000000000001"
+WORKERS = frozenset({"worker"})
 
 
 def defined(door: Door, tenant: TenantHouse) -> str:
@@ -54,7 +56,24 @@ def a_new_definition() -> dict[str, Any]:
 
 
 JOB: dict[str, Any] = {"target": "job", "make": a_job, "names": ["job_id"]}
+
+
+def a_claimed_job(door: Door, tenant: TenantHouse) -> Named:
+    job = a_job(door, tenant)
+    door.sql(
+        "update lane set claim_token = :token, lease_until = now() + interval '1 h' where run_id = cast(:id as uuid)",
+        token=TOKEN, id=job["job_id"],
+    )  # fmt: skip
+    return job
+
+
+CLAIMED: dict[str, Any] = {**JOB, "make": a_claimed_job}
+
 CELLS = {
+    "claim_jobs": Cells(roles=WORKERS, make=a_definition, body={"worker_id": "w", "queues": ["default"]}),
+    "heartbeat_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),
+    "complete_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),
+    "fail_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN, "exit_code": 1}),
     "list_definitions": Cells(roles=READERS),
     "make_definition": Cells(roles=SUPERS, body=a_new_definition, ok=201),
     "change_definition": Cells(
