@@ -356,7 +356,9 @@ def run_trigger(trigger_id: TriggerId, asked: Annotated[SampleEvent, Body()]) ->
         assert fired is not None
         here.audit(tx, "trigger.run", f"trigger:{trigger_id}", after={"run_id": fired.run_id and str(fired.run_id)})
     deliver(here.ports, fired.dues)
-    return RanNow(status=fired.status, run_id=fired.run_id, problem=None if fired.problem is None else fired.problem.message)
+    return RanNow(
+        status=fired.status, run_id=fired.run_id, problem=None if fired.problem is None else fired.problem.message
+    )
 
 
 @operation(router, "POST", "/jobs/triggers/<trigger_id>/test", MANAGES, tag="triggers")
