@@ -25,7 +25,7 @@ from shared.kernel.retry import SURPRISE
 from shared.kernel.run import create_run
 from shared.kernel.settings import RETENTION_DAYS
 
-OURS = ("run.", "object.")  # what the relay itself says
+OURS = ("run.", "object.", "provider.connection.")  # what the relay itself says
 SUBSCRIBER = "/"  # between a kind and the one of its subscribers that hears
 BATCH = 200
 MOST_ATTEMPTS = 10

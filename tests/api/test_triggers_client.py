@@ -16,7 +16,7 @@ SCHEMA = {
 
 
 @pytest.fixture
-def command(as_admin: Command, door: Door, acme: TenantHouse) -> Command:  # noqa: F811 - a fixture of its own
+def command(as_admin: Command, door: Door, acme: TenantHouse) -> Command:
     for table in ("trigger_firings", "job_triggers"):
         door.sql(f"delete from {table}")
     define(door, acme, {"key": "recompute-zeroshot-tags", "arg_schema": SCHEMA})
