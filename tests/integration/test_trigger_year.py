@@ -91,8 +91,8 @@ def live_through(office: VirtualOffice, rng: Random, how_many: int) -> dict[UUID
     catalogue = office.catalogue
     while office.at < END:
         outage = rng.random() < 0.05
-        office.at = min(END, office.at + timedelta(days=rng.uniform(5, 30) if outage else rng.uniform(0.01, 4)))
-        office.end_jobs(0.7, rng)
+        office.at = min(END, office.at + timedelta(days=rng.uniform(5, 30) if outage else rng.uniform(0.01, 8)))
+        office.end_jobs(0.5, rng)
         match rng.randrange(4):
             case 0:  # two at once
                 both = [threading.Thread(target=tick, args=(ports, catalogue)) for ports in others]
