@@ -30,6 +30,7 @@ from shared.kernel import db
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.live import live_url
 from shared.kernel.log import logger
+from shared.kernel.log_json import json_log
 from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueUnavailable
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     executors = (options.executors or ("worker,lambda" if ALL in options.kinds.split(",") else "worker")).split(",")
     if unknown := set(executors) - {"worker", "lambda"}:
         made.error(f"--executors: unknown {', '.join(sorted(unknown))}. Available: worker, lambda.")
+    json_log()
     names = [name for name in options.queues.split(",") if name]
     queues = [name + (ON_LAMBDA if each == "lambda" else "") for name in names for each in executors]
     try:

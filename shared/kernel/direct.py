@@ -86,13 +86,17 @@ class Line:
         renew, self._renew = self._renew, None
         self._send_ahead()
         try:
-            return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
+            context = self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
         except Exception as error:
             another = None if renew is None else renew(error)
             if another is None:
                 raise
             self._driver = another
+        else:
+            self._ahead.clear()
+            return context
         self._send_ahead()
+        self._ahead.clear()
         return self._driver.execute_unnamed(text, values)
 
     def _send_ahead(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -33,10 +34,13 @@ class PgOffers:
         except Exception as error:
             if not db.is_disconnect(error):
                 raise
+        return self._taken(params, token) or self._take(params, token)
+
+    def _taken(self, params: Row, token: UUID) -> list[Turn]:
+        """What was taken with this token, once no take is under way."""
         with direct.alone(self._engine, self._tenant_id) as line:
-            line.ahead(sql.LOCK_TAKES, {"queue": queue})
-            taken = [_turn(row, token) for row in line.all(sql.TAKEN, params)]
-        return taken or self._take(params, token)
+            line.ahead(sql.LOCK_TAKES, params)
+            return [_turn(row, token) for row in line.all(sql.TAKEN, params)]
 
     def _take(self, params: Row, token: UUID) -> list[Turn]:
         take = sql.TAKE_OFFERS if self._tenant_id is None else sql.TAKE_OWN_OFFERS
@@ -81,8 +85,14 @@ class PgOffers:
             [(sql.NOT_YET_ON_DISK, {}), (sql.TAKE_OFFERS, taking.params(token))],
             [(sql.ON_DISK, {})],
         ]  # fmt: skip
-        with direct.alone(self._engine) as line:
-            ended, taken, flushed = line.apart(parts)
+        try:
+            with direct.alone(self._engine) as line:
+                ended, taken, flushed = line.apart(parts)
+        except Exception as error:
+            if db.is_disconnect(error):
+                with suppress(Exception):
+                    taking.keep(self._taken(taking.params(token), token))
+            raise
         if isinstance(flushed, Exception):
             raise flushed
         turns = [] if isinstance(taken, Exception) else [_turn(row, token) for row in taken]

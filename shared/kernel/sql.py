@@ -169,21 +169,16 @@ where r.id = :run_id
 returning {_BATON}
 """)
 
-# A run of one lane that is pulled: what the three statements above write, in one.
-INSERT_PULLED_RUN = sa.text(f"""
-with r as (
-    insert into run (id, tenant_id, kind, label, status, params, correlation_id, time_limit_s, deadline_at, check_at,
-                     source, source_ref, created_by, created_at)
-    values (:run_id, :tenant_id, :kind, :label, 'queued', cast(:params as jsonb), :correlation_id,
-            cast(:time_limit_s as integer), now() + make_interval(secs => cast(:time_limit_s as integer)),
-            now() + least({_SELDOM}, make_interval(secs => cast(:time_limit_s as integer))),
-            :source, :source_ref, :created_by, now())),
-told as (
-    insert into history (run_id, n, tenant_id, epoch, type, data, at)
-    values (:run_id, 1, :tenant_id, 1, 'accepted', '{{"lanes": 1}}', now()))
+# A run of one lane that is pulled: what the statements above write, in one flight. A policy reads the run of a lane that is
+# written, so these are three statements still.
+ACCEPTED = sa.text("""
+insert into history (run_id, n, tenant_id, epoch, type, data, at)
+values (:id, 1, :tenant_id, 1, 'accepted', '{"lanes": 1}', now())
+""")
+INSERT_PULLED_LANE = sa.text(f"""
 insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, max_steps, class_id,
                   priority, dedupe_key, created_at, updated_at)
-values (:lane_id, :run_id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
+values (:lane_id, :id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
         'infinity', :max_steps, :class_id, :priority, :dedupe_key, now(), now())
 returning {_BATON}
 """)

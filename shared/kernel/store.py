@@ -282,21 +282,7 @@ class PgTx:
         self._line = line
 
     def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
-        row = self._one(
-            sql.INSERT_RUN,
-            {
-                "id": run_id,
-                "tenant_id": tenant_id,
-                "kind": kind,
-                "label": new.label,
-                "params": db.jsonb(new.params),
-                "correlation_id": new.correlation_id,
-                "time_limit_s": new.time_limit_s,
-                "source": new.source,
-                "source_ref": new.source_ref,
-                "created_by": new.created_by,
-            },
-        )
+        row = self._one(sql.INSERT_RUN, _new_run(run_id, tenant_id, kind, new))
         assert row is not None
         return _run(row)
 
@@ -306,16 +292,7 @@ class PgTx:
         (lane,) = new.lanes
         assert lane.offer is not None
         params = {
-            "run_id": run_id,
-            "tenant_id": tenant_id,
-            "kind": kind,
-            "label": new.label,
-            "params": db.jsonb(new.params),
-            "correlation_id": new.correlation_id,
-            "time_limit_s": new.time_limit_s,
-            "source": new.source,
-            "source_ref": new.source_ref,
-            "created_by": new.created_by,
+            **_new_run(run_id, tenant_id, kind, new),
             "lane_id": lane_id,
             "key": lane.key,
             "cursor": db.jsonb(lane.cursor),
@@ -325,7 +302,9 @@ class PgTx:
             "priority": lane.offer.priority,
             "dedupe_key": lane.offer.dedupe_key,
         }
-        return self._dues(sql.INSERT_PULLED_RUN, params)
+        self._line.ahead(sql.INSERT_RUN, params)
+        self._line.ahead(sql.ACCEPTED, params)
+        return self._dues(sql.INSERT_PULLED_LANE, params)
 
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
@@ -531,6 +510,21 @@ class PgTx:
     def _dues(self, statement: sa.TextClause, params: Row) -> list[Due]:
         dues = [due_of(row) for row in self._line.all(statement, params)]
         return sorted(dues, key=lambda due: due.baton.lane_id.int)
+
+
+def _new_run(run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> dict[str, Any]:
+    return {
+        "id": run_id,
+        "tenant_id": tenant_id,
+        "kind": kind,
+        "label": new.label,
+        "params": db.jsonb(new.params),
+        "correlation_id": new.correlation_id,
+        "time_limit_s": new.time_limit_s,
+        "source": new.source,
+        "source_ref": new.source_ref,
+        "created_by": new.created_by,
+    }
 
 
 @lru_cache(maxsize=256)
