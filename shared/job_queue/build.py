@@ -22,6 +22,7 @@ from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import Chance, new_id
 from shared.kernel.connections import Provider
 from shared.kernel.live import live_queue
+from shared.kernel.metrics import Meter, NoMeter
 from shared.kernel.model import By, Json, RunCommand, Turn
 from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports as RelayPorts
@@ -31,6 +32,7 @@ from shared.kernel.settings import BadSettings, Relay, Settings
 from shared.kernel.store import PgStore
 
 LEASE_S = 60.0
+LIVE_S = 3.0  # how old the log of a running command may be for those who read it
 STARTING_S = 60  # of a function's time that is no command's: it starts, ends the command and commits
 
 
@@ -81,14 +83,24 @@ def build_ports(
     return Ports(
         commands=_all_commands(read_commands(env), commands),
         starter=starter,
-        runner=runner or ProcessRunner(beat_s=lease_s / 6),
+        runner=runner or ProcessRunner(beat_s=min(LIVE_S, lease_s / 6)),
         reader=JobReader(engine),
         validate=_validate,
         beat=beat,
         worker_id=worker_id or a_worker_id(),
         environ=env,
         longest_on_lambda_s=longest_on_lambda_s(env),
+        meter=_meter(env),
     )
+
+
+def _meter(env: Mapping[str, str]) -> Meter:
+    """Metrics are lines that Lambda's log makes metrics of; elsewhere they would only be noise."""
+    if "AWS_LAMBDA_FUNCTION_NAME" not in env:
+        return NoMeter()
+    from shared.kernel.metrics_emf import NAMESPACE, EmfMeter  # noqa: PLC0415 - as above
+
+    return EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE))
 
 
 def _all_commands(of_file: Mapping[str, Command], starts: Sequence[RunCommand]) -> dict[str, Command]:

@@ -21,6 +21,7 @@ LARGEST_PAYLOAD = 64 * 1024
 LARGEST_SCHEMA = 16 * 1024
 LONGEST_ON_LAMBDA_S = 14 * 60  # unless its function was given less time
 TAIL_BYTES = 64 * 1024
+MOST_AHEAD = 1_000  # jobs that are counted before one that waits
 RESOLVES = "x-baton-resolves"  # in a schema: this string names something of the tenant
 
 

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from shared.job_queue.model import LONGEST_ON_LAMBDA_S, Command, Finished, Word
+from shared.kernel.metrics import Meter, NoMeter
 from shared.kernel.model import By, Json, RunCommand, Turn
+
+
+class JobMetric(StrEnum):
+    """How many and how long. Depths are told by the API: a tenant is never a dimension."""
+
+    ENQUEUED = "JobEnqueued"  # by definition
+    ATTEMPT = "JobAttempt"  # one that ended, by definition and status
+    DEAD_LETTER = "JobDeadLetter"  # by definition
+    QUEUE_MS = "JobQueueMilliseconds"  # from when it could have been taken until it was, by definition
+    RUN_MS = "JobRunMilliseconds"  # of one attempt, by definition
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """A meter that keeps its counts until it is told to write them: at the end of a step, because nobody else does."""
+
+    def flush(self) -> None: ...
 
 
 class Runner(Protocol):
@@ -46,3 +65,4 @@ class Ports:
     environ: Mapping[str, str]
     starter: Starter | None = None  # without one, no command can start runs here
     longest_on_lambda_s: int = LONGEST_ON_LAMBDA_S
+    meter: Meter = field(default_factory=NoMeter)

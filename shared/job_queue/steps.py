@@ -9,10 +9,10 @@ from uuid import UUID
 
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, LANE, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
-from shared.job_queue.ports import Ports
+from shared.job_queue.ports import JobMetric, Keeps, Ports
 from shared.job_queue.triggers.fire import SUBSCRIBERS, KeepTime
 from shared.kernel.catalogue import NO_CAP, Kind, Outside
-from shared.kernel.clock import read_id
+from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
 from shared.kernel.log import logger
@@ -71,6 +71,8 @@ class Jobs:
         decide.checked_priority(priority, manages=starting.by.manages)
         offer = Offer(class_id=definition.id, priority=priority, dedupe_key=key)
         lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
+        self.ports.meter.count(JobMetric.ENQUEUED, definition=definition.key)
+        self._write_metrics()
         return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
 
     def _definition(self, tx: Tx, key: object) -> Definition:
@@ -101,7 +103,20 @@ class Jobs:
                 raise Refused("bad_payload", f"payload.{name}: not found in this tenant.")
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        try:
+            return self._take_step(turn, outside)
+        finally:
+            self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        if isinstance(self.ports.meter, Keeps):
+            self.ports.meter.flush()
+
+    def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = turn.params
+        if turn.queued_at is not None:
+            waited_ms = (turn.now - turn.queued_at).total_seconds() * 1000
+            self.ports.meter.count(JobMetric.QUEUE_MS, waited_ms, definition=params["definition_key"])
         attempt_no = self.begin(turn)
         command = self.ports.commands[params["command"]]
         if command.starts is not None:
@@ -121,18 +136,28 @@ class Jobs:
             return word
 
         timeout_s = min(params["timeout_seconds"], max(1.0, outside.time_left_s() - SPARE_S))
+        said = {
+            "job_id": str(turn.run_id),
+            "tenant_id": str(turn.tenant_id),
+            "definition_key": params["definition_key"],
+            "attempt_no": attempt_no,
+            "worker_id": self.ports.worker_id,
+        }
+        logger.info("job attempt started", extra=said)
+        ran_s = stopwatch()
         ended = self.ports.runner.run(argv, env, timeout_s, beat)
+        ms = round(ran_s() * 1000)
         logger.info(
             "job attempt ended",
             extra={
-                "job_id": str(turn.run_id),
-                "tenant_id": str(turn.tenant_id),
-                "definition_key": params["definition_key"],
-                "attempt_no": attempt_no,
-                "worker_id": self.ports.worker_id,
+                **said,
                 "exit_code": ended.exit_code,
+                "timed_out": ended.timed_out,
+                "canceled": ended.canceled,
+                "ms": ms,
             },
         )
+        self.ports.meter.count(JobMetric.RUN_MS, ms, definition=params["definition_key"])
         return self.decide(turn, outside, ended)
 
     def _start_run(self, turn: Turn, outside: Outside, command: RunCommand) -> Decision:
@@ -178,15 +203,16 @@ class Jobs:
     def decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
         if ended.lost:
             raise Overtaken
+        status = _status(ended)
+        self.ports.meter.count(JobMetric.ATTEMPT, definition=turn.params["definition_key"], status=status)
         if ended.canceled:
             return Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")])
         if ended.stopped:
             outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
             return Wait(after_s=0)
-        if ended.exit_code == 0 and not ended.timed_out:
+        if status is AttemptStatus.SUCCEEDED:
             return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
         problem = decide.problem_of(ended, turn.params["timeout_seconds"])
-        status = AttemptStatus.TIMEOUT if ended.timed_out else AttemptStatus.FAILED
         raise Transient(problem.message, problem.code, effects=[_end(status, ended, problem.message)])
 
     def as_told(self, kind: Kind, ended: Finished) -> Kind:
@@ -206,16 +232,27 @@ class Jobs:
             effects=[_end(AttemptStatus.CANCELED, Finished(exit_code=None), "Canceled; its worker was lost.")]
         )
 
+    def ending(self, turn: Turn, change: LaneChange) -> Ending:
+        ends = decide.ending(change.status, None if change.problem is None else change.problem.to_json())
+        if ends.outcome == decide.DEAD_LETTER:
+            self.ports.meter.count(JobMetric.DEAD_LETTER, definition=turn.params["definition_key"])
+            self._write_metrics()
+        return ends
+
     def prune(self, tx: Tx, run: Run, most: int) -> int:
         return tx.apply(Effect(store.PRUNE_ATTEMPTS, {"run_id": run.id, "most": most}))
 
 
+def _status(ended: Finished) -> AttemptStatus:
+    if ended.canceled or ended.stopped:
+        return AttemptStatus.CANCELED
+    if ended.timed_out:
+        return AttemptStatus.TIMEOUT
+    return AttemptStatus.SUCCEEDED if ended.exit_code == 0 else AttemptStatus.FAILED
+
+
 def limits_of(turn: Turn) -> Limits:
     return Limits(max_attempts=turn.params["max_attempts"], backoff=BACKOFF)
-
-
-def ending(turn: Turn, change: LaneChange) -> Ending:  # noqa: ARG001 - the shape of an ending
-    return decide.ending(change.status, None if change.problem is None else change.problem.to_json())
 
 
 def _failed(error: type[Permanent | Transient], code: str, message: str) -> StepError:
@@ -261,7 +298,7 @@ def job_kind(ports: Ports) -> Kind:
         take_step=jobs.take_step,
         start=jobs.start,
         settle=decide.settle,
-        ending=ending,
+        ending=jobs.ending,
         on_lost=jobs.on_lost,
         on_cancel=jobs.on_cancel,
         prune=jobs.prune,

@@ -239,7 +239,7 @@ class Town:
         """Ids that are nobody's."""
         named = {name: str(new_id()) for name in ("run_id", "lane_id", "token_id", "connection_id")}
         named |= {name: str(new_id()) for cells in CELLS.values() for name in cells.names}
-        return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}"}
+        return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}", "attempt_no": "1"}
 
     def ask(self, operation: Operation, who: Who, named: Named) -> Answer:
         cells = CELLS[operation.id]

@@ -206,8 +206,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
     `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
     nobody anything, and the worker may delete steps anyway. `add_person` is not the API's at all: a function of its own adds
-    the first person of a tenant. `put_job_definition` asks as `move_shared_gate` does. `take_own_offers` takes
-    jobs of the transaction's own tenant alone. `offer_lane` is a trigger's: it offers
+    the first person of a tenant. `put_job_definition` and `jobs_everywhere` ask as `move_shared_gate` does; `pull_class_full`
+    says yes or no. `take_own_offers` takes jobs of the transaction's own tenant alone. `offer_lane` is a trigger's: it offers
     the lane that was written, and nobody can call it.
     """
     rows = house.sql("""
@@ -219,7 +219,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
 
     assert {row.name for row in rows} == {
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
-        "forget_steps", "add_person", "offer_lane", "put_job_definition", "take_own_offers",
+        "forget_steps", "add_person", "offer_lane", "put_job_definition", "jobs_everywhere", "pull_class_full",
+        "take_own_offers",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
     assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]

@@ -46,6 +46,10 @@ def a_tried_job(door: Door, tenant: TenantHouse) -> Named:
     return job
 
 
+def a_first_attempt(door: Door, tenant: TenantHouse) -> Named:
+    return a_tried_job(door, tenant) | {"attempt_no": "1"}
+
+
 def an_ended_job(door: Door, tenant: TenantHouse) -> Named:
     job = a_job(door, tenant)
     assert door.call(tenant.member, "POST", f"/jobs/{job['job_id']}/cancel", {}).status == 200
@@ -92,6 +96,7 @@ CELLS = {
     "summarize_jobs": Cells(roles=READERS),
     "get_job": Cells(roles=READERS, **JOB),
     "list_attempts": Cells(roles=READERS, **{**JOB, "make": a_tried_job}),
+    "get_attempt": Cells(roles=READERS, **{**JOB, "make": a_first_attempt}),
     "cancel_job": Cells(roles=STARTERS, **JOB, body={}),
     "retry_job": Cells(roles=STARTERS, **{**JOB, "make": an_ended_job}, body={}),
 }
