@@ -12,14 +12,14 @@ from tests.browser.seed_jobs import define
 from tests.support.browser import Enter, People, serious_violations
 from tests.support.scene import Scene
 
-KEY = "train-keyword-models"
+KEY = "nightly-training"
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @pytest.fixture(scope="module")
 def defined(cloud: Scene, people: People, jobs: dict[str, UUID]) -> None:
     with owner(cloud.address.database_url) as connection:
-        define(connection, people.super_admin.subject, KEY, executor="worker", timeout_seconds=60, max_attempts=1,
-               queue="default")  # fmt: skip
+        define(connection, people.super_admin.subject, KEY, command="train-keyword-models", arg_schema=NOTHING)
 
 
 def test_a_schedule_is_added_with_its_next_runs_and_run_now(enter: Enter, people: People, defined: None) -> None:
