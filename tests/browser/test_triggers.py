@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser.seed import owner
 from tests.browser.seed_jobs import define
-from tests.support.browser import Enter, People, serious_violations
+from tests.support.browser import Enter, People, Watch, serious_violations
 from tests.support.scene import Scene
 
 KEY = "nightly-training"
@@ -22,7 +22,10 @@ def defined(cloud: Scene, people: People, jobs: dict[str, UUID]) -> None:
         define(connection, people.super_admin.subject, KEY, command="train-keyword-models", arg_schema=NOTHING)
 
 
-def test_a_schedule_is_added_with_its_next_runs_and_run_now(enter: Enter, people: People, defined: None) -> None:
+def test_a_schedule_is_added_with_its_next_runs_and_run_now(
+    enter: Enter, people: People, defined: None, watch: Watch
+) -> None:
+    watch.expects(422, "/jobs/triggers")
     page = enter(people.foreman, "work/job/triggers")
     page.get_by_role("button", name="Add trigger").click()
     dialog = page.get_by_role("dialog")
