@@ -11,7 +11,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = (
         given[2:] if given[:1] == ["--home"] else given[1:] if given[:1] and given[0].startswith("--home=") else given
     )
-    if words[:1] == ["worker"] and words[1:2] != ["list"]:  # a machine that only works needs neither client nor cloud
+    if words[:1] == ["worker"] and words[1:2] != [
+        "list"
+    ]:  # a machine that only works needs neither client nor local cloud
         from infra.worker import main as worker  # noqa: PLC0415
 
         return worker(words[1:])

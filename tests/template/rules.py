@@ -383,6 +383,18 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
     return found
 
 
+def files_are_reached_under_a_named_folder(template: Node) -> list[str]:
+    """What came in is under uploads/, what goes out under exports/: no function may reach the bucket as a whole."""
+    found = []
+    for holder, statement in statements(template):
+        objects = [each for each in actions(statement) if each.startswith("s3:") and each.endswith(("Object", "*"))]
+        given = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+        wide = [text for each in given for text in _texts(each) if not re.search(r"}/(uploads|exports)/", text)]
+        if objects and wide and statement["Effect"] == "Allow":
+            found.append(f"{holder} allows {objects} on {wide}")
+    return found
+
+
 def batons_are_sent_by_one_policy(template: Node) -> list[str]:
     """It names the queue of every kind, and the delay queue; nobody has the same right by another way."""
     queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each} | WAKES
@@ -453,6 +465,7 @@ RULES: list[Rule] = [
     the_schema_comes_first,
     strangers_see_only_what_is_nobodys,
     secrets_of_tenants_stay_under_their_prefix,
+    files_are_reached_under_a_named_folder,
     batons_are_sent_by_one_policy,
     connections_are_read_by_one_policy,
     whoever_reads_a_secret_may_use_its_key,

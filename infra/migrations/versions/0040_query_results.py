@@ -23,7 +23,7 @@ create table query_look (
     primary key (tenant_id, account)
 );
 
--- What was found there and belongs to no run: listed, never removed. Another deployment may use the same account.
+-- What was found there and belongs to no run: listed, never removed. Another deployment or tenant may use the same account.
 create table query_stray (
     tenant_id uuid not null,
     account text not null,
