@@ -1,0 +1,8 @@
+// Search: what the Overview of a run says about it. The contract, with everything else that may stand here, is in ../kinds.js.
+const facts = ({ params }) => [
+  ["Text", params.text],
+  ["Times", params.times],
+  ["Seconds apart", params.every_s],
+].filter(([, value]) => value !== undefined);
+
+export default { title: "Search", facts, laneName: (key) => (key === "notes" ? "Notes" : null) };
