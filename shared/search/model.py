@@ -134,8 +134,8 @@ def canonical(client: str, params: Json) -> Json:
     given = identity.model_validate(dict(params)).model_dump()
     defaults = identity().model_dump()
     usual = {name: plain(value) for name, value in defaults.items()}
-    plain = {name: plain(value) for name, value in given.items()}
-    return {name: value for name, value in sorted(plain.items()) if value != usual[name]}
+    named = {name: plain(value) for name, value in given.items()}
+    return {name: value for name, value in sorted(named.items()) if value != usual[name]}
 
 
 def plain(value: Any) -> Any:
@@ -333,4 +333,4 @@ class CycleCursor:
 
 def company_id(tenant_id: UUID, client: str, external: str) -> UUID:
     """The same company gets the same id, whoever sees it first."""
-    return UUID(bytes=hashlib.sha256(f"{tenant_id}\n{client}\n{external}".encode()).digest()[:16], version=8)
+    return UUID(bytes=hashlib.sha256(f"{tenant_id}\n{client}\n{external}".encode()).digest()[:16], version=5)

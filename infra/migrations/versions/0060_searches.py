@@ -207,7 +207,7 @@ begin
     if new.status <> old.status and not (
         (old.status in ('IDLE', 'SUCCESS', 'ERROR') and new.status = 'RUNNING')
         or (old.status = 'RUNNING' and new.status in ('IDLE', 'SUCCESS', 'ERROR'))) then
-        raise exception 'a query that is % cannot become %', old.status, new.status using errcode = 'check_violation';
+        raise exception using message = format('a query that is %s cannot become %s', old.status, new.status), errcode = 'check_violation';
     end if;
     if new.high_watermark < old.high_watermark then
         raise exception 'a watermark never goes back' using errcode = 'check_violation';
@@ -223,7 +223,7 @@ def upgrade() -> None:
     run = op.get_bind().exec_driver_sql
     run("set local role baton_owner")
     run(TABLES)
-    run(TRANSITIONS.replace("%", "%%"))
+    run(TRANSITIONS)
     run(tenant_table("saved_search", worker="select", api="select, insert, update, delete"))
     run(tenant_table("query_state", api="select, insert, update"))
     run(tenant_table("search_backfill", worker="select, update", api="select, insert, update"))
