@@ -78,8 +78,10 @@ def after_page(job: Job, page: Page) -> Step:
 
 
 def _follows(walk: Walk, newest: datetime | None) -> bool:
-    """Whether nothing can lie between this page and what was read before it."""
-    return walk.page == 1 or (newest is not None and newest >= (walk.reached or walk.hi))
+    """Whether nothing can lie between this page and what was read before it. Of offers of one moment, any may."""
+    if walk.page == 1 or newest is None:
+        return walk.page == 1
+    return newest >= walk.hi if walk.reached is None else newest > walk.reached
 
 
 def _back(walk: Walk, pages: int, total: int | None = None) -> Walk:
