@@ -14,6 +14,7 @@ from shared.search.model import CLIENTS, DAY, Job, Page, Purpose, SearchConfig, 
 FIRST_WAIT = timedelta(minutes=15)
 LONGEST_WAIT = timedelta(hours=6)
 EVERYTHING = 0  # the bucket without a bound
+SPARE_PAGES = 10  # beyond the cap, for finding a place again
 
 
 # --- windows
@@ -90,13 +91,18 @@ def _back(walk: Walk, pages: int, total: int | None = None) -> Walk:
 
 
 def _or_capped(job: Job, walk: Walk) -> Step:
+    """A cap ends an execution once it has come further than the one before it: none is spent on finding its place alone.
+    An upstream that never lets it find its place ends it too."""
     capped = job.pages >= job.max_pages or job.offers >= job.max_offers
-    return Step(walk, Stop.CAP if capped else None)
+    advanced = walk.reached is not None and (walk.began_at is None or walk.reached < walk.began_at)
+    lost = job.pages >= 2 * job.max_pages + SPARE_PAGES
+    return Step(walk, Stop.CAP if lost or (capped and advanced) else None)
 
 
 def again(walk: Walk) -> Walk:
-    """The walk as it is resumed: pages have moved meanwhile, so it must find its place first."""
-    return walk.but(aligned=False, total=None, mark="", backs=0)
+    """The walk as it is resumed: pages have moved meanwhile, so it begins with one that it knows, and finds its place."""
+    page = max(1, walk.page - 1)
+    return walk.but(page=page, aligned=False, total=None, mark="", backs=0, began_at=walk.reached)
 
 
 def check_page(page: Page, number: int) -> None:

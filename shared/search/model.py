@@ -226,11 +226,15 @@ class Window:
     hi: datetime
 
 
+WALK_TIMES = ("lo", "hi", "reached", "began_at")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
     """One window being read, newest first, page by page: what is kept if it is not read to its end.
 
-    `reached`: everything in the window from there on was read. `aligned`: the pages follow on what was read before.
+    `reached`: everything in the window from there on was read; `began_at`: what of it an earlier execution had.
+    `aligned`: the pages follow on what was read before.
     """
 
     purpose: str
@@ -238,6 +242,7 @@ class Walk:
     hi: datetime
     page: int = 1
     reached: datetime | None = None
+    began_at: datetime | None = None
     aligned: bool = False
     total: int | None = None
     bucket: int | None = None
@@ -246,12 +251,12 @@ class Walk:
 
     @classmethod
     def read(cls, told: Json) -> Self:
-        times = {name: datetime.fromisoformat(told[name]) for name in ("lo", "hi", "reached") if told.get(name)}
+        times = {name: datetime.fromisoformat(told[name]) for name in WALK_TIMES if told.get(name)}
         return cls(**{**told, **times})
 
     def to_json(self) -> dict[str, Any]:
         told = {name: value for name, value in asdict(self).items() if value is not None}
-        return {**told, **{name: told[name].isoformat() for name in ("lo", "hi", "reached") if name in told}}
+        return {**told, **{name: told[name].isoformat() for name in WALK_TIMES if name in told}}
 
     def but(self, **new: Any) -> Self:
         return replace(self, **new)

@@ -169,7 +169,8 @@ class Cycles:
             window = seeding
         if kept is not None:
             return decide.again(Walk.read(kept))
-        return Walk(purpose=purpose, lo=window.lo, hi=window.hi)
+        page = row["resume"].get("hint", 1) if purpose == Purpose.SEED else 1
+        return Walk(purpose=purpose, lo=window.lo, hi=window.hi, page=page)
 
     def _fetch(self, turn: Turn, cursor: CycleCursor, outside: Outside) -> Decision:
         """One page. Whatever goes wrong is this search's trouble, or its client's: the cycle goes on with the next."""
@@ -274,9 +275,10 @@ class Cycles:
             return self._pick(turn, cursor)
         broken = bool(singles) and turn.attempts > COMPANY_RETRIES
         counts = {"ingestion": cursor.ingestion, "aggregated": 0 if broken else len(ids), "failed": len(ids) if broken else 0}
-        written = Effect(store.SET_ASIDE if broken else store.AGGREGATE, {"company_ids": [str(each) for each in ids]})
+        written = store.set_aside(ids) if broken else store.aggregate(ids)
         following = cursor.but(singles=max(0, singles - 1))
-        return Continue(cursor=following.to_json(), effects=[written, Effect(store.AGGREGATED, counts)], rows=len(ids))
+        effects = store.merged(*written, Effect(store.AGGREGATED, counts))
+        return Continue(cursor=following.to_json(), effects=effects, rows=len(ids))
 
     def _replay(self, turn: Turn, cursor: CycleCursor, rows: Sequence[Any], begins: Sequence[Effect]) -> Decision:
         """Quarantined records once more, as we read them today. One client in a step."""

@@ -149,7 +149,9 @@ EXHAUSTED = Statement(
     """update query_state q
        set status = 'SUCCESS', last_success_at = now(), consecutive_failures = 0, problem = null,
            covered = q.covered + tstzmultirange(tstzrange(cast(:lo as timestamptz), cast(:hi as timestamptz))),
-           resume = q.resume - cast(:purpose as text),
+           resume = (q.resume - cast(:purpose as text))
+               || case when :purpose = 'seed' or (:purpose = 'head' and q.seed_cursor is null)
+                       then jsonb_build_object('hint', cast(:last_page as integer)) else '{}' end,
            high_watermark = case when :purpose = 'head' then greatest(q.high_watermark, cast(:hi as timestamptz))
                                  else q.high_watermark end,
            fresh_at = case when :purpose = 'head' then greatest(q.fresh_at, cast(:hi as timestamptz) + f.fresh) else q.fresh_at end,
@@ -259,22 +261,24 @@ REPLAYED = Statement(
 
 _OPEN_DAYS = 30
 # Reposts and figures of some companies, from their offers alone: the same however often it is done.
-AGGREGATE = Statement(
-    "search.aggregate",
-    f"""with those as (
-           select o.tenant_id, o.client, o.external_id, o.company_id, o.repost_of, o.seen_at,
+_THEIRS = """select o.tenant_id, o.client, o.external_id, o.company_id, o.seen_at,
                   first_value(o.external_id) over (partition by o.company_id, o.client, o.fingerprint
                       order by coalesce(o.published_at, o.updated_at), o.external_id) as first_id
-           from turn join offers o on o.tenant_id = turn.tenant_id and o.company_id = any(cast(:company_ids as uuid[]))),
-       reposts as (
-           update offers o set repost_of = nullif(t.first_id, t.external_id) from those t
-           where o.tenant_id = t.tenant_id and o.client = t.client and o.external_id = t.external_id
-             and o.repost_of is distinct from nullif(t.first_id, t.external_id))
-       update companies c
+           from turn join offers o on o.tenant_id = turn.tenant_id and o.company_id = any(cast(:company_ids as uuid[]))"""
+MARK_REPOSTS = Statement(
+    "search.mark_reposts",
+    f"""update offers o set repost_of = nullif(t.first_id, t.external_id) from ({_THEIRS}) t
+       where o.tenant_id = t.tenant_id and o.client = t.client and o.external_id = t.external_id
+         and o.repost_of is distinct from nullif(t.first_id, t.external_id)""",  # noqa: S608 - our own words
+)
+AGGREGATE = Statement(
+    "search.aggregate",
+    f"""update companies c
        set open_offers = coalesce(f.open_offers, 0), dirty = false, aggregation_failed_at = null
        from turn cross join unnest(cast(:company_ids as uuid[])) as w(id)
-       left join (select company_id, count(*) filter (where first_id = external_id and seen_at > now() - interval '{_OPEN_DAYS} days') as open_offers
-                  from those group by company_id) f on f.company_id = w.id
+       left join (select t.company_id,
+                         count(*) filter (where t.first_id = t.external_id and t.seen_at > now() - interval '{_OPEN_DAYS} days') as open_offers
+                  from ({_THEIRS}) t group by t.company_id) f on f.company_id = w.id
        where c.tenant_id = turn.tenant_id and c.id = w.id""",  # noqa: S608 - our own words
 )
 SET_ASIDE = Statement(
@@ -346,6 +350,15 @@ def page(tenant_id: UUID, job: Job, offers: Sequence[Offer], bad: Sequence[Bad])
     return effects
 
 
+def aggregate(company_ids: Sequence[UUID]) -> list[Effect]:
+    told = {"company_ids": [str(each) for each in company_ids]}
+    return [Effect(MARK_REPOSTS, told), Effect(AGGREGATE, told)]
+
+
+def set_aside(company_ids: Sequence[UUID]) -> list[Effect]:
+    return [Effect(SET_ASIDE, {"company_ids": [str(each) for each in company_ids]})]
+
+
 def history_done(query_key: str) -> Effect:
     return Effect(HISTORY_DONE, {"query_key": query_key})
 
@@ -380,7 +393,7 @@ def progress(
 def exhausted(job: Job) -> list[Effect]:
     told = {
         "query_key": job.query_key, "purpose": job.walk.purpose, "lo": job.walk.lo, "hi": job.walk.hi,
-        "every_s": job.every_s, "backfill_id": job.backfill,
+        "every_s": job.every_s, "backfill_id": job.backfill, "last_page": job.walk.page,
     }  # fmt: skip
     ended = [Effect(END_BACKFILL, {"backfill_id": job.backfill})] if job.backfill is not None else []
     return [Effect(EXHAUSTED, told), *ended]
@@ -432,3 +445,134 @@ class SearchStore:
         with direct.alone(self._engine, turn.tenant_id) as line:
             (count,) = line.scalars(NOT_FRESH, {"tenant_id": turn.tenant_id})
         return int(count)
+
+
+# --- what the API asks
+
+SAVE = sa.text("""
+insert into saved_search (id, tenant_id, name, client, connection, params, query_key, max_pages, max_offers, every_s,
+                          fresh_within_s, seed_floor, created_by, created_at, updated_at)
+select cast(:id as uuid), cast(:tenant_id as uuid), :name, :client, cast(:connection as uuid), cast(:params as jsonb), :query_key,
+       cast(:max_pages as integer), cast(:max_offers as integer), cast(:every_s as integer), cast(:fresh_within_s as integer),
+       cast(:floor as timestamptz), :created_by, now(), now()
+where (select count(*) from saved_search where tenant_id = :tenant_id) < cast(:most as integer)
+on conflict do nothing returning id
+""")
+NEW_STATE = sa.text("""
+insert into query_state as q (tenant_id, query_key, search_id, client, account, zone, seed_floor, next_due_at, fresh_at)
+select s.tenant_id, s.query_key, s.id, s.client, :account, :zone, s.seed_floor, now(),
+       now() + make_interval(secs => s.fresh_within_s)
+from saved_search s where s.id = :id and s.tenant_id = :tenant_id
+on conflict (tenant_id, query_key) do update
+set search_id = excluded.search_id, account = excluded.account, active = true, next_due_at = excluded.next_due_at,
+    seed_floor = excluded.seed_floor, fresh_at = greatest(q.fresh_at, excluded.fresh_at),
+    history_due_at = case when q.seed_cursor > excluded.seed_floor then now() end
+""")
+ONE_SAVED = sa.text("select connection from saved_search where id = :id and tenant_id = :tenant_id")
+KEY_TAKEN = sa.text(
+    "select id from saved_search where tenant_id = :tenant_id and query_key = :query_key and id <> :id"
+)
+CHANGE = sa.text("""
+update saved_search set params = cast(:params as jsonb), query_key = :query_key, updated_at = now()
+where id = :id and tenant_id = :tenant_id
+""")
+DEACTIVATE = sa.text("update query_state set active = false where tenant_id = :tenant_id and search_id = :id")
+ACTIVATE = sa.text("""
+update query_state q set active = cast(:active as boolean) from saved_search s
+where q.tenant_id = :tenant_id and s.id = :id and s.tenant_id = :tenant_id and q.query_key = s.query_key
+""")
+PAUSE = sa.text("""
+update saved_search set paused_at = case when cast(:paused as boolean) then coalesce(paused_at, now()) end, updated_at = now()
+where id = :id and tenant_id = :tenant_id
+""")
+DELETE = sa.text("delete from saved_search where id = :id and tenant_id = :tenant_id")
+START_BACKFILL = sa.text("""
+insert into search_backfill (id, tenant_id, search_id, query_key, lo, hi, created_by, created_at)
+select cast(:backfill_id as uuid), s.tenant_id, s.id, s.query_key, cast(:lo as timestamptz), cast(:hi as timestamptz), :created_by, now()
+from saved_search s where s.id = :id and s.tenant_id = :tenant_id
+""")
+HISTORY_DUE = sa.text("""
+update query_state q set history_due_at = now() from saved_search s
+where s.id = :id and s.tenant_id = :tenant_id and q.tenant_id = s.tenant_id and q.query_key = s.query_key
+""")
+DUE_NOW = sa.text("""
+update query_state q set next_due_at = least(q.next_due_at, now()) from saved_search s
+where s.id = :id and s.tenant_id = :tenant_id and q.tenant_id = s.tenant_id and q.query_key = s.query_key
+""")
+CLIENT_DUE = sa.text("""
+update query_state set next_due_at = now()
+where tenant_id = :tenant_id and client = :client and active and status = 'ERROR' and next_due_at > now()
+""")
+REPLAY = sa.text("""
+update search_quarantine set replay_at = now()
+where tenant_id = :tenant_id and search_id = :id and id = :record_id and resolved_at is null
+""")
+ACCEPT = sa.text("""
+update search_quarantine set resolved_at = now(), resolution = 'accepted', replay_at = null
+where tenant_id = :tenant_id and search_id = :id and id = :record_id and resolved_at is null
+""")
+WAITING_LANE = sa.text("""
+select l.id from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.status = 'active' and l.steps = 0
+""")
+
+_RANGES = """coalesce((select jsonb_agg(jsonb_build_object('start', lower(r), 'end', upper(r)) order by lower(r))
+                       from unnest({}) as r where not isempty(r)), '[]')"""
+_ONE = f"""
+select s.id, s.name, s.client, s.connection, s.params, s.query_key, s.max_pages, s.max_offers, s.every_s, s.created_at,
+       s.paused_at is not null as paused, q.fresh_at >= now() as fresh, q.status, q.last_run_at, q.last_success_at,
+       q.last_error_at, q.last_processed_date, q.consecutive_failures, q.high_watermark, q.seed_floor, q.seed_cursor,
+       q.next_due_at, q.history_due_at is not null as history_open, q.problem,
+       {_RANGES.format("q.covered")} as covered,
+       {_RANGES.format("tstzmultirange(tstzrange(q.seed_floor, greatest(q.seed_floor, q.high_watermark))) - q.covered")} as gaps,
+       {_RANGES.format("u.unclean")} as unclean, u.in_quarantine
+from saved_search s
+join query_state q on q.tenant_id = s.tenant_id and q.query_key = s.query_key
+cross join lateral (
+    select coalesce(range_agg(tstzrange(z.window_from, z.window_to)), '{{}}') as unclean, count(*)::integer as in_quarantine
+    from search_quarantine z where z.tenant_id = s.tenant_id and z.search_id = s.id and z.resolved_at is null) u
+where s.tenant_id = :tenant_id"""
+ONE = sa.text(f"{_ONE} and s.id = :id")
+LIST = sa.text(f"{_ONE} and s.name > :after order by s.name limit :most")
+EXECUTIONS = sa.text("""
+select id, run_id, query_key, purpose, window_from, window_to, status, stop_reason, started_at, finished_at, pages_fetched,
+       offers_fetched, requests_count, http_429_count, errors_count, companies_aggregated, companies_failed, problem
+from ingestion_runs
+where tenant_id = :tenant_id and search_id = :id
+  and (cast(:at as timestamptz) is null or (started_at, id) < (cast(:at as timestamptz), cast(:after_id as uuid)))
+order by started_at desc, id desc limit :most
+""")
+QUARANTINED = sa.text("""
+select id, key, problem, payload, times, window_from, window_to, first_seen_at, seen_at, replay_at from search_quarantine
+where tenant_id = :tenant_id and search_id = :id and resolved_at is null
+  and (cast(:at as timestamptz) is null or (first_seen_at, id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
+order by first_seen_at, id limit :most
+""")
+FOUND = sa.text("""
+select o.external_id, o.client, o.title, o.company_id, c.name as company, o.location, o.link, o.salary, o.published_at,
+       o.updated_at, o.repost_of
+from offers o left join companies c on c.tenant_id = o.tenant_id and c.id = o.company_id
+where o.tenant_id = :tenant_id and o.found_by @> array[cast(:query_key as text)]
+  and (cast(:at as timestamptz) is null or (o.updated_at, o.external_id) < (cast(:at as timestamptz), :after_id))
+order by o.updated_at desc, o.external_id desc limit :most
+""")
+COMPANIES = sa.text("""
+select id, client, name, link, open_offers, first_seen_at, last_seen_at from companies
+where tenant_id = :tenant_id
+  and (cast(:at as timestamptz) is null or (first_seen_at, id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
+order by first_seen_at, id limit :most
+""")
+CLIENTS = sa.text("""
+select q.client, count(*)::integer as searches, max(g.until) as paused_until, max(g.reason) as reason
+from query_state q
+left join gate g on g.tenant_id = q.tenant_id and g.key = q.account and g.state <> 'open' and g.until > now()
+where q.tenant_id = :tenant_id and q.active group by q.client
+""")
+ACCOUNTS = sa.text("select distinct account from query_state where tenant_id = :tenant_id and client = :client")
+SEEN = sa.text("""
+select now() as now, q.covered @> tstzrange(cast(:lo as timestamptz), cast(:hi as timestamptz)) as covered,
+       coalesce((select sum(i.offers_fetched) / nullif(sum(extract(epoch from i.window_to - i.window_from)) / 86400, 0)
+                 from (select * from ingestion_runs i where i.tenant_id = q.tenant_id and i.search_id = q.search_id
+                         and i.stop_reason = 'window_exhausted' order by i.started_at desc limit 20) i), 50) as per_day
+from saved_search s join query_state q on q.tenant_id = s.tenant_id and q.query_key = s.query_key
+where s.tenant_id = :tenant_id and s.id = :id
+""")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -114,7 +113,8 @@ def test_4b_a_bad_record_is_quarantined_and_can_be_replayed(searches: SearchRig)
     assert (execution["errors_count"], execution["stop_reason"]) == (1, "window_exhausted")
     # We learn to read it (here: it is mended), and it is replayed with the next cycle.
     searches.write(
-        """update search_quarantine set payload = payload || '{"title": "Engineer"}', replay_at = now()"""
+        """update search_quarantine set payload = payload || '{"title": "Engineer"}', replay_at = :now""",
+        now=searches.at(searches.now),
     )
     searches.go(25 * HOUR)
     (kept,) = searches.rows("select * from search_quarantine")
@@ -128,7 +128,7 @@ def test_4b_a_record_that_is_still_bad_stays(searches: SearchRig) -> None:
     searches.save()
     searches.start()
     searches.go(60)
-    searches.write("update search_quarantine set replay_at = now()")
+    searches.write("update search_quarantine set replay_at = :now", now=searches.at(searches.now))
     searches.go(2 * 86_400)
     (kept,) = searches.rows("select * from search_quarantine where key = (select min(key) from search_quarantine)")
     assert (kept["resolution"], kept["replay_at"]) == (None, None)
@@ -321,7 +321,7 @@ def test_4g_the_day_is_no_part_of_the_key(searches: SearchRig) -> None:
     searches.start()
     searches.go(3 * 86_400)
     assert len({each["query_key"] for each in searches.executions()}) == 1
-    assert [each["purpose"] for each in searches.executions(key)] == ["head"] * 4
+    assert [each["purpose"] for each in searches.executions(key)] == ["head"] * 3
 
 
 # --- 4h: one budget of retries
@@ -408,7 +408,7 @@ def test_4l_seeding_ends_at_its_floor(searches: SearchRig) -> None:
     assert (state["seed_cursor"], state["history_due_at"]) == (state["seed_floor"], None)
     searches.go(0.9 * 86_400)
     assert len(searches.infojobs.log) <= asked + 2
-    with pytest.raises(sa.exc.IntegrityError):
+    with pytest.raises(sa.exc.DBAPIError, match="seed_floor"):
         searches.write("update saved_search set seed_floor = null")
 
 
@@ -607,7 +607,3 @@ def test_nobody_sees_another_tenants_searches(searches: SearchRig) -> None:
     owners: set[UUID] = {row["tenant_id"] for row in searches.rows("select tenant_id from offers")}
     assert owners == {OTHER_TENANT}
     assert not searches.rows("select 1 from query_state where tenant_id = :t and status <> 'IDLE'", t=TENANT)
-
-
-Hook = Callable[[str], None]
-Any_ = Any

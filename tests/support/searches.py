@@ -148,7 +148,7 @@ class SearchRig(Rig):
             self.tick()
             self.work_off(100_000)
             changes = [self.queue.next_change(queue) for queue in QUEUES]
-            (row,) = self.rows("select min(next_due_at) as at from lane where status = 'active'")
+            (row,) = self.rows("select min(l.next_due_at) as at from lane l join run r on r.id = l.run_id where l.status = 'active' and r.paused_at is null")
             due = [] if row["at"] is None else [max(self.seconds(row["at"]), self.now + 1)]
             at = min([end, *due, *(change for change in changes if change is not None)])
             self.now = max(self.now, at)

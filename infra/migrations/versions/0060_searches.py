@@ -36,7 +36,8 @@ create table saved_search (
 
 -- `covered`: what was read to its end. The watermark, the floor and the place of seeding are three things, not one.
 -- `next_due_at`: when the head is due; `history_due_at`: when history or a backfill is; null: nothing is left of it.
--- `resume`: by purpose, the windows that were not read to their end, and where they go on.
+-- `resume`: by purpose, the windows that were not read to their end, and where they go on; and about on which page the
+-- next window of history begins.
 create table query_state (
     tenant_id uuid not null,
     query_key text not null,
