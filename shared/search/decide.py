@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from shared.kernel.errors import Transient
 from shared.kernel.http import bad_answer
-from shared.search.model import CLIENTS, DAY, Job, Page, Purpose, SearchConfig, Stop, Walk, Window
+from shared.search.model import CLIENTS, DAY, PAGE_SIZE, Job, Page, Purpose, SearchConfig, Stop, Walk, Window
 
 FIRST_WAIT = timedelta(minutes=15)
 LONGEST_WAIT = timedelta(hours=6)
@@ -93,7 +93,8 @@ def _back(walk: Walk, pages: int, total: int | None = None) -> Walk:
 def _or_capped(job: Job, walk: Walk) -> Step:
     """A cap ends an execution once it has come further than the one before it: none is spent on finding its place alone.
     An upstream that never lets it find its place ends it too."""
-    capped = job.pages >= job.max_pages or job.offers >= job.max_offers
+    known = 0 if walk.began_at is None else 1  # the page that it began with
+    capped = job.pages - known >= job.max_pages or job.offers - known * PAGE_SIZE >= job.max_offers
     advanced = walk.reached is not None and (walk.began_at is None or walk.reached < walk.began_at)
     lost = job.pages >= 2 * job.max_pages + SPARE_PAGES
     return Step(walk, Stop.CAP if lost or (capped and advanced) else None)
@@ -143,7 +144,7 @@ def estimate_pages(window: Window, now: datetime, per_day: float, client: str) -
     bucket = bucket_for(client, window.lo, now)
     behind = (now - window.lo) / DAY if bucket == EVERYTHING else min((now - window.lo) / DAY, bucket)
     offers = math.ceil(days * per_day)
-    return offers, max(1, math.ceil(behind * per_day / 50))
+    return offers, max(1, math.ceil(behind * per_day / PAGE_SIZE))
 
 
 # --- the night

@@ -310,7 +310,6 @@ class Phase(StrEnum):
     PICK = "pick"
     FETCH = "fetch"
     AGGREGATE = "aggregate"
-    SHEET = "sheet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +322,6 @@ class CycleCursor:
     job: Json | None = None
     ingestion: str | None = None  # whose companies are being aggregated
     singles: int = 0  # companies that are still to be aggregated one by one
-    sheet: Json | None = None
 
     @classmethod
     def read(cls, told: Json) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 from shared.kernel.metrics import Meter, NoMeter
@@ -18,8 +18,13 @@ Row = Mapping[str, Any]
 class SearchMetric(StrEnum):
     STALE = "SearchesNotFresh"  # active searches that miss their freshness objective
     EXECUTION = "SearchExecution"
-    SHEET_FAILED = "SheetSyncFailed"
-    SHEET_MISSED = "SheetSyncMissed"
+
+
+@runtime_checkable
+class Keeps(Protocol):
+    """A meter that keeps its counts until it is told to write them: at the end of a step, because nobody else does."""
+
+    def flush(self) -> None: ...
 
 
 class Client(Protocol):

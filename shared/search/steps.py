@@ -52,7 +52,7 @@ from shared.search.model import (
 )
 from shared.search.parse import offer_of
 from shared.search.points import SearchPoint
-from shared.search.ports import Ports, SearchMetric
+from shared.search.ports import Keeps, Ports, SearchMetric
 
 COMPANIES_PER_STEP = 100
 REPLAYS_PER_STEP = 50
@@ -109,6 +109,13 @@ class Cycles:
     # --- a step
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        try:
+            return self._take_step(turn, outside)
+        finally:
+            if isinstance(self.ports.meter, Keeps):
+                self.ports.meter.flush()
+
+    def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         cursor = CycleCursor.read(turn.cursor)
         if cursor.epoch != turn.run_epoch:
             if not outside.write(Effect(store.RETAKE_CYCLE)):
