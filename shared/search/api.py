@@ -35,6 +35,7 @@ router = Router()  # type: ignore[no-untyped-call]
 SearchId = Annotated[UUID, Path(description="The search's id")]
 RecordId = Annotated[UUID, Path(description="The quarantined record's id")]
 ClientName = Literal["infojobs", "adzuna"]
+AnyClient = Annotated[str, Path(max_length=50, description="The job board: infojobs or adzuna")]
 UNTIL_RESUMED_S = 10 * 366 * 86_400
 MOST_SEARCHES = 10_000
 
@@ -474,9 +475,11 @@ def list_search_clients() -> Clients:
 
 
 @operation(router, "POST", "/search-clients/<client>/pause", MANAGES, tag="searches")
-def pause_search_client(client: Annotated[ClientName, Path()], asked: Annotated[Because, Body()]) -> Done:
+def pause_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -> Done:
     """Pause a job board: none of its searches is executed until you resume it."""
     here = desk(router)
+    if client not in CLIENTS:
+        raise NotFound
     with here.begin() as (line, tx):
         for row in line.all(store.ACCOUNTS, {"tenant_id": here.tenant_id, "client": client}):
             why = redact(asked.reason) or "Paused by hand."
@@ -487,9 +490,11 @@ def pause_search_client(client: Annotated[ClientName, Path()], asked: Annotated[
 
 
 @operation(router, "POST", "/search-clients/<client>/resume", MANAGES, tag="searches")
-def resume_search_client(client: Annotated[ClientName, Path()], asked: Annotated[Because, Body()]) -> Done:
+def resume_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -> Done:
     """Resume a job board, whoever paused it: you, a rate limit, or refused access."""
     here = desk(router)
+    if client not in CLIENTS:
+        raise NotFound
     with here.begin() as (line, tx):
         for row in line.all(store.ACCOUNTS, {"tenant_id": here.tenant_id, "client": client}):
             line.run(kernel_sql.OPEN_GATE, {"tenant_id": here.tenant_id, "key": row["account"]})

@@ -170,6 +170,10 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("gate", "INSERT"), ("gate", "UPDATE"),
         # A query's own row is made with its run, and a run that is settled here gives its slot back.
         ("query_run", "INSERT"), ("query_run", "UPDATE"), ("query_slot", "DELETE"),
+        # Searches are saved here; their state is made, switched off and on, and closed with a cycle that is settled here.
+        ("saved_search", "INSERT"), ("saved_search", "UPDATE"), ("saved_search", "DELETE"), ("query_state", "INSERT"),
+        ("query_state", "UPDATE"), ("search_backfill", "INSERT"), ("search_quarantine", "UPDATE"),
+        ("search_cycle", "INSERT"), ("search_cycle", "UPDATE"), ("ingestion_runs", "UPDATE"),
     }  # fmt: skip
 
 

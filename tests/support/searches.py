@@ -32,7 +32,7 @@ from tests.support.rig import BEGINNING, FIFO, LEASE_S, QUEUES, TABLES, TENANT, 
 OTHER_TENANT = UUID(int=0xB0)
 SEARCH_TABLES = (
     "saved_search", "query_state", "search_backfill", "ingestion_runs", "companies", "offers", "search_quarantine",
-    "company_feedback", "search_cycle", "hearing",
+    "search_cycle", "hearing",
 )  # fmt: skip
 CONNECTIONS = {"infojobs": UUID(int=0xC1), "adzuna": UUID(int=0xC2)}
 DAY_S = 86_400.0

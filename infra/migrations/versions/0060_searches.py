@@ -181,14 +181,6 @@ create table search_quarantine (
 create index search_quarantine_open on search_quarantine (tenant_id, search_id, first_seen_at, id) where resolved_at is null;
 create index search_quarantine_replay on search_quarantine (tenant_id, replay_at) where replay_at is not null;
 
-create table company_feedback (
-    tenant_id uuid not null,
-    company_id uuid not null,
-    feedback text not null check (feedback in ('relevant', 'irrelevant', 'blocked')),
-    read_at timestamptz not null default now(),
-    primary key (tenant_id, company_id)
-);
-
 -- Only one cycle of a tenant at a time: the index is the lock.
 create table search_cycle (
     run_id uuid primary key,
@@ -227,11 +219,10 @@ def upgrade() -> None:
     run(TRANSITIONS)
     run(tenant_table("saved_search", worker="select", api="select, insert, update, delete"))
     run(tenant_table("query_state", api="select, insert, update"))
-    run(tenant_table("search_backfill", worker="select, update", api="select, insert, update"))
+    run(tenant_table("search_backfill", worker="select, update", api="select, insert"))
     run(tenant_table("ingestion_runs", api="select, update"))
     run(tenant_table("companies", api="select"))
     run(tenant_table("offers", api="select"))
     run(tenant_table("search_quarantine", api="select, update"))
-    run(tenant_table("company_feedback", api="select"))
     run(tenant_table("search_cycle", api="select, insert, update"))
     run("reset role")
