@@ -12,7 +12,7 @@ const WORD = { SUCCESS: "Success", ERROR: "Error", RUNNING: "Running", IDLE: "Id
 const AT = "work/search/saved";
 
 const State = ({ of }) => html`<${Status} of=${of.paused ? "paused" : STATE[of.status]}>${of.paused ? "Paused" : WORD[of.status]}<//>`;
-const Fresh = ({ of }) => (of.fresh ? html`<${Badge} kind="good">Fresh<//>` : html`<${Badge} kind="failed">Not fresh<//>`);
+const Fresh = ({ of }) => (of.fresh ? html`<span class="quiet">Fresh</span>` : html`<${Badge} kind="failed">Not fresh<//>`);
 
 function Saved({ path }) {
   return path[0] ? html`<${One} key=${path[0]} id=${path[0]} />` : html`<${All} />`;
@@ -39,12 +39,10 @@ function All() {
 }
 
 function Clients() {
-  const [turn, again] = useTurn();
-  const answer = useAnswer("search-clients", { limit: undefined }, 10, turn);
+  const answer = useAnswer("search-clients", {}, 5);
   const may = useMay(MANAGES);
   const move = (name, what) => async (reason) => {
     await post(`search-clients/${name}/${what}`, { reason });
-    again();
   };
   return html`<${Answer} of=${answer}>${({ clients }) => html`<ul class="plain">${clients.filter((each) => each.searches > 0).map((each) => html`<li key=${each.name}>
     <strong>${each.title}</strong>: ${plural(each.searches, "search", "searches")}
