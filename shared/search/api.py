@@ -354,7 +354,13 @@ def start_backfill(search_id: SearchId, asked: Annotated[Backfill, Body()]) -> R
     row = _row(here, search_id)
     estimate, backfill_id = _estimate(here, row, asked.start, asked.end), new_id()
     with here.begin() as (line, tx):
-        told = {"tenant_id": here.tenant_id, "id": search_id, "backfill_id": backfill_id, "lo": asked.start, "hi": asked.end}
+        told = {
+            "tenant_id": here.tenant_id,
+            "id": search_id,
+            "backfill_id": backfill_id,
+            "lo": asked.start,
+            "hi": asked.end,
+        }
         line.run(store.START_BACKFILL, {**told, "created_by": here.principal.actor})
         line.run(store.HISTORY_DUE, {"tenant_id": here.tenant_id, "id": search_id})
         after = {"start": asked.start.isoformat(), "end": asked.end.isoformat()}
@@ -379,7 +385,9 @@ def list_search_runs(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Cur
     rows = here.all(store.EXECUTIONS, id=search_id, most=limit + 1, **after)
     page = [Execution(**row) for row in rows[:limit]]
     last = page[-1] if len(rows) > limit else None
-    return Executions(runs=page, next=None if last is None else pager.cursor([last.started_at.isoformat(), str(last.id)]))
+    return Executions(
+        runs=page, next=None if last is None else pager.cursor([last.started_at.isoformat(), str(last.id)])
+    )
 
 
 @operation(router, "GET", "/searches/<search_id>/quarantine", READS, tag="searches")
@@ -391,7 +399,10 @@ def list_quarantine(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Curs
     place = pager.place(cursor)
     after = {"at": None, "after_id": None} if place is None else {"at": place[0], "after_id": place[1]}
     rows = here.all(store.QUARANTINED, id=search_id, most=limit + 1, **after)
-    page = [Record(**{**row, "payload": redact_json(row["payload"]), "problem": redact(row["problem"])}) for row in rows[:limit]]
+    page = [
+        Record(**{**row, "payload": redact_json(row["payload"]), "problem": redact(row["problem"])})
+        for row in rows[:limit]
+    ]
     last = page[-1] if len(rows) > limit else None
     return Records(
         records=page, next=None if last is None else pager.cursor([last.first_seen_at.isoformat(), str(last.id)])
@@ -512,7 +523,10 @@ def _new_state(line: Line, here: Desk, client: str, search_id: UUID) -> None:
     """A query that was there before goes on where it was; any other begins with nothing."""
     (row,) = line.all(store.ONE_SAVED, {"tenant_id": here.tenant_id, "id": search_id})
     account = account_name(client, str(row["connection"]))
-    line.run(store.NEW_STATE, {"tenant_id": here.tenant_id, "id": search_id, "account": account, "zone": CLIENTS[client].zone})
+    line.run(
+        store.NEW_STATE,
+        {"tenant_id": here.tenant_id, "id": search_id, "account": account, "zone": CLIENTS[client].zone},
+    )
 
 
 def _begin_cycle(here: Desk, line: Line, tx: PgTx) -> list[Any]:
@@ -566,5 +580,3 @@ def _estimate(here: Desk, row: Mapping[str, Any], start: datetime, end: datetime
     offers, requests = decide.estimate_pages(Window(start, end), seen["now"], float(seen["per_day"]), row["client"])
     cycles = -(-requests // row["max_pages"])
     return Estimate(offers=offers, requests=requests, cycles=cycles, covered_already=seen["covered"])
-
-

@@ -104,9 +104,15 @@ def _connected(
         if name == "infojobs":
             place, secret = InfoJobsPlace.from_env(env, "BATON_INFOJOBS_"), account.secret.client_secret
             return InfoJobs(
-                place.base_url, account.settings.client_id, secret.get_secret_value(), time_left_s=time_left_s, gate=gate
+                place.base_url,
+                account.settings.client_id,
+                secret.get_secret_value(),
+                time_left_s=time_left_s,
+                gate=gate,
             )
         where, key = AdzunaPlace.from_env(env, "BATON_ADZUNA_"), account.secret.app_key
-        return Adzuna(where.base_url, account.settings.app_id, key.get_secret_value(), time_left_s=time_left_s, gate=gate)
+        return Adzuna(
+            where.base_url, account.settings.app_id, key.get_secret_value(), time_left_s=time_left_s, gate=gate
+        )
     except ValueError as error:
         raise Permanent(f"BATON_{name.upper()}_BASE_URL: {error}", "bad_settings") from None

@@ -112,7 +112,9 @@ def check_page(page: Page, number: int) -> None:
     if not held and (number - 1) * page.size < page.total:
         raise bad_answer(f"Page {number} is empty, though {page.total} offers are announced.")
     if len(page.bad) >= 3 and not page.offers:
-        raise bad_answer(f"None of the {held} records of page {number} is an offer as we know them: {page.bad[0].problem}")
+        raise bad_answer(
+            f"None of the {held} records of page {number} is an offer as we know them: {page.bad[0].problem}"
+        )
 
 
 # --- retries and what follows
@@ -125,7 +127,7 @@ def may_retry(job: Job, attempts: int, config: SearchConfig) -> bool:
 
 def wait_after_failures(failures: int) -> timedelta:
     """A search that keeps failing is tried more seldom, and never given up."""
-    return min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(failures - 1, 0), 10))
+    return min(LONGEST_WAIT, FIRST_WAIT * (1 << min(max(failures - 1, 0), 10)))
 
 
 def pause_s(asked_s: float | None, config: SearchConfig) -> float:

@@ -293,7 +293,11 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in self.__slots__ if name != "walk" and getattr(self, name) is not None},
+            **{
+                name: getattr(self, name)
+                for name in self.__slots__
+                if name != "walk" and getattr(self, name) is not None
+            },
             "params": dict(self.params),
             "walk": self.walk.to_json(),
         }

@@ -25,7 +25,7 @@ def _time(value: Any) -> Any:
 
 
 def _sensible(value: datetime) -> datetime:
-    if not EARLIEST <= value:
+    if not value >= EARLIEST:
         raise ValueError("a time before 1990")
     return value.astimezone(UTC)
 
@@ -78,7 +78,8 @@ class _Adzuna(Shape):
 
 def _infojobs(record: Any) -> Offer:
     told = _InfoJobs.model_validate(record)
-    place = ", ".join(filter(None, (told.city, told.province and told.province.value))) or None
+    province = None if told.province is None else told.province.value
+    place = ", ".join(each for each in (told.city, province) if each) or None
     author = told.author
     return Offer(
         external_id=told.id, title=told.title, at=told.updated, published_at=told.published,
@@ -92,11 +93,11 @@ def _adzuna(record: Any) -> Offer:
     """It knows companies by name alone, so the name is the id."""
     told = _Adzuna.model_validate(record)
     name = (told.company and told.company.display_name) or None
-    salary = "–".join(f"{each:g}" for each in (told.salary_min, told.salary_max) if each is not None) or None
+    salary = "-".join(f"{each:g}" for each in (told.salary_min, told.salary_max) if each is not None) or None
     return Offer(
         external_id=told.id, title=told.title, at=told.created, published_at=told.created,
         company=None if name is None else plain(name)[:200] or None, company_name=name,
-        location=told.location and told.location.display_name, link=told.redirect_url, salary=salary, payload=record,
+        location=None if told.location is None else told.location.display_name, link=told.redirect_url, salary=salary, payload=record,
     )  # fmt: skip
 
 

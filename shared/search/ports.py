@@ -51,4 +51,3 @@ class Ports:
     store: Memory
     config: SearchConfig = field(default_factory=SearchConfig)
     meter: Meter = field(default_factory=NoMeter)
-

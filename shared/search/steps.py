@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import uuid5
 
 from shared.kernel.catalogue import NO_CAP, Kind, Outside
 from shared.kernel.decide import Limits
@@ -49,10 +49,12 @@ from shared.search.model import (
     Status,
     Stop,
     Walk,
+    Window,
 )
 from shared.search.parse import offer_of
 from shared.search.points import SearchPoint
 from shared.search.ports import Keeps, Ports, SearchMetric
+from shared.search.store import Spent
 
 COMPANIES_PER_STEP = 100
 REPLAYS_PER_STEP = 50
@@ -167,7 +169,7 @@ class Cycles:
             window = decide.head_window(now, row["high_watermark"], self.config)
         elif row["backfill_id"] is not None:
             purpose, kept = Purpose.BACKFILL, row["backfill_resume"]
-            window = decide.Window(row["backfill_lo"], row["backfill_hi"])
+            window = Window(row["backfill_lo"], row["backfill_hi"])
         else:
             purpose, kept = Purpose.SEED, row["resume"].get(Purpose.SEED)
             seeding = decide.seed_window(row["seed_cursor"], row["seed_floor"], row["zone"], self.config)
@@ -205,12 +207,13 @@ class Cycles:
         job = job.but(pages=job.pages + 1, offers=job.offers + count, retries=job.retries + turn.attempts)
         step = decide.after_page(job, page)
         written = store.page(turn.tenant_id, job, page.offers, page.bad)
-        spent = {"pages": 1, "offers": count, "requests": 1 + turn.attempts, "errors": len(page.bad) + turn.attempts}
+        tries = 1 + turn.attempts
+        spent = Spent(pages=1, offers=count, requests=tries, errors=len(page.bad) + turn.attempts)
         if step.stop is None:
-            effects = store.merged(*written, store.progress(job, **spent))
+            effects = store.merged(*written, store.progress(job, spent))
             going_on = cursor.but(job=job.but(walk=step.walk).to_json())
             return Continue(cursor=going_on.to_json(), effects=effects, rows=count)
-        ended = store.progress(job, **spent, stop=step.stop)
+        ended = store.progress(job, spent, step.stop)
         if step.stop is Stop.EXHAUSTED:
             effects = store.merged(*written, ended, *store.exhausted(job))
             return self._on(cursor, job, step.stop, effects, count)
@@ -221,8 +224,8 @@ class Cycles:
         """Everybody with this account waits; the cycle does not. No attempt is spent, and nothing counts as an error."""
         wait_s = decide.pause_s(error.retry_after_s, self.config)
         closing = Throttled(job.account, wait_s, error.message)
-        spent = {"requests": 1 + turn.attempts, "throttles": 1, "errors": turn.attempts}
-        ended = store.progress(job, **spent, stop=Stop.RATE_LIMITED)
+        spent = Spent(requests=1 + turn.attempts, throttles=1, errors=turn.attempts)
+        ended = store.progress(job, spent, Stop.RATE_LIMITED)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.IDLE, None, 0))
         return self._on(cursor, job, Stop.RATE_LIMITED, effects, throttled=closing)
 
@@ -247,8 +250,8 @@ class Cycles:
         self, turn: Turn, cursor: CycleCursor, job: Job, problem: Problem, closing: Throttled | None = None
     ) -> Decision:
         wait_s = decide.wait_after_failures(job.failures + 1).total_seconds()
-        spent = {"requests": 1 + turn.attempts, "errors": 1 + turn.attempts}
-        ended = store.progress(job, **spent, stop=Stop.ERROR, problem=problem)
+        spent = Spent(requests=1 + turn.attempts, errors=1 + turn.attempts)
+        ended = store.progress(job, spent, Stop.ERROR, problem)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.ERROR, problem, wait_s))
         return self._on(cursor, job, Stop.ERROR, effects, throttled=closing, problem=problem)
 
@@ -281,7 +284,11 @@ class Cycles:
         if not ids:
             return self._pick(turn, cursor)
         broken = bool(singles) and turn.attempts > COMPANY_RETRIES
-        counts = {"ingestion": cursor.ingestion, "aggregated": 0 if broken else len(ids), "failed": len(ids) if broken else 0}
+        counts = {
+            "ingestion": cursor.ingestion,
+            "aggregated": 0 if broken else len(ids),
+            "failed": len(ids) if broken else 0,
+        }
         written = store.set_aside(ids) if broken else store.aggregate(ids)
         following = cursor.but(singles=max(0, singles - 1))
         effects = store.merged(*written, Effect(store.AGGREGATED, counts))
@@ -307,7 +314,7 @@ class Cycles:
         cursor = CycleCursor.read(turn.cursor)
         assert cursor.job is not None
         job = Job.read(cursor.job)
-        ended = store.progress(job, stop=Stop.RATE_LIMITED)
+        ended = store.progress(job, Spent(), Stop.RATE_LIMITED)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.IDLE, None, 0))
         return self._on(cursor, job, Stop.RATE_LIMITED, effects)
 

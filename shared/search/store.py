@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,10 +12,10 @@ from uuid import UUID
 import orjson
 import sqlalchemy as sa
 
-from shared.kernel import db, direct
+from shared.kernel import direct
 from shared.kernel.answers import storable
 from shared.kernel.model import Effect, Json, Problem, Statement, Turn
-from shared.search.model import Bad, Job, Offer, Purpose, Stop, Walk, plain, company_id
+from shared.search.model import Bad, Job, Offer, Purpose, Stop, Walk, company_id, plain
 
 # --- cycles
 
@@ -86,7 +87,9 @@ PRUNE = Statement(
 
 _OPEN = """not exists (select from gate g where g.key = q.account and (g.tenant_id = q.tenant_id or g.tenant_id is null)
                        and g.state <> 'open' and g.until > now())"""
-_NOT_YET = "not exists (select from ingestion_runs i where i.run_id = :run_id and i.query_key = q.query_key and i.purpose {})"
+_NOT_YET = (
+    "not exists (select from ingestion_runs i where i.run_id = :run_id and i.query_key = q.query_key and i.purpose {})"
+)
 # Heads first, the oldest success first; then history, one window of each search in a cycle.
 NEXT_JOB = sa.text(f"""
 with head as (
@@ -300,7 +303,9 @@ def merged(*effects: Effect) -> list[Effect]:
     found = []
     for effect in effects:
         if any(known[name] != value for name, value in effect.params.items() if name in known):
-            raise ValueError(f"{effect.statement.name} means something else by {sorted(known.keys() & effect.params.keys())}")
+            raise ValueError(
+                f"{effect.statement.name} means something else by {sorted(known.keys() & effect.params.keys())}"
+            )
         found.append(Effect(effect.statement, {k: v for k, v in effect.params.items() if k not in known}))
         known |= effect.params
     return found
@@ -379,14 +384,24 @@ def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-def progress(
-    job: Job, *, pages: int = 0, offers: int = 0, requests: int = 0, throttles: int = 0, errors: int = 0,
-    stop: Stop | None = None, problem: Problem | None = None,
-) -> Effect:  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one step adds to the counters of its execution."""
+
+    pages: int = 0
+    offers: int = 0
+    requests: int = 0
+    throttles: int = 0
+    errors: int = 0
+
+
+def progress(job: Job, spent: Spent, stop: Stop | None = None, problem: Problem | None = None) -> Effect:
     told = {
-        "ingestion": job.ingestion, "pages": pages, "offers": offers, "requests": requests, "throttles": throttles,
-        "errors": errors, "stop_reason": None if stop is None else str(stop), "run_problem": _problem(problem),
-    }  # fmt: skip
+        **asdict(spent),
+        "ingestion": job.ingestion,
+        "stop_reason": None if stop is None else str(stop),
+        "run_problem": _problem(problem),
+    }
     return Effect(PROGRESS, told)
 
 
@@ -469,9 +484,7 @@ set search_id = excluded.search_id, account = excluded.account, active = true, n
     history_due_at = case when q.seed_cursor > excluded.seed_floor then now() end
 """)
 ONE_SAVED = sa.text("select connection from saved_search where id = :id and tenant_id = :tenant_id")
-KEY_TAKEN = sa.text(
-    "select id from saved_search where tenant_id = :tenant_id and query_key = :query_key and id <> :id"
-)
+KEY_TAKEN = sa.text("select id from saved_search where tenant_id = :tenant_id and query_key = :query_key and id <> :id")
 CHANGE = sa.text("""
 update saved_search set params = cast(:params as jsonb), query_key = :query_key, updated_at = now()
 where id = :id and tenant_id = :tenant_id
@@ -530,7 +543,7 @@ join query_state q on q.tenant_id = s.tenant_id and q.query_key = s.query_key
 cross join lateral (
     select coalesce(range_agg(tstzrange(z.window_from, z.window_to)), '{{}}') as unclean, count(*)::integer as in_quarantine
     from search_quarantine z where z.tenant_id = s.tenant_id and z.search_id = s.id and z.resolved_at is null) u
-where s.tenant_id = :tenant_id"""
+where s.tenant_id = :tenant_id"""  # noqa: S608 - our own words
 ONE = sa.text(f"{_ONE} and s.id = :id")
 LIST = sa.text(f"{_ONE} and s.name > :after order by s.name limit :most")
 EXECUTIONS = sa.text("""

@@ -72,5 +72,8 @@ def test_a_month_hands_off(searches: SearchRig, begins: datetime) -> None:
     asked = [searches.seconds(closed["started_at"])]
     later = [at for at, _, _ in searches.infojobs.log if at > asked[0] + 600]
     assert later[0] - asked[0] >= 6 * 3_600
-    began = [row["begins_at"] for row in searches.rows("select begins_at from search_cycle where ended_at > begins_at order by 1")]
+    began = [
+        row["begins_at"]
+        for row in searches.rows("select begins_at from search_cycle where ended_at > begins_at order by 1")
+    ]
     assert all((b - a).total_seconds() >= 900 for a, b in pairwise(began))

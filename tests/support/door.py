@@ -110,8 +110,12 @@ class Door:
         tried = [subject.build(self._worker, None, superuser_url) for subject in here]
         queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
         self.kinds = Catalogue(
-            self.tally, page_ingest(build_ports(self._worker, {})), queries, job(self._worker),
-            search(search_ports(self._worker, {})), *tried,
+            self.tally,
+            page_ingest(build_ports(self._worker, {})),
+            queries,
+            job(self._worker),
+            search(search_ports(self._worker, {})),
+            *tried,
         )
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)

@@ -64,7 +64,9 @@ class SearchRig(Rig):
         )
         self.configure()
 
-    def configure(self, client: Callable[..., Client] | None = None, limits: Limits | None = None, **settings: Any) -> None:
+    def configure(
+        self, client: Callable[..., Client] | None = None, limits: Limits | None = None, **settings: Any
+    ) -> None:
         config = SearchConfig(**settings)
         self.kind = search(Ports(client=client or self.client, store=self.store, config=config, meter=self), limits)
         self.ports = announced(self.ports, self.kinds)
@@ -99,10 +101,13 @@ class SearchRig(Rig):
             "zone": CLIENTS[client].zone, "account": account_name(client, str(CONNECTIONS[client])),
         }  # fmt: skip
         self.write(SAVE, **{k: v for k, v in told.items() if k not in ("zone", "account")})
-        self.write(SAVE_STATE, **{k: told[k] for k in ("tenant", "query_key", "id", "client", "account", "zone", "floor", "now")})
+        self.write(
+            SAVE_STATE,
+            **{k: told[k] for k in ("tenant", "query_key", "id", "client", "account", "zone", "floor", "now")},
+        )
         return key
 
-    def start(self, tenant: UUID = TENANT) -> UUID:
+    def start(self, tenant: UUID = TENANT, **_: Any) -> UUID:
         return runs.start_run(self.ports, self.kind, tenant, {})
 
     def at(self, seconds: float) -> datetime:
@@ -138,7 +143,9 @@ class SearchRig(Rig):
         return {row["external_id"] for row in self.rows("select external_id from offers where client = :c", c=client)}
 
     def signals(self, name: str) -> list[Any]:
-        return [row["payload"] for row in self.rows("select payload from signal where name = :name order by id", name=name)]
+        return [
+            row["payload"] for row in self.rows("select payload from signal where name = :name order by id", name=name)
+        ]
 
     def go(self, seconds: float) -> None:
         """Let so much time pass, from one thing that is due to the next: days take as long as what happens in them."""
@@ -148,7 +155,9 @@ class SearchRig(Rig):
             self.tick()
             self.work_off(100_000)
             changes = [self.queue.next_change(queue) for queue in QUEUES]
-            (row,) = self.rows("select min(l.next_due_at) as at from lane l join run r on r.id = l.run_id where l.status = 'active' and r.paused_at is null")
+            (row,) = self.rows(
+                "select min(l.next_due_at) as at from lane l join run r on r.id = l.run_id where l.status = 'active' and r.paused_at is null"
+            )
             due = [] if row["at"] is None else [max(self.seconds(row["at"]), self.now + 1)]
             at = min([end, *due, *(change for change in changes if change is not None)])
             self.now = max(self.now, at)

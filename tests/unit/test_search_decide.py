@@ -40,8 +40,16 @@ times = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(lambda at: 
     ("client", "params", "key"),
     [
         ("infojobs", {}, "335b6d765da0d31457b92b7d75f57f389659c9d94aaae0b39a2604dc688e8fdd"),
-        ("infojobs", {"q": "python", "province": ["barcelona", "madrid"]}, "459382ef8badf884ba503b061485b120a96e3f444d44c7059db2a9109602add5"),
-        ("adzuna", {"what": "camarero", "where": "sevilla", "salary_min": 20000}, "22a46cb450298437814774e50e6d16edde36bbedc02cf823fc46507c12b05063"),
+        (
+            "infojobs",
+            {"q": "python", "province": ["barcelona", "madrid"]},
+            "459382ef8badf884ba503b061485b120a96e3f444d44c7059db2a9109602add5",
+        ),
+        (
+            "adzuna",
+            {"what": "camarero", "where": "sevilla", "salary_min": 20000},
+            "22a46cb450298437814774e50e6d16edde36bbedc02cf823fc46507c12b05063",
+        ),
     ],
 )
 def test_a_key_is_the_same_for_ever(client: str, params: dict[str, object], key: str) -> None:
@@ -104,7 +112,9 @@ def test_a_head_overlaps_two_days_and_leaves_no_gap(now: datetime, watermark: da
     assert window.lo <= (watermark or now) - timedelta(hours=48)
 
 
-@given(times, st.integers(0, 400), st.sampled_from(["Europe/Madrid", "UTC", "America/Sao_Paulo", "Australia/Lord_Howe"]))
+@given(
+    times, st.integers(0, 400), st.sampled_from(["Europe/Madrid", "UTC", "America/Sao_Paulo", "Australia/Lord_Howe"])
+)
 def test_history_is_walked_back_to_its_floor_without_gap_or_overlap(cursor: datetime, days: int, zone: str) -> None:
     floor, found = cursor - timedelta(days=days, hours=5), []
     while (window := decide.seed_window(cursor, floor, zone, CONFIG)) is not None:
@@ -138,7 +148,10 @@ def test_days_begin_where_the_client_is() -> None:
     assert decide.local_midnight(date(2026, 3, 29), "Europe/Madrid") == datetime(2026, 3, 28, 23, tzinfo=UTC)
     assert decide.local_midnight(date(2026, 3, 30), "Europe/Madrid") == datetime(2026, 3, 29, 22, tzinfo=UTC)
     window = decide.seed_window(
-        datetime(2026, 3, 29, 22, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), "Europe/Madrid", SearchConfig(seed_days=1)
+        datetime(2026, 3, 29, 22, tzinfo=UTC),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        "Europe/Madrid",
+        SearchConfig(seed_days=1),
     )
     assert window is not None
     assert window.hi - window.lo == timedelta(hours=23)

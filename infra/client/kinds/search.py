@@ -82,7 +82,13 @@ def apply(options: argparse.Namespace) -> None:
 
 def list_(options: argparse.Namespace) -> None:
     rows = list(client_of(options).pages("/searches", "searches", options.limit))
-    tell(options, rows, lambda found: show.table(found, "id", "name", "client", "status", "fresh", "last_success_at", "problem.message"))
+    tell(
+        options,
+        rows,
+        lambda found: show.table(
+            found, "id", "name", "client", "status", "fresh", "last_success_at", "problem.message"
+        ),
+    )
 
 
 def show_one(options: argparse.Namespace) -> None:
@@ -112,7 +118,13 @@ def backfill(options: argparse.Namespace) -> None:
 
 def runs(options: argparse.Namespace) -> None:
     rows = list(client_of(options).pages(f"/searches/{options.id}/runs", "runs", options.limit))
-    tell(options, rows, lambda found: show.table(found, "started_at", "purpose", "window_from", "window_to", "stop_reason", "pages_fetched", "offers_fetched"))
+    tell(
+        options,
+        rows,
+        lambda found: show.table(
+            found, "started_at", "purpose", "window_from", "window_to", "stop_reason", "pages_fetched", "offers_fetched"
+        ),
+    )
 
 
 def offers(options: argparse.Namespace) -> None:

@@ -50,7 +50,7 @@ class Board(StandIn):
     misbehaves: ClassVar[Mapping[str, str]] = FAULTS
 
     def __init__(
-        self, seed: int = 0, *, budget: int | None = None, clock: Callable[[], float] = time.time,
+        self, seed: int = 0, *, budget: int | None = None, clock: Callable[[], float] = lambda: time.time_ns() / 1e9,
         began: datetime = datetime(1970, 1, 1, tzinfo=UTC),
     ) -> None:  # fmt: skip
         super().__init__(seed, budget=budget, clock=clock)
@@ -152,13 +152,15 @@ class InfoJobsStandIn(Board):
 
     def _refused(self) -> Reply:
         told = {"error": "101", "error_description": "The user has not been authenticated"}
-        return Reply(
-            status=401, body=Reply.json(told).body, headers={"WWW-Authenticate": 'Basic realm="InfoJobs-API"'}
-        )
+        return Reply(status=401, body=Reply.json(told).body, headers={"WWW-Authenticate": 'Basic realm="InfoJobs-API"'})
 
     def record(self, offer: Posted) -> dict[str, Any]:
         author = {
-            "author": {"id": f"c{offer.company}", "name": f"Company {offer.company}", "uri": "https://www.infojobs.net/c"}
+            "author": {
+                "id": f"c{offer.company}",
+                "name": f"Company {offer.company}",
+                "uri": "https://www.infojobs.net/c",
+            }
         }
         return {
             "id": offer.id, "title": offer.title, "province": {"id": 9, "value": "Barcelona"}, "city": "Barcelona",
@@ -198,7 +200,7 @@ class AdzunaStandIn(Board):
             "redirect_url": f"https://www.adzuna.es/land/ad/{offer.id}", **({} if offer.company is None else company),
         }  # fmt: skip
 
-    def answer(self, page: int, size: int, total: int, records: list[Any], faults: Mapping[str, Any]) -> Any:
+    def answer(self, page: int, size: int, total: int, records: list[Any], faults: Mapping[str, Any]) -> Any:  # noqa: ARG002 - the shape of the base class
         return {"count": total, "mean": 30_000.0, "results": records}
 
 

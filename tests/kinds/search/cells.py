@@ -35,7 +35,7 @@ def a_record(door: Door, tenant: TenantHouse) -> Named:
     search, record = a_search(door, tenant), new_id()
     door.sql(
         """insert into search_quarantine (id, tenant_id, client, key, search_id, query_key, window_from, window_to, problem, payload)
-           values (:id, :t, 'infojobs', 'k', cast(:s as uuid), 'q', now(), now(), 'p', '{}')""",
+           values (:id, :t, 'infojobs', cast(:id as text), cast(:s as uuid), 'q', now(), now(), 'p', '{}')""",
         id=record, t=tenant.id, s=search["search_id"],
     )  # fmt: skip
     return {**search, "record_id": str(record)}

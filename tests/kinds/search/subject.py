@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -81,7 +81,9 @@ class Client:
         def effect() -> Page:
             shown = self.board.shown(client, world.clock())
             offers = [
-                Offer(external_id=name, title=name, at=at, company=name[-1], company_name=name[-1], payload={"id": name})
+                Offer(
+                    external_id=name, title=name, at=at, company=name[-1], company_name=name[-1], payload={"id": name}
+                )
                 for name, at in shown[(number - 1) * SIZE : number * SIZE]
             ]
             return Page(offers=offers, bad=[], total=len(shown), size=SIZE, is_last=number * SIZE >= len(shown))
@@ -117,7 +119,9 @@ def simulate(world: SubjectWorld) -> Simulated:
             for client in CLIENTS:
                 save(connection, tenant, client, world.clock(), 3, world.rng.choice((1, 2, 20)))
     ports = Ports(
-        client=lambda tenant, job, left: Client(board, job), store=world.faulty(SearchStore(world.worker)), config=CONFIG
+        client=lambda tenant, job, left: Client(board, job),
+        store=world.faulty(SearchStore(world.worker)),
+        config=CONFIG,
     )
     kind = search(ports, Limits(max_attempts=12))
     return Simulated(kind=kind, params=lambda _: {}, at_the_end=lambda: judge(world, board))
@@ -144,7 +148,9 @@ def judge(world: SubjectWorld, board: Board) -> None:
         found = {
             each["external_id"]
             for each in world.rows(
-                "select external_id from offers where tenant_id = :t and client = :c", t=row["tenant_id"], c=row["client"]
+                "select external_id from offers where tenant_id = :t and client = :c",
+                t=row["tenant_id"],
+                c=row["client"],
             )
         }
         wanted = {
@@ -182,9 +188,7 @@ def outside() -> Iterator[OpenOutside]:
 def differences(standin: InfoJobsStandIn, connection: sa.Connection) -> list[str]:
     found = [f"the stand-in was surprised: {standin.surprises[:3]}"] if standin.surprises else []
     (offers,) = connection.execute(sa.text("select count(*) from offers")).scalars()
-    (done,) = connection.execute(
-        sa.text("select count(*) from query_state where high_watermark is not null")
-    ).scalars()
+    (done,) = connection.execute(sa.text("select count(*) from query_state where high_watermark is not null")).scalars()
     return found + ([f"{offers} offers where {POSTED} were posted"] if done and offers != POSTED else [])
 
 
@@ -198,7 +202,8 @@ def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
 def a_cycle(play: Play) -> None:
     """Its second page breaks off; then the search is paused, and the next cycle finds nothing to do."""
     with play._stage.connect() as connection:
-        save(connection, TENANTS[0], "infojobs", datetime.now(UTC), 1, 20)
+        now = connection.execute(sa.text("select now()")).scalar_one()
+        save(connection, TENANTS[0], "infojobs", now, 1, 20)
     play.start("succeeded", kind=KIND)
     for wait_s in (10, 10, 60):
         play.work()
