@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from shared.kernel.errors import Transient
-from shared.kernel.http import bad_answer
 from shared.search.model import CLIENTS, DAY, PAGE_SIZE, Job, Page, Purpose, SearchConfig, Stop, Walk, Window
 
 FIRST_WAIT = timedelta(minutes=15)
@@ -115,6 +114,10 @@ def check_page(page: Page, number: int) -> None:
         raise bad_answer(
             f"None of the {held} records of page {number} is an offer as we know them: {page.bad[0].problem}"
         )
+
+
+def bad_answer(message: str) -> Transient:
+    return Transient(message, "bad_answer")
 
 
 # --- retries and what follows

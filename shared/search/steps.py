@@ -266,7 +266,7 @@ class Cycles:
             "execution_id": job.ingestion, "purpose": job.walk.purpose, "from": job.walk.lo.isoformat(),
             "to": job.walk.hi.isoformat(), "stop_reason": stop,
         }  # fmt: skip
-        logger.info("a search was executed", extra={**told, "pages": job.pages, "offers": job.offers})
+        logger.info("a search was executed", extra={"search": {**told, "pages": job.pages, "offers": job.offers}})
         says = []
         if stop is Stop.EXHAUSTED:
             says = [Say("search.completed", told)]
