@@ -7,6 +7,7 @@ two of every step: the server would spend more on planning those than on doing t
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -52,6 +53,8 @@ UNNAMED = NULL_BYTE
 # A plan made while a table was small must not outlive its youth by much.
 PLAN_USES = 500
 MOST_PLANS = 100
+# Ask after 10 s of silence, then every 5 s; give up after four questions, or 30 s (in ms) in which nothing sent arrived.
+SILENCE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
 # DETAIL, CONTEXT and the query of a function: what of somebody's data the server could not take.
 QUOTES = ("D", "W", "q")
 # A pooler in between lost or shares our names, or a migration changed what a kept statement answers.
@@ -70,6 +73,14 @@ def _instant(text: str) -> datetime | str:
         return datetime.fromisoformat(text)
     except ValueError:
         return text
+
+
+def _notice_silence(line: socket.socket) -> None:
+    """A server that is gone without a word, as after a failover, is given up after half a minute; a busy one is not."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in SILENCE:
+        if hasattr(socket, option):  # what this system does not know, it does its own way
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def sqlstate(error: BaseException | None) -> str | None:
@@ -122,6 +133,7 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         if self._usock.family in (socket.AF_INET, socket.AF_INET6):
             # Else the tail of a parameter of some kB waits 40 ms for the acknowledgement of its head.
             self._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _notice_silence(self._usock)
 
     def handle_ERROR_RESPONSE(self, data: bytes, context: Context) -> None:  # noqa: N802 - pg8000's name
         """Without the fields that quote rows and parameters: an error's text is logged."""
@@ -187,6 +199,41 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         self._fly(b"".join(messages), [*(unread for _, unread in ahead), context])
         return context
 
+    def execute_apart(self, parts: Sequence[Sequence[tuple[str, Sequence[Any]]]]) -> list[Context]:
+        """Several transactions in one flight, each of one or more statements; what the last statement of each answered.
+
+        The server keeps their plans. An error is left in its context: the transactions behind it were done nevertheless.
+        """
+        answers = self._fly_apart(parts)
+        for n, context in enumerate(answers):
+            if context.error is not None and sqlstate(context.error) in PLAN_LOST:
+                self._keeps_plans = False
+                (answers[n],) = self._fly_apart([parts[n]])
+        return answers
+
+    def _fly_apart(self, parts: Sequence[Sequence[tuple[str, Sequence[Any]]]]) -> list[Context]:
+        sent: list[bytes] = []
+        contexts: list[list[Context]] = []
+        for statements in parts:
+            for statement, vals in statements:
+                sent += [self._planned(statement, vals), DESCRIBE_MSG, EXECUTE_MSG]
+            sent.append(SYNC_MSG)
+            contexts.append([Context(statement) for statement, _ in statements])
+        self._fly(b"".join(sent), contexts[0], contexts[1:])
+        return [next((each for each in part if each.error), part[-1]) for part in contexts]
+
+    def _planned(self, statement: str, vals: Sequence[Any]) -> bytes:
+        """A bound statement whose plan is kept, if it can be."""
+        plan = self._plans.get(statement)
+        if not self._keeps_plans or (plan is None and len(self._plans) >= MOST_PLANS):
+            return self._bound(statement, vals)
+        prepare = b""
+        if plan is None or plan.uses >= PLAN_USES:
+            plan, prepare = self._new_plan(statement)
+        plan.uses += 1
+        self._plans[statement] = plan
+        return prepare + self._bind(vals, plan.name)
+
     def execute_bare(self, sql: str) -> Context:
         """Without parameters the text may hold several commands, which only a simple query takes."""
         if self._ahead or (self._must_begin and ";" not in sql.rstrip("; \t\n")):
@@ -199,6 +246,15 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         context = Context(statement)
         self._fly(_message(QUERY, statement.encode(self._client_encoding) + NULL_BYTE), [context])
         return context
+
+    def heard(self, within_s: float) -> set[str]:
+        """What the notifications say that came meanwhile, after waiting for one. For a connection that does nothing else."""
+        if not select.select([self._usock], [], [], within_s)[0]:
+            return set()
+        self.execute_simple("select 1")
+        told = {str(payload) for _, _, payload in self.notifications}
+        self.notifications.clear()
+        return told
 
     def commit(self) -> None:
         self._end("commit")
@@ -237,20 +293,25 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         values = b"".join(i_pack(-1) if text is None else i_pack(len(text)) + text for text in texts)
         return _message(BIND, NULL_BYTE + name + H_pack(0) + H_pack(len(texts)) + values + H_pack(0))
 
-    def _fly(self, messages: bytes, contexts: Sequence[Context]) -> None:
+    def _fly(
+        self, messages: bytes, contexts: Sequence[Context], more: Sequence[Sequence[Context]] | None = None
+    ) -> None:
+        """`more`: transactions behind the first; their errors are left to the caller."""
         if self.closed:
             raise InterfaceError("connection is closed")
         self.flights += 1
         try:
             self._usock.sendall(messages)
             self._read_answers(contexts)
+            for behind in more or ():
+                self._read_answers(behind)
         except BaseException as cut:
             self._abandon()
             told = next((c.error for c in contexts if c.error), None)  # a server that hangs up says why
             if isinstance(cut, OSError):
                 raise InterfaceError("network error") from told or cut
             raise cut from told or cut.__cause__
-        for context in contexts:
+        for context in contexts if more is None else ():
             if context.error is not None:
                 raise context.error
 

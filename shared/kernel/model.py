@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -102,7 +102,7 @@ class Problem:
     message: str
 
     def to_json(self) -> Json:
-        message = redact(self.message)
+        message = redact(str(self.message))  # a kind may have put an exception there
         return {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
 
 
@@ -177,6 +177,7 @@ class By:
     correlation_id: str | None = None
     source: str | None = None
     source_ref: str | None = None
+    manages: bool = True  # whether they run the tenant, or act for those who do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +207,16 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class RunCommand:
+    """A command for jobs that starts a run of a kind, as `page_ingest.start`. Its kind declares it, in `build.commands`."""
+
+    key: str
+    kind: str
+    # What of a job's payload are the run's parameters.
+    params: Callable[[Json], Json] = dict
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """Something that happened, as listeners hear it."""
 
@@ -214,6 +225,15 @@ class Signal:
     name: str
     payload: Json
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """A signal that one listener is to hear, and how often it was taken for that."""
+
+    signal: Signal
+    listener: str
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +311,7 @@ class Turn:
     probes: frozenset[str] = frozenset()
     pulled: bool = False
     queued_at: datetime | None = None  # of a turn that was pulled: since when it could have been
+    gated: bool = True  # whether any gate of the tenant was not open when the turn was claimed: else none need be asked
 
     @property
     def baton(self) -> Baton:
@@ -299,12 +320,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent."""
+    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent.
+
+    `wakes`: the pull queue whose takers sleep until they are told (functions); workers look for themselves.
+    """
 
     baton: Baton
     tenant_id: UUID
     delay_s: float
     pulled: bool = False
+    wakes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ def _seconds(name: str) -> str:
 
 # What is left of the wait for the current baton, never below zero.
 _DELAY = "greatest(0, extract(epoch from next_due_at - now()))::double precision as delay_s"
-_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {_DELAY}"
+# Which queue has to be woken for it, if it is pulled by a function.
+WAKES = "(select c.queue from pull_class c where c.id = class_id and c.wakes) as wakes"
+_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES}, {_DELAY}"
 # The tick never looks at a pull lane: what was taken and not brought back is found by its offer.
 _LOOK_NOW = "case when class_id is null then now() else 'infinity' end"
 # How seldom a run is looked at that has neither a deadline nor trouble: its last lane settles it, nobody else needs to.
@@ -41,7 +43,8 @@ where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq a
   and (l.claim_token is null or l.claim_token = :token or l.lease_until < now())
   and r.id = l.run_id and (r.paused_at is null or l.cancel_at is not null)
 returning l.run_id, l.tenant_id, l.key, l.holds_run, l.resend_no, l.cursor, l.claims, l.attempts, l.steps, l.max_steps,
-          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now
+          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now,
+          exists (select from gate g where g.state <> 'open' and (g.tenant_id = l.tenant_id or g.tenant_id is null)) as gated
 """)
 
 # Only a message that got no turn pays for the reason.
@@ -166,6 +169,20 @@ where r.id = :run_id
 returning {_BATON}
 """)
 
+# A run of one lane that is pulled: what the statements above write, in one flight. A policy reads the run of a lane that is
+# written, so these are three statements still.
+ACCEPTED = sa.text("""
+insert into history (run_id, n, tenant_id, epoch, type, data, at)
+values (:id, 1, :tenant_id, 1, 'accepted', '{"lanes": 1}', now())
+""")
+INSERT_PULLED_LANE = sa.text(f"""
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, max_steps, class_id,
+                  priority, dedupe_key, created_at, updated_at)
+values (:lane_id, :id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
+        'infinity', :max_steps, :class_id, :priority, :dedupe_key, now(), now())
+returning {_BATON}
+""")
+
 MARK_RUNNING = sa.text("""
 update run set status = 'running', started_at = coalesce(started_at, now()) where id = :run_id and status = 'queued'
 """)
@@ -252,31 +269,41 @@ select t.id, h.listener, t.tenant_id, t.at, t.at
 from told t join jsonb_to_recordset(cast(:heard_by as jsonb)) as h (signal_id bigint, listener text) on h.signal_id = t.id
 """)
 
-# Of the tenant who waits longest: what is heard is written as him. A bounded look, however many wait behind.
-HEARING_TENANT = sa.text("""
-select tenant_id from hearing where given_up_at is null and due_at <= now() order by due_at, signal_id, listener limit 1
+# What is to be heard next: of the tenant who waits longest, because it is heard in his name. A bounded look, however many
+# wait behind. It is counted and put off before it is heard: whoever is killed by a listener must not begin with it again, and
+# what came back once is heard alone, so that nobody else dies with it.
+TAKE_HEARINGS = sa.text(f"""
+with due as (
+    select signal_id, listener, tenant_id, attempts, due_at from hearing where given_up_at is null and due_at <= now()
+    order by due_at, signal_id, listener limit :window),
+first as (select tenant_id, attempts > 0 as alone from due order by due_at, signal_id, listener limit 1),
+mine as (
+    select h.signal_id, h.listener
+    from first f join due d on d.tenant_id = f.tenant_id and (f.alone or d.attempts = 0)
+    join hearing h on h.signal_id = d.signal_id and h.listener = d.listener
+    where h.given_up_at is null and h.due_at <= now()
+    order by d.due_at, d.signal_id, d.listener limit (select case when alone then 1 else :most end from first)
+    for update of h skip locked),
+taken as (
+    update hearing h set attempts = h.attempts + 1, due_at = now() + {_seconds("lease_s")}
+    from mine m where h.signal_id = m.signal_id and h.listener = m.listener
+    returning h.signal_id, h.listener, h.attempts)
+select t.listener, t.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
+from taken t join signal s on s.id = t.signal_id order by s.at, s.id, t.listener
 """)
-TAKE_HEARINGS = sa.text("""
-select h.listener, h.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
-from (select signal_id, listener, tenant_id from hearing where given_up_at is null and due_at <= now()
-      order by due_at, signal_id, listener limit :window) w
-join hearing h on h.signal_id = w.signal_id and h.listener = w.listener
-join signal s on s.id = h.signal_id
-where w.tenant_id = cast(current_setting('app.tenant') as uuid) and h.given_up_at is null and h.due_at <= now()
-order by h.due_at, h.signal_id, h.listener limit :most
-for update of h skip locked
+_HELD_HEARINGS = """jsonb_to_recordset(cast(:hearings as jsonb)) as d (signal_id bigint, listener text, attempts integer)
+where h.signal_id = d.signal_id and h.listener = d.listener and h.attempts = d.attempts"""
+# In the transaction in which they are heard. Fewer than were taken: another tick has some of them by now.
+NOTE_HEARD = sa.text(f"delete from hearing h using {_HELD_HEARINGS}")
+# Nobody's failure: as if they had not been taken, but a little later.
+GIVE_HEARINGS_BACK = sa.text(f"""
+update hearing h set attempts = h.attempts - 1, due_at = now() + {_seconds("delay_s")} from {_HELD_HEARINGS}
 """)
-NOTE_HEARD = sa.text("""
-delete from hearing h using jsonb_to_recordset(cast(:heard as jsonb)) as d (signal_id bigint, listener text)
-where h.signal_id = d.signal_id and h.listener = d.listener
-""")
-# Two ticks may fail with the same one: whoever comes second changes nothing.
 NOTE_UNHEARD = sa.text(f"""
 update hearing
-set attempts = :attempts, error = cast(:error as jsonb),
-    due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
+set error = cast(:error as jsonb), due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
     given_up_at = case when cast(:delay_s as double precision) is null then now() end
-where signal_id = :signal_id and listener = :listener and attempts = :attempts - 1
+where signal_id = :signal_id and listener = :listener and attempts = :attempts
 """)
 
 # Answers how long ago the last one was.
@@ -360,9 +387,14 @@ _NEW_EPOCH = f"""
     status = 'active', epoch = epoch + 1, resend_no = resend_no + 1, resends = 0, claims = 0, attempts = 0,
     claim_token = null, lease_until = null, cancel_at = null, next_due_at = now(), sent_at = null, check_at = {_LOOK_NOW},
     deadline_at = now() + make_interval(secs => time_limit_s), updated_at = now()"""
+# What is pulled and has succeeded may be done again as a whole.
 REOPEN_LANES = sa.text(f"""
 update lane set {_NEW_EPOCH}, steps = 0
-where run_id = :run_id and status in ('failed', 'canceled') and holds_run
+where run_id = :run_id and holds_run
+  and (status in ('failed', 'canceled')
+       or (class_id is not null and status = 'done' and (
+           select true from lane f where f.run_id = :run_id and f.holds_run and f.status in ('failed', 'canceled')
+           limit 1) is null))
 returning {_BATON}
 """)
 RESTART_LANE = sa.text(f"""
@@ -602,7 +634,12 @@ using (select lane_id, epoch, seq, at from step where at < now() - make_interval
 where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d.at
 """),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal"),
+    # With what was not heard of it: a hearing without its signal would be looked for by every tick, and never be found.
+    "signal": sa.text("""
+with old as (select id from signal where at < now() - make_interval(days => :days) order by at limit :most),
+unheard as (delete from hearing h using old o where h.signal_id = o.id)
+delete from signal s using old o where s.id = o.id
+"""),
     "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
@@ -667,6 +704,21 @@ where id = :run_id and tenant_id = :tenant_id
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
 """)
+TAKE_OWN_OFFERS = sa.text("""
+select * from take_own_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
+
+# What a take left behind whose answer was lost. Behind the lock of the takes of its queue, which may still be under way.
+LOCK_TAKES = sa.text("select pg_advisory_xact_lock(hashtextextended(:queue, 3))")
+TAKEN = sa.text("""
+select l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor, l.claims,
+       l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params,
+       r.correlation_id, o.queued_at, now() as now
+from offer o
+cross join lateral (select * from lane l where l.id = o.lane_id and l.claim_token = cast(:token as uuid) limit 1) l
+cross join lateral (select * from run r where r.id = l.run_id limit 1) r
+where o.taken_at is not null and o.worker = :worker
+""")
 
 # The lease moves, in place; no row: the turn is lost. A cancel or a pause is heard of here.
 RENEW = sa.text("""
@@ -686,17 +738,61 @@ select max(lane_id::text)::uuid as last, count(*) as n
 from (select lane_id from offer where taken_at is not null and lane_id > :after order by lane_id limit :window) o
 """)
 
+# What functions should be woken for: the queues of theirs where something may be taken now, or soon. Not more than `most`
+# each. Lines know where what is due begins; what comes later is read in the order of its time.
+TO_WAKE = sa.text("""
+select c.queue, 0::double precision as delay_s
+from pull_class c
+cross join lateral (
+    select from pull_line l
+    cross join lateral (
+        select from offer o
+        where o.class_id = l.class_id and o.tenant_id = l.tenant_id and o.priority = l.priority and o.queued_at >= l.head
+          and o.due and o.taken_at is null
+        order by o.class_id, o.tenant_id, o.priority, o.queued_at, o.lane_id limit :most) o
+    where l.class_id = c.id and l.active limit :most) x
+where c.wakes and c.is_open and (cast(:queue as text) is null or c.queue = cast(:queue as text))
+union all
+(select c.queue, greatest(0, extract(epoch from o.scheduled_for - now()))::double precision
+ from (select class_id, scheduled_for from offer
+       where not due and scheduled_for < 'infinity' and scheduled_for <= now() + cast(:within as interval)
+       order by scheduled_for limit 1000) o
+ join pull_class c on c.id = o.class_id and c.wakes and c.is_open
+ where cast(:queue as text) is null or c.queue = cast(:queue as text)
+ limit 100)
+""")
+
+# Says that somebody listens to these queues. Counts those where nobody was known to.
+LISTEN_TO = sa.text("""
+with known as (
+    select name from pull_queue where name = any(cast(:queues as text[])) and listens_until > now()),
+marked as (
+    update pull_queue set listens_until = now() + make_interval(secs => :for_s) where name = any(cast(:queues as text[]))
+    returning name)
+select m.name from marked m where m.name not in (select name from known)
+""")
+
 # The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.
-TAKE_OVER = sa.text("""
+_PULLED = """l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
+          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
+          r.epoch as run_epoch, r.params, r.correlation_id,
+          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now"""
+TAKE_OVER = sa.text(f"""
 update lane l
 set claim_token = :token, lease_until = now() + cast(:lease as interval)
 from run r
 where l.id = :lane_id and l.status = 'active' and l.class_id is not null and l.lease_until < now() and r.id = l.run_id
-returning l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
-          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
-          r.epoch as run_epoch, r.params, r.correlation_id,
-          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now
+returning {_PULLED}
 """)
+HELD_TURN = sa.text(f"""
+select {_PULLED} from lane l join run r on r.id = l.run_id
+where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and l.class_id is not null
+""")
+
+# A commit that does not wait for the disk, and one that waits for itself and all before it, whatever they wrote.
+NOT_YET_ON_DISK = sa.text("select set_config('synchronous_commit', 'off', true)")
+ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
+AS_TENANT = sa.text("select set_config('app.tenant', :tenant_id, true)")
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
 LOCK_RUNS = sa.text("""

@@ -22,6 +22,7 @@ from shared.kernel.model import (
     Ending,
     GateClosing,
     GatePass,
+    Hearing,
     Intent,
     Json,
     Judgement,
@@ -156,16 +157,24 @@ class PgStore:
         rows = [dict(row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
         return [(RemoteCall(**{name: row[name] for name in row if name != "params"}), row["params"]) for row in rows]
 
-    def hearing_tenant(self) -> UUID | None:
-        """Whose signal has waited longest to be heard."""
-        row = self._one(sql.HEARING_TENANT, {})
-        return None if row is None else row["tenant_id"]
+    def take_hearings(self, most: int, lease_s: float) -> list[Hearing]:
+        """What one tenant has waited longest to have heard; nobody else gets it until the lease ends."""
+        rows = self._all(sql.TAKE_HEARINGS, {"most": most, "window": 4 * most, "lease_s": lease_s})
+        return [
+            Hearing(
+                Signal(row["id"], row["tenant_id"], row["name"], row["payload"], row["at"]),
+                row["listener"],
+                row["attempts"],
+            )
+            for row in rows
+        ]
 
-    def note_unheard(
-        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
-    ) -> None:
-        params = {"signal_id": signal_id, "listener": listener, "attempts": attempts, "delay_s": delay_s}
-        self._run(sql.NOTE_UNHEARD, {**params, "error": db.jsonb(problem.to_json())})
+    def give_hearings_back(self, hearings: Sequence[Hearing], delay_s: float) -> None:
+        self._run(sql.GIVE_HEARINGS_BACK, {"hearings": _hearings(hearings), "delay_s": delay_s})
+
+    def note_unheard(self, hearing: Hearing, delay_s: float | None, problem: Problem) -> None:
+        params = {"signal_id": hearing.signal.id, "listener": hearing.listener, "attempts": hearing.attempts}
+        self._run(sql.NOTE_UNHEARD, {**params, "delay_s": delay_s, "error": db.jsonb(problem.to_json())})
 
     def put_off_cleaning(self, call: RemoteCall) -> bool:
         """Whether this asset is now ours to remove; if that fails, it is tried again later and later."""
@@ -273,23 +282,29 @@ class PgTx:
         self._line = line
 
     def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
-        row = self._one(
-            sql.INSERT_RUN,
-            {
-                "id": run_id,
-                "tenant_id": tenant_id,
-                "kind": kind,
-                "label": new.label,
-                "params": db.jsonb(new.params),
-                "correlation_id": new.correlation_id,
-                "time_limit_s": new.time_limit_s,
-                "source": new.source,
-                "source_ref": new.source_ref,
-                "created_by": new.created_by,
-            },
-        )
+        row = self._one(sql.INSERT_RUN, _new_run(run_id, tenant_id, kind, new))
         assert row is not None
         return _run(row)
+
+    def insert_pulled_run(
+        self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int
+    ) -> list[Due]:
+        (lane,) = new.lanes
+        assert lane.offer is not None
+        params = {
+            **_new_run(run_id, tenant_id, kind, new),
+            "lane_id": lane_id,
+            "key": lane.key,
+            "cursor": db.jsonb(lane.cursor),
+            "delay": interval(lane.delay_s),
+            "max_steps": lane.max_steps or max_steps,
+            "class_id": lane.offer.class_id,
+            "priority": lane.offer.priority,
+            "dedupe_key": lane.offer.dedupe_key,
+        }
+        self._line.ahead(sql.INSERT_RUN, params)
+        self._line.ahead(sql.ACCEPTED, params)
+        return self._dues(sql.INSERT_PULLED_LANE, params)
 
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
@@ -393,20 +408,9 @@ class PgTx:
         rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard_by]
         self._run(sql.FAN_OUT, {"signal_ids": [str(each) for each in signal_ids], "heard_by": db.jsonb(rows)})
 
-    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
-        rows = self._line.all(sql.TAKE_HEARINGS, {"most": most, "window": 4 * most})
-        return [
-            (
-                Signal(row["id"], row["tenant_id"], row["name"], row["payload"], row["at"]),
-                row["listener"],
-                row["attempts"],
-            )
-            for row in rows
-        ]
-
-    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
-        rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard]
-        self._run(sql.NOTE_HEARD, {"heard": db.jsonb(rows)})
+    def note_heard(self, hearings: Sequence[Hearing]) -> bool:
+        """Whether all of them were still ours."""
+        return self._run(sql.NOTE_HEARD, {"hearings": _hearings(hearings)}) == len(hearings)
 
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
@@ -508,6 +512,21 @@ class PgTx:
         return sorted(dues, key=lambda due: due.baton.lane_id.int)
 
 
+def _new_run(run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> dict[str, Any]:
+    return {
+        "id": run_id,
+        "tenant_id": tenant_id,
+        "kind": kind,
+        "label": new.label,
+        "params": db.jsonb(new.params),
+        "correlation_id": new.correlation_id,
+        "time_limit_s": new.time_limit_s,
+        "source": new.source,
+        "source_ref": new.source_ref,
+        "created_by": new.created_by,
+    }
+
+
 @lru_cache(maxsize=256)
 def _text(statement: str) -> sa.TextClause:
     return sa.text(statement)
@@ -553,6 +572,12 @@ def check_names(taken: Mapping[str, Any], effect: Effect) -> None:
         raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
 
 
+def _hearings(hearings: Sequence[Hearing]) -> str:
+    return db.jsonb(
+        [{"signal_id": each.signal.id, "listener": each.listener, "attempts": each.attempts} for each in hearings]
+    )
+
+
 def _place(after: Place) -> dict[str, Any]:
     return {"at": after.at, "id": after.id, "began": after.began}
 
@@ -579,7 +604,7 @@ def _batons(batons: Sequence[Baton]) -> str:
 
 def due_of(row: Row) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
-    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"])
+    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"], row["wakes"])
 
 
 def _run(row: Row) -> Run:
@@ -610,6 +635,7 @@ def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
         run_epoch=row["run_epoch"],
         correlation_id=row["correlation_id"],
         now=row["now"],
+        gated=row["gated"],
     )
 
 

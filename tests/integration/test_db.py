@@ -43,9 +43,15 @@ FAILS = sa.text("select 1 / cast(:x as int)")
 
 
 @pytest.fixture
+def database_url(module_database_url: str) -> str:
+    return module_database_url
+
+
+@pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
     made = connect_engine(database_url)
     with made.begin() as tx:
+        tx.exec_driver_sql("drop table if exists probe")
         tx.exec_driver_sql("create table probe (id int primary key, body jsonb)")
     yield made
     made.dispose()
@@ -166,6 +172,15 @@ def test_no_named_statement_is_left_on_the_server(fast: driver.Connection) -> No
 
 def test_small_packets_are_not_held_back(fast: driver.Connection) -> None:
     assert fast._usock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_a_server_that_falls_silent_is_noticed_within_half_a_minute(fast: driver.Connection) -> None:
+    """A worker that waits for an answer of a host that is gone would hold its turns until somebody looks."""
+    line = fast._usock
+    assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    told = {name: line.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name, _ in driver.SILENCE}
+    assert told["TCP_KEEPIDLE"] + told["TCP_KEEPINTVL"] * told["TCP_KEEPCNT"] <= 30
+    assert 0 < told["TCP_USER_TIMEOUT"] <= 30_000
 
 
 def test_a_statement_may_take_longer_than_the_handshake(database_url: str) -> None:

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from functions.catalogue import KINDS
+from functions.catalogue import KINDS, all_commands
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
-from shared.job_queue.build import kind as job
+from shared.job_queue.build import kind_with as job
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.api.desk import Front
@@ -113,7 +113,7 @@ class Door:
             self.tally,
             page_ingest(build_ports(self._worker, {})),
             queries,
-            job(self._worker),
+            job(self.engine, all_commands(), Catalogue()),
             search(search_ports(self._worker, {})),
             *tried,
         )

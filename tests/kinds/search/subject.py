@@ -43,6 +43,11 @@ SAVE_STATE = sa.text("""
 insert into query_state (tenant_id, query_key, search_id, client, account, zone, seed_floor, next_due_at, fresh_at)
 values (:tenant, :key, :id, :client, :account, :zone, :floor, :now, :now)""")
 
+# A process that stands still in the middle of its commit must not make whoever pauses stand still too.
+PAUSE = """
+update query_state set active = false where ctid = any(array(
+    select ctid from query_state where active for update skip locked))"""
+
 
 def save(connection: sa.Connection, tenant: UUID, client: str, now: datetime, days: float, max_pages: int) -> None:
     told = {
@@ -92,7 +97,7 @@ class Client:
         self.board.pages += 1
         if self.board.pages >= ENOUGH:
             with world.owner.connect() as connection:
-                connection.exec_driver_sql("update query_state set active = false where active")
+                connection.exec_driver_sql(PAUSE)
         if world.rng.random() < world.scenario.upstream_trouble:
             world.last_fault_at = world.now
             self._trouble(world.rng.choice(TROUBLES))
