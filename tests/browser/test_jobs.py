@@ -55,7 +55,7 @@ def test_a_super_admin_defines_a_job_and_holds_it(enter: Enter, people: People, 
     expect(page.get_by_role("row").filter(has_text="sync-dropbox")).to_be_visible()
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
     tabs = page.get_by_role("navigation", name="Jobs").get_by_role("listitem")
-    assert tabs.all_inner_texts() == ["Jobs", "Definitions"]
+    assert tabs.all_inner_texts() == ["Jobs", "Definitions", "Triggers"]
 
 
 def test_a_job_is_added_by_its_schemas_form_and_its_log_is_read(
