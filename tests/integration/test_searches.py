@@ -34,8 +34,8 @@ with made as (
     from generate_series(cast(:first as integer), cast(:last as integer)) n returning *)
 insert into query_state (tenant_id, query_key, search_id, client, account, zone, seed_floor, next_due_at, fresh_at, last_success_at)
 select tenant_id, query_key, id, client, 'infojobs:x', 'UTC', seed_floor,
-       cast(:now as timestamptz) + (hashtext(query_key) % 1000) * interval '1 minute', :now,
-       cast(:now as timestamptz) + (hashtext(query_key) % 1000 - 1440) * interval '1 minute'
+       cast(:now as timestamptz) + (mod(hashtext(query_key), 1000)) * interval '1 minute', :now,
+       cast(:now as timestamptz) + (mod(hashtext(query_key), 1000) - 1440) * interval '1 minute'
 from made"""
 
 

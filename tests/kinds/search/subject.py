@@ -206,7 +206,7 @@ def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
 
 def a_cycle(play: Play) -> None:
     """Its second page breaks off; then the search is paused, and the next cycle finds nothing to do."""
-    from tests.chaos.worker import TENANTS as THERE  # noqa: PLC0415, N811 - it imports the subjects
+    from tests.chaos.worker import TENANTS as THERE
 
     with play._stage.connect() as connection:
         now = connection.execute(sa.text("select now()")).scalar_one()
