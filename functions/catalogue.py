@@ -21,6 +21,7 @@ KINDS = (
     "page_ingest",
     "query_run",
     "job",
+    "search",
 )  # fmt: skip
 
 FOLDERS = {"job": "job_queue"}

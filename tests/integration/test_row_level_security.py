@@ -174,6 +174,10 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("query_run", "INSERT"), ("query_run", "UPDATE"), ("query_slot", "DELETE"),
         # An admin makes triggers; one that is run by hand, or by an event that came in here, notes what it did.
         ("job_triggers", "INSERT"), ("job_triggers", "UPDATE"), ("trigger_firings", "INSERT"),
+        # Searches are saved here; their state is made, switched off and on, and closed with a cycle that is settled here.
+        ("saved_search", "INSERT"), ("saved_search", "UPDATE"), ("saved_search", "DELETE"), ("query_state", "INSERT"),
+        ("query_state", "UPDATE"), ("search_backfill", "INSERT"), ("search_quarantine", "UPDATE"),
+        ("search_cycle", "INSERT"), ("search_cycle", "UPDATE"), ("ingestion_runs", "UPDATE"),
         # A worker without a database commits its attempts through the API, as its tenant; and is listed.
         ("step", "INSERT"), ("job_attempts", "INSERT"), ("job_attempts", "UPDATE"),
         ("job_workers", "INSERT"), ("job_workers", "UPDATE"),

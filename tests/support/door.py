@@ -34,6 +34,8 @@ from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
 from shared.query_run.build import build_ports as query_ports
 from shared.query_run.steps import query_run
+from shared.search.build import build_ports as search_ports
+from shared.search.steps import search
 from tests.support.databases import as_user
 from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
@@ -112,6 +114,7 @@ class Door:
             page_ingest(build_ports(self._worker, {})),
             queries,
             job(self.engine, all_commands(), Catalogue()),
+            search(search_ports(self._worker, {})),
             *tried,
         )
         self.queue = new_queue(QUEUES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0090"
-down_revision = "0040"
+down_revision = "0060"
 branch_labels = None
 depends_on = None
 
