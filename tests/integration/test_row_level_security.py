@@ -39,6 +39,8 @@ KERNEL_TABLES = ["gate", "hearing", "history", "lane", "pulse", "remote_call", "
 PULL_TABLES = ["offer", "pull_line", "pull_tenant"]
 # The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
 PRUNED_TABLES = ["answered"]
+# And these, which it also writes, as the tenant whose account it is or for all who share one.
+PACED_TABLES = ["pace_decision"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
 OWN_RUN_TABLES = {"run", "lane", "step", "history", "remote_call", "pulse", "raw_item", "diamond"}
 ROLES = ("baton_owner", "baton_worker", "baton_api", "baton_people")
@@ -92,7 +94,7 @@ def test_every_table_with_a_tenant_has_a_policy_for_each_role(house: House, role
 def test_the_worker_finds_rows_of_all_tenants_in_the_kernel_tables_and_nowhere_else(house: House) -> None:
     unrestricted = {p.table for p in policies(house, "baton_worker") if "true" in (p.qual, p.with_check)}
 
-    assert sorted(unrestricted) == sorted([*KERNEL_TABLES, *PULL_TABLES, *PRUNED_TABLES])
+    assert sorted(unrestricted) == sorted([*KERNEL_TABLES, *PULL_TABLES, *PRUNED_TABLES, *PACED_TABLES])
 
 
 def test_the_worker_only_prunes_what_was_answered(house: House) -> None:
