@@ -187,8 +187,9 @@ def stepping(seed: int, mode: str) -> PaceWorld:
 def judge(mode: str, seeds: range) -> None:
     worlds = [stepping(seed, mode) for seed in seeds]
     found = [plateaus(world) for world in worlds]
-    # A provider that says nothing and only gets slower is followed less closely: of one seed in twenty, 0.65.
-    worst = 0.65 if mode == "slow" else 0.8
+    # The usual case is within a fifth of the limit everywhere. The worst of many seeds is not: a lane that dies at five calls a
+    # second is missed for a minute, and a provider that says nothing and only gets slower is followed less closely.
+    worst = {"plain": 0.8, "retry_after": 0.75, "slow": 0.65}[mode]
     assert min(map(min, found)) >= worst, found
     assert all(median(each) >= 0.8 for each in zip(*found, strict=True)), found
     assert max(world.rejected_share() for world in worlds) < 0.05
