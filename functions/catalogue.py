@@ -19,6 +19,7 @@ from shared.kernel.connections import Provider
 KINDS = (
     "page_ingest",
     "query_run",
+    "row_job",
 )  # fmt: skip
 
 

@@ -86,6 +86,12 @@ class Slice:
         self.calls += len(found)
         return found
 
+    def unused(self, window_no: int) -> None:
+        """A slot that there was nothing to send for after all."""
+        self.in_flight -= 1
+        self.calls -= 1
+        self.report.add(window_no, sent=-1)
+
     def answered(self, now: float, window_no: int, what: str, latency_s: float, retry_after_s: float = 0.0) -> None:
         self.in_flight -= 1
         self.report.answered(window_no, what, latency_s, retry_after_s)

@@ -10,6 +10,8 @@ fifo baton-local-page-ingest.fifo
 fifo baton-local-page-ingest-dead.fifo
 fifo baton-local-query-run.fifo
 fifo baton-local-query-run-dead.fifo
+fifo baton-local-row-job.fifo
+fifo baton-local-row-job-dead.fifo
 awslocal sqs create-queue --queue-name baton-local-delay --attributes VisibilityTimeout=180
 awslocal sqs create-queue --queue-name baton-local-delay-dead
 awslocal sqs create-queue --queue-name baton-local-events-dead
