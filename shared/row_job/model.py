@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -47,7 +47,7 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     connection: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    mapping: dict[Literal["title", "brand", "sku"], Column] | None = None
+    mapping: dict[Annotated[str, Field(pattern="^(title|brand|sku)$")], Column] | None = None
     retailers: Annotated[list[Domain], Field(max_length=20)] = []
     locale: Annotated[str, Field(pattern=r"^[a-z]{2}-[A-Z]{2}$")] = "en-US"
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"

@@ -202,7 +202,7 @@ class _Reading:
             dialect, names = table.Dialect(**cursor["dialect"]), list(cursor["columns"])
             offset, rows = int(cursor["offset"]), int(cursor["rows"])
         asked = RowJobParams.model_validate(dict(self.turn.params)).mapping
-        mapping = table.mapping_of(names, None if asked is None else {**asked})
+        mapping = table.mapping_of(names, asked)
         if not mapping:
             raise table.BadFile("no_columns", "No column holds a title or a SKU. Choose the columns and upload again.")
         batch = Batch(
@@ -263,7 +263,7 @@ class _Reading:
     def _keep(self, rows: Sequence[table.Row]) -> int:
         """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
         try:
-            self.outside.write(Effect(store.ADD_ROWS, {"rows": db.jsonb([_packed(row) for row in rows])}))
+            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(row) for row in rows])}))
         except Exception as error:
             if not (db.sqlstate(error) or "").startswith(DATA_ERRORS) and not isinstance(error, TypeError):
                 raise
@@ -271,7 +271,7 @@ class _Reading:
                 half = len(rows) // 2
                 return self._keep(rows[:half]) + self._keep(rows[half:])
             aside = table.Row(row_no=rows[0].row_no, input={}, problem="The database can't store this row.")
-            self.outside.write(Effect(store.ADD_ROWS, {"rows": db.jsonb([_packed(aside)])}))
+            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(aside)])}))
             return 1
         return 0
 
@@ -354,14 +354,14 @@ class _Working:
         done = len(self.ended)
         self._measure(done, took)
         cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1]}
-        effects = [Effect(store.FINISH_ROWS, {"rows": db.jsonb(self.verdicts), "token": self.turn.token})]
+        effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
         if self.events:
             effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
         return Continue(cursor=cursor, after_s=waits[0], effects=effects, rows=done, renews=True)
 
     def _claim(self, most: int, lease_s: float) -> list[Item]:
         settings = self.ports.settings
-        asked = {"most": most, "slot": self.slot, "gen": self.gen, "token": self.turn.token, "lease_s": lease_s}
+        asked = {"most": most, "slot": self.slot, "gen": self.gen, "holder": self.turn.token, "lease_s": lease_s}
         rows = self.outside.write(Effect(store.CLAIM, asked))
         items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
         for item in items:

@@ -40,7 +40,7 @@ ADD_ROWS = Statement(
               case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
               timestamptz '2000-01-01 00:00+00', now()
        from turn t join file_jobs j on j.run_id = t.run_id
-       cross join jsonb_to_recordset(cast(:rows as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
+       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
        on conflict (run_id, row_no) do nothing""",
 )
 NOTE_READ = Statement(
@@ -56,7 +56,7 @@ NOTE_READ = Statement(
 # died: it is taken again, and its attempt was counted when it was taken.
 CLAIM = Statement(
     "row_job.claim",
-    """update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:token as uuid), locked_at = now(),
+    """update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
               updated_at = now(), due_at = now() + cast(:lease_s as double precision) * interval '1 s'
        from (select p.run_id, p.row_no from turn t
              join file_jobs j on j.run_id = t.run_id
@@ -78,10 +78,10 @@ FINISH_ROWS = Statement(
               price = coalesce(r.price, i.price), last_error = r.message, permanent = r.permanent, locked_by = null,
               locked_at = null, updated_at = now(),
               due_at = now() + coalesce(r.again_s, 0) * interval '1 s'
-       from turn t cross join jsonb_to_recordset(cast(:rows as jsonb)) as r (row_no bigint, claimed integer, status text,
+       from turn t cross join jsonb_to_recordset(cast(:items as jsonb)) as r (row_no bigint, claimed integer, status text,
             attempts integer, result jsonb, price numeric, message text, permanent boolean, again_s double precision)
        where i.run_id = t.run_id and i.row_no = r.row_no and i.status = 'PROCESSING' and i.attempts = r.claimed
-         and i.locked_by = cast(:token as uuid)""",
+         and i.locked_by = cast(:holder as uuid)""",
 )
 ADD_EVENTS = Statement(
     "row_job.events",
