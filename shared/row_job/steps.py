@@ -23,8 +23,10 @@ from shared.kernel.model import (
     Ending,
     Finish,
     Lane,
+    LaneStatus,
     NewLane,
     NewRun,
+    Problem,
     Run,
     RunStatus,
     Settlement,
@@ -137,6 +139,9 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
     ending = all_or_nothing(run, lanes)
     if isinstance(ending, Ending) and ending.status is RunStatus.SUCCEEDED:
         return replace(ending, outcome="done")
+    why = next((lane.last_error for lane in lanes if lane.status is LaneStatus.FAILED and lane.last_error), None)
+    if isinstance(ending, Ending) and ending.status is RunStatus.FAILED and why is not None:
+        return replace(ending, problem=Problem(str(why["code"]), str(why["message"])))
     return ending
 
 
@@ -163,7 +168,7 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         on_end=on_end,
         prune=prune,
         listens={"object.created": jobs.on_arrival},
-        limits=limits or Limits(max_attempts=10),
+        limits=limits or Limits(max_attempts=10, max_claims=ports.settings.max_attempts_error + 5),
     )
 
 
@@ -344,6 +349,8 @@ class _Working:
             avg_ms = cursor.get("avg_ms")
             most = decide.claim_size(avg_ms, seconds, settings, hands.pressure())
             most = min(most, max(1, settings.most_in_flight // settings.slots))
+            if self.turn.claims > 1:
+                most = 1  # the one before us died: whichever row did that shall do it alone
             items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
             if not items:
                 return self._nothing_due()

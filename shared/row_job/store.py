@@ -167,8 +167,10 @@ PROGRESS = sa.text("""
 select f.id as file_id, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
 from file_jobs j join files f on f.id = j.file_id where j.run_id = :run_id and j.tenant_id = :tenant_id
 """)
+# A file that could not be read to its end brings no more rows either.
 OPEN_ROWS = sa.text("""
-select j.read_at is not null as read_done,
+select j.read_at is not null
+       or not exists (select from lane l where l.run_id = j.run_id and l.key = 'ingest' and l.status = 'active') as read_done,
        (select extract(epoch from i.due_at - now())::double precision from job_items i
         where i.run_id = j.run_id and i.slot = cast(:slot as smallint) and i.status in ('PENDING', 'PROCESSING')
           and (j.process_upto is null or i.row_no <= j.process_upto)
@@ -204,3 +206,48 @@ class RowStore:
         if row is None:
             return OpenRows(read_done=True, next_due_s=None, held_back=False, elder=False)
         return OpenRows(**row)
+
+
+# What the API asks. The tenant's walls hold it, and those of somebody who sees only his own.
+ISSUE = sa.text("""
+insert into files (id, tenant_id, name, options, hold, created_by, ip_address)
+values (:file_id, :tenant_id, :name, cast(:options as jsonb), :hold, :created_by, cast(:ip_address as inet)) returning id
+""")
+UPLOADED = sa.text("""
+select id, name, size, version_id, options, arrived_at is not null as arrived from files
+where id = :file_id and tenant_id = :tenant_id
+""")
+GET = sa.text("""
+select r.id, r.status, r.paused_at is not null as paused, r.error, r.created_at, r.finished_at, f.name, j.file_id, j.user_id,
+       host(j.ip_address) as ip_address, j.job_type, j.columns, j.dialect, j.read_bytes, f.size, j.read_rows,
+       j.read_at is not null as read_done, j.process_upto,
+       (select max(l.updated_at) from lane l where l.run_id = r.id) as last_heartbeat,
+       (select max(l.attempts) from lane l where l.run_id = r.id) as attempts,
+       c.total, c.pending, c.processing, c.done, c.errors, c.not_found, c.skipped
+from file_jobs j join run r on r.id = j.run_id join files f on f.id = j.file_id
+cross join lateral (
+    select count(*) as total, count(*) filter (where i.status = 'PENDING') as pending,
+           count(*) filter (where i.status = 'PROCESSING') as processing, count(*) filter (where i.status = 'DONE') as done,
+           count(*) filter (where i.status = 'ERROR') as errors, count(*) filter (where i.status = 'NOT_FOUND') as not_found,
+           count(*) filter (where i.status = 'SKIPPED') as skipped
+    from job_items i where i.run_id = j.run_id) c
+where j.run_id = :run_id and j.tenant_id = :tenant_id and j.deleted_at is null
+""")
+# By the row's number, which never changes: no row comes twice and none is passed over while lanes work.
+ITEMS = sa.text("""
+select i.row_no, i.status, i.attempts, i.last_error, i.permanent, i.result_json as result, i.price::text as price,
+       i.locked_at, i.updated_at, i.normalized_json ->> 'title' as title, i.normalized_json ->> 'brand' as brand,
+       i.normalized_json ->> 'sku' as sku
+from job_items i join file_jobs j on j.run_id = i.run_id and j.deleted_at is null
+where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no > cast(:after as bigint)
+  and (cast(:statuses as text[]) is null or i.status = any(cast(:statuses as text[])))
+order by i.row_no limit :most
+""")
+DECISIONS = sa.text("""
+select d.domain, d.at, d.rate_before, d.rate_after, d.reason, d.seen from pace_decision d
+where d.tenant_id = :tenant_id and d.account = :account order by d.at desc, d.window_no desc limit :most
+""")
+ACCOUNT = sa.text("""
+select r.params from run r join file_jobs j on j.run_id = r.id and j.deleted_at is null
+where r.id = :run_id and r.tenant_id = :tenant_id
+""")

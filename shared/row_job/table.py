@@ -128,32 +128,43 @@ def records(data: bytes, dialect: Dialect, most: int, *, last: bool) -> tuple[li
     at, taken, newline, end = 0, 0, dialect.newline, len(text)
     while at < end and len(found) < most:
         stop = text.find(newline, at)
-        if stop >= 0 and text.find('"', at, stop) < 0:
-            found.append(text[at:stop])
-            at = taken = stop + 1
-            continue
-        stop = _end_of_quoted(text, at, newline)
-        if stop < 0:
-            if not last and end - at <= LONGEST_RECORD:
-                break  # the rest comes with more bytes
-            stop = text.find(newline, at) if '"' in text[at:] and text[at:].count('"') % 2 else end
-            stop = end if stop < 0 else stop
+        if stop < 0 or text.find('"', at, stop) >= 0:
+            stop, is_open = _end_of_record(text, at, dialect)
+            if stop < 0:
+                if not last and end - at <= LONGEST_RECORD:
+                    break  # the rest comes with more bytes
+                stop = text.find(newline, at) if is_open else -1
+                stop = end if stop < 0 else stop
         found.append(text[at:stop])
         at = taken = min(end, stop + 1)
     return found, dialect.size(text[:taken])
 
 
-def _end_of_quoted(text: str, at: int, newline: str) -> int:
-    """Where a record with quotes ends; -1: not within what a record may have."""
-    quotes, start = 0, at
+def _end_of_record(text: str, at: int, dialect: Dialect) -> tuple[int, bool]:
+    """Where a record ends, or -1; and whether it then stands in an open quote. A quote counts only where a cell begins."""
+    place, end = at, min(len(text), at + LONGEST_RECORD)
+    while place < end:
+        if text[place] == '"':
+            place = _end_of_quotes(text, place + 1, end)
+            if place < 0:
+                return -1, True
+        cell, line = text.find(dialect.delimiter, place, end), text.find(dialect.newline, place, end)
+        if line >= 0 and (cell < 0 or line < cell):
+            return line, False
+        if cell < 0:
+            return -1, False
+        place = cell + 1
+    return -1, False
+
+
+def _end_of_quotes(text: str, place: int, end: int) -> int:
     while True:
-        stop = text.find(newline, start)
-        if stop < 0 or stop - at > LONGEST_RECORD:
+        place = text.find('"', place, end)
+        if place < 0:
             return -1
-        quotes += text.count('"', start, stop)
-        if quotes % 2 == 0:
-            return stop
-        start = stop + 1
+        if text[place + 1 : place + 2] != '"':
+            return place + 1
+        place += 2
 
 
 def cells(record: str, dialect: Dialect) -> list[str]:
@@ -200,7 +211,7 @@ def row_of(row_no: int, record: str, names: Sequence[str], mapping: Mapping[str,
     found = cells(record, dialect)
     if not any(cell.strip() for cell in found):
         return None
-    problem = _problem(record, found, names)
+    problem = _problem(record, found, names, dialect)
     if problem is not None:
         shown = {"row": record[:2_000].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")}
         return Row(row_no=row_no, input=shown, problem=problem)
@@ -212,8 +223,8 @@ def row_of(row_no: int, record: str, names: Sequence[str], mapping: Mapping[str,
     return Row(row_no=row_no, input=given, normalized=normalized)
 
 
-def _problem(record: str, found: Sequence[str], names: Sequence[str]) -> str | None:
-    if record.count('"') % 2:
+def _problem(record: str, found: Sequence[str], names: Sequence[str], dialect: Dialect) -> str | None:
+    if '"' in record and _end_of_record(record, 0, dialect)[1]:
         return "A quote is opened and not closed."
     if len(record) > LONGEST_RECORD:
         return f"The row is longer than {LONGEST_RECORD:,} characters."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shared.kernel import run as runs
+from shared.kernel.errors import Conflict, NotFound
 from shared.row_job import control
 from shared.row_job.decide import Answered
 from tests.support.rig import TENANT
@@ -133,8 +135,6 @@ def test_a_kickoff_wakes_lanes_that_wait_and_no_others(rows: RowRig) -> None:
 
 
 def test_pause_resume_cancel_and_delete(rows: RowRig) -> None:
-    from shared.kernel import run as runs
-
     rows.provider.says = lambda item, strategy: Answered(what="failed", ms=5, message="no")
     run_id = rows.upload(csv_of(2))
     rows.pass_time(5)
@@ -144,7 +144,7 @@ def test_pause_resume_cancel_and_delete(rows: RowRig) -> None:
     runs.resume_run(rows.ports, TENANT, run_id, BY)
     rows.pass_time(120)
     assert len(rows.provider.calls) > calls
-    with pytest.raises(control.Conflict):
+    with pytest.raises(Conflict):
         control.delete(rows.ports, rows.kind, TENANT, run_id, BY)
     runs.cancel_run(rows.ports, rows.kind, TENANT, run_id, BY)
     assert rows.finish(run_id, 60) == "canceled"
@@ -154,7 +154,7 @@ def test_pause_resume_cancel_and_delete(rows: RowRig) -> None:
 
     assert rows.items(run_id) == []
     assert rows.rows("select 1 from search_events") == []
-    with pytest.raises(control.NotFound):
+    with pytest.raises(NotFound):
         rows.reprocess(run_id)
 
 
