@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from infra.local.standins.mce import MceStandIn
 from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
+from infra.local.standins.search import SearchStandIn
 from infra.local.standins.server import StandIn
 
 
@@ -45,5 +46,10 @@ STANDINS: Mapping[str, Place] = {
         make=lambda seed, _: MceStandIn(seed),
         address=("MceBaseUrl", "BATON_MCE_BASE_URL"),
         account={},  # every tenant brings a connection of its own
+    ),
+    "search": Place(
+        make=lambda seed, _: SearchStandIn(seed),
+        address=("SearchBaseUrl", "BATON_ROWS_PROVIDER_URL"),
+        account={},  # as above
     ),
 }
