@@ -171,7 +171,7 @@ class PaceDecisions(Told):
 @operation(router, "POST", "/row-jobs/uploads", STARTS, tag="row jobs", answers=creates(Place))
 def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
     """A place to upload a CSV file to. When it arrives its job starts, unless `hold` is set."""
-    here, file_id = desk(router), new_id()
+    here, file_id, files = desk(router), new_id(), _files()
     options = asked.model_dump(mode="json", exclude_none=True, exclude={"name", "size", "hold"})
     address = _source_ip()
     with here.begin() as (line, tx):
@@ -183,7 +183,7 @@ def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
             },
         )  # fmt: skip
         here.audit(tx, "row_upload.create", f"file:{file_id}")
-    given = _files().place(UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id), asked.size)
+    given = files.place(UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id), asked.size)
     place = Place(file_id=file_id, url=given["url"], fields=given["fields"], expires_in_s=LINK_S)
     return Response(201, "application/json", place.model_dump_json())
 
@@ -368,7 +368,10 @@ def _of_job(run_id: UUID) -> Desk:
 
 
 def _files() -> S3Files:
-    return S3Files(os.environ.get("BATON_BUCKET", ""))
+    bucket = os.environ.get("BATON_BUCKET")
+    if not bucket:
+        raise Problem(503, "no_bucket", "This deployment has no bucket for uploads.")
+    return S3Files(bucket)
 
 
 def _source_ip() -> str | None:

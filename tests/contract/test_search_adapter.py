@@ -92,9 +92,11 @@ def test_calls_run_at_once_and_each_is_answered_once(standin: SearchStandIn) -> 
     standin.takes_s = 0.1
     with Threads(8) as hands:
         for n in range(8):
-            hands.submit(
-                lambda n=n: search.find(item(f"p{n}"), Strategy.TITLE_ONLY, [], f"{n}:1"), Call(item(n=n), "any", 1)
-            )
+
+            def ask(n: int = n) -> Answered:
+                return search.find(item(f"p{n}"), Strategy.TITLE_ONLY, [], f"{n}:1")
+
+            hands.submit(ask, Call(item(n=n), "any", 1))
         hands.submit(lambda: (_ for _ in ()).throw(KeyError("surprise")), Call(item(n=8), "any", 1))
         got: list[tuple[Call, Answered]] = []
         while len(got) < 9:
