@@ -605,8 +605,8 @@ where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d
     "signal": _prune_by_age("signal"),
     "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
-    "pace_decision": _prune_by_age("pace_decision"),
     "pulse": _prune_by_age("pulse", at="minute"),
+    "pace_decision": _prune_by_age("pace_decision"),
 }
 
 # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. It may have a million

@@ -34,6 +34,8 @@ from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
 from shared.query_run.build import build_ports as query_ports
 from shared.query_run.steps import query_run
+from shared.row_job.build import build_ports as row_ports
+from shared.row_job.steps import row_job
 from tests.support.databases import as_user
 from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
@@ -107,8 +109,9 @@ class Door:
             self.sql(subject.schema)
         tried = [subject.build(self._worker, None, superuser_url) for subject in here]
         queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
+        rows = row_job(replace(row_ports(self._worker, {}), needs_connection=False))
         self.kinds = Catalogue(
-            self.tally, page_ingest(build_ports(self._worker, {})), queries, job(self._worker), *tried
+            self.tally, page_ingest(build_ports(self._worker, {})), queries, job(self._worker), rows, *tried
         )
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
