@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from infra.local.origin_guard import credential, needs_credentials, refusal, same
+from infra.local.origin_guard import credential, needs_credentials, refusal, repeated, same
 
 Scope = dict[str, Any]
 App = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
@@ -33,16 +33,20 @@ def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) ->
         await app(scope, receive, send)
 
     def _refused(scope: Scope) -> str | None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        fields = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        if (twice := repeated(name for name, _ in fields)) is not None:
+            return f"it says {twice} twice"
+        headers, query = dict(fields), scope["query_string"].decode("latin-1")
         if (why := refusal(headers, own_port=port)) is not None:
             return why
-        if not needs_credentials(scope["method"], scope["path"], headers):
+        if not needs_credentials(scope["method"], scope["path"], headers, query):
             return None
-        key, token = credential(headers, scope["query_string"].decode("latin-1"))
+        key, token = credential(headers, query)
         if same(key, access_key) or same(token, access_key):
             return None
         is_root = not key or key == "test" or key.isdecimal()  # keys that the emulator takes for its owner's
-        if checks_signatures and not is_root:
+        of_its_own = scope["path"].startswith("/_")  # the emulator's own controls, where it checks nothing
+        if checks_signatures and not is_root and not of_its_own:
             return None
         return "the access key is not this cloud's; `baton env` prints it"
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost"})
@@ -23,10 +24,11 @@ API_PATHS = re.compile(r"/|/(health|openapi\.json|docs|console)|/(console|api/v1
 CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/")
 # What people do before they have any credentials, as in AWS: log in, log out.
 PUBLIC_TARGETS = frozenset(f"AWSCognitoIdentityProviderService.{name}" for name in ("InitiateAuth", "RevokeToken"))
-PUBLIC_GETS = re.compile(
-    r"/_ministack/health|/[\w-]+/\.well-known/(jwks\.json|openid-configuration)|/(oauth2/authorize|login|logout)"
-)
-PUBLIC_POSTS = frozenset({"/login", "/oauth2/token", "/oauth2/revoke"})
+PUBLIC_GETS = frozenset({"/_ministack/health", "/oauth2/authorize", "/logout"})
+PUBLIC_POSTS = frozenset({"/login", "/oauth2/token"})
+KEYS_OF_TOKENS = re.compile(r"/[\w-]+/\.well-known/(jwks\.json|openid-configuration)")
+BEYOND_BARE = frozenset({"authorization", "x-amz-target", "content-length", "transfer-encoding"})
+DECIDING = ("host", "origin", "authorization", "x-amz-target", "x-amz-security-token", "sec-fetch-site")
 CALLBACK = re.compile(r"/_ministack/cfn-response/[\w-]{32,}")  # the address is the secret
 
 
@@ -62,21 +64,31 @@ def credential(headers: Mapping[str, str], query: str) -> tuple[str, str]:
     return key, token
 
 
-def needs_credentials(method: str, path: str, headers: Mapping[str, str]) -> bool:
-    """All but what everybody may ask of AWS too: an API (which asks for tokens itself), a login, the keys of tokens."""
+def needs_credentials(method: str, path: str, headers: Mapping[str, str], query: str = "") -> bool:
+    """All but what everybody may ask of AWS too: an API (which asks for tokens itself), a login, the keys of tokens.
+
+    A path alone says little: what the emulator does not know by its path it reads as a call of any service, by an `Action`
+    in the query or in the body, by a header, by what it was signed for. A link with the right query would make a stack, and
+    a stack runs code. So every path here is one that the emulator always answers itself, or the request must be bare.
+    """
     if API_HOST.fullmatch(headers.get("host", "").partition(":")[0]):
         return "x-amz-target" in headers or not API_PATHS.fullmatch(path)
     if (prefix := API_PREFIX.match(path)) is not None:
         return "x-amz-target" in headers or not API_PATHS.fullmatch(path[prefix.end() :])
     if method == "POST" and path == "/" and headers.get("x-amz-target") in PUBLIC_TARGETS:
-        return False
-    if method == "POST" and path in PUBLIC_POSTS:
-        return False
-    if method == "GET":
-        return not PUBLIC_GETS.fullmatch(path)
-    if method == "OPTIONS":  # a preflight carries nothing and does nothing
-        return False
-    return not (method == "PUT" and CALLBACK.fullmatch(path))
+        return bool(query)
+    if method == "GET" and KEYS_OF_TOKENS.fullmatch(path):
+        return bool(query) or not BEYOND_BARE.isdisjoint(headers)
+    if method == "OPTIONS":  # a preflight, from the console to the pool
+        return bool(query) or path not in {"/", *PUBLIC_POSTS}
+    public = {"GET": path in PUBLIC_GETS, "POST": path in PUBLIC_POSTS, "PUT": CALLBACK.fullmatch(path) is not None}
+    return not public.get(method, False)
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """A header that decides and comes twice: the emulator might look at the other one. `names` in lower case."""
+    seen = Counter(names)
+    return next((name for name in DECIDING if seen[name] > 1), None)
 
 
 def same(one: str, other: str) -> bool:

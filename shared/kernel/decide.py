@@ -43,6 +43,8 @@ PATIENT_RESENDS = 4
 # What a kind or an upstream may ask for. A time further off could be beyond what can be counted with, or a slip.
 LONGEST_S = 10 * 366 * 86_400
 LONGEST_RETRY_AFTER_S = 86_400.0
+# Being throttled spends nothing: an upstream that asks for no wait at all would be asked without end and without a pause.
+LEAST_THROTTLED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +173,7 @@ def change_after(error: Exception, turn: Turn, limits: Limits, fraction: float) 
 
 
 def _closing(error: Throttled, otherwise_s: float) -> GateClosing:
-    wait_s = _asked_s(error.retry_after_s, otherwise_s)
+    wait_s = max(LEAST_THROTTLED_S, _asked_s(error.retry_after_s, otherwise_s))
     return GateClosing(key=error.gate, shared=error.shared, retry_after_s=wait_s, reason=redact(error.message))
 
 

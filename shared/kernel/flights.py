@@ -52,6 +52,8 @@ UNNAMED = NULL_BYTE
 # A plan made while a table was small must not outlive its youth by much.
 PLAN_USES = 500
 MOST_PLANS = 100
+# Ask after 10 s of silence, then every 5 s; give up after four questions, or 30 s (in ms) in which nothing sent arrived.
+SILENCE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
 # DETAIL, CONTEXT and the query of a function: what of somebody's data the server could not take.
 QUOTES = ("D", "W", "q")
 # A pooler in between lost or shares our names, or a migration changed what a kept statement answers.
@@ -70,6 +72,14 @@ def _instant(text: str) -> datetime | str:
         return datetime.fromisoformat(text)
     except ValueError:
         return text
+
+
+def _notice_silence(line: socket.socket) -> None:
+    """A server that is gone without a word, as after a failover, is given up after half a minute; a busy one is not."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in SILENCE:
+        if hasattr(socket, option):  # what this system does not know, it does its own way
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def sqlstate(error: BaseException | None) -> str | None:
@@ -122,6 +132,7 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         if self._usock.family in (socket.AF_INET, socket.AF_INET6):
             # Else the tail of a parameter of some kB waits 40 ms for the acknowledgement of its head.
             self._usock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _notice_silence(self._usock)
 
     def handle_ERROR_RESPONSE(self, data: bytes, context: Context) -> None:  # noqa: N802 - pg8000's name
         """Without the fields that quote rows and parameters: an error's text is logged."""

@@ -141,6 +141,8 @@ def _uploaded(created: _Created, bucket: str | None) -> Heard:
     which = found.version_id or found.sequencer or found.etag
     payload: Json = {"bucket": bucket, "key": found.key, "version_id": found.version_id or None}
     payload = {**payload, "size": found.size, "etag": found.etag or None}
+    if problem := unstorable(payload, DEEPEST_PAYLOAD):  # S3 takes names that Postgres does not
+        raise Unreadable(f"detail.object.{problem}")
     return Heard(uuid5(NAMESPACE, f"s3\n{bucket}\n{found.key}\n{which}"), tenant_id, "object.created", payload)
 
 

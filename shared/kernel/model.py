@@ -102,7 +102,7 @@ class Problem:
     message: str
 
     def to_json(self) -> Json:
-        message = redact(self.message)
+        message = redact(str(self.message))  # a kind may have put an exception there
         return {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
 
 
@@ -217,6 +217,15 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class Hearing:
+    """A signal that one listener is to hear, and how often it was taken for that."""
+
+    signal: Signal
+    listener: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """A signal to be written with a step or an ending; the name belongs to the kind (`Kind.says`)."""
 
@@ -291,6 +300,7 @@ class Turn:
     probes: frozenset[str] = frozenset()
     pulled: bool = False
     queued_at: datetime | None = None  # of a turn that was pulled: since when it could have been
+    gated: bool = True  # whether any gate of the tenant was not open when the turn was claimed: else none need be asked
 
     @property
     def baton(self) -> Baton:

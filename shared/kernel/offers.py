@@ -21,9 +21,20 @@ class PgOffers:
     def take(self, queue: str, most: int, token: UUID, lease_s: float, worker: str) -> list[Turn]:
         """The best turns of a queue, in fair turns between tenants and within every cap. They hold the same token.
 
-        Not repeated when the answer is lost: what was taken then comes back when its lease has run out.
+        If the answer is lost, what was taken is asked for first: a turn that nobody knows of would be called lost work.
         """
         params = {"queue": queue, "most": most, "token": token, "lease": interval(lease_s), "worker": worker}
+        try:
+            return self._take(params, token)
+        except Exception as error:
+            if not db.is_disconnect(error):
+                raise
+        with direct.alone(self._engine) as line:
+            line.ahead(sql.LOCK_TAKES, {"queue": queue})
+            taken = [_turn(row, token) for row in line.all(sql.TAKEN, params)]
+        return taken or self._take(params, token)
+
+    def _take(self, params: Row, token: UUID) -> list[Turn]:
         with direct.alone(self._engine) as line:
             return [_turn(row, token) for row in line.all(sql.TAKE_OFFERS, params)]
 

@@ -1,24 +1,24 @@
 """Who hears what happened: each signal once to each listener, oldest first. One that fails holds up no other.
 
-A signal is fanned out into a `hearing` per listener, and each hearing is heard in a transaction of its tenant together
-with all that the listener writes and starts: it happens with them or not at all. Reads only the database, needs no leader
-and may run twice at once.
+A signal is fanned out into a `hearing` per listener. A hearing is taken, which counts it, and then heard in a transaction
+of its tenant together with all that the listener writes and starts: it happens with them or not at all. Reads only the
+database, needs no leader and may run twice at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from uuid import UUID
+from dataclasses import replace
 
+from shared.kernel import db
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.deliver import deliver
-from shared.kernel.errors import Refused
+from shared.kernel.errors import Overtaken, Refused
 from shared.kernel.log import logger
 from shared.kernel.metrics import Metric
-from shared.kernel.model import By, Due, Problem, Signal, Start
+from shared.kernel.model import By, Due, Hearing, Problem, Signal, Start
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.retry import SURPRISE
@@ -28,6 +28,8 @@ from shared.kernel.settings import RETENTION_DAYS
 OURS = ("run.", "object.")  # what the relay itself says
 BATCH = 200
 MOST_ATTEMPTS = 10
+HEARING_S = 60.0  # and the time of a tick: whoever has not heard by then is dead
+AFTER_TROUBLE_S = 15.0
 AT_ONCE_S = 5.0  # what a step may spend on others after its own work is done
 AT_ONCE = 50
 
@@ -54,18 +56,16 @@ def dispatch(
     ports: Ports, kinds: Catalogue, in_time: Callable[[], bool] = lambda: True, most: int | None = None
 ) -> int:
     """Let every listener hear what it has not heard yet; answers how many hearings were done."""
-    heard = 0
+    done, lease_s = 0, HEARING_S + ports.relay.tick_seconds
     while in_time() and _fan_out(ports, kinds) == BATCH:
         pass
-    while in_time() and (most is None or heard < most):
-        tenant_id = ports.store.hearing_tenant()
-        if tenant_id is None:
+    while in_time() and (most is None or done < most):
+        hearings = ports.store.take_hearings(BATCH, lease_s)
+        if not hearings:
             break
-        done = _hear(ports, kinds, tenant_id)
-        if not done:  # another tick is at it
-            break
-        heard += done
-    return heard
+        point(Point.SIGNAL_TAKEN)
+        done += _hear(ports, kinds, hearings, in_time)
+    return done
 
 
 def _fan_out(ports: Ports, kinds: Catalogue) -> int:
@@ -94,51 +94,69 @@ def _pattern(kind: Kind, name: str) -> str | None:
     return max(fitting, key=len, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Hearing:
-    signal: Signal
-    listener: str
-    attempts: int
-
-
-def _hear(ports: Ports, kinds: Catalogue, tenant_id: UUID) -> int:
+def _hear(ports: Ports, kinds: Catalogue, hearings: Sequence[Hearing], in_time: Callable[[], bool]) -> int:
     """A batch in one transaction; if one of it fails, one by one, so that it alone is set aside."""
-    try:
-        return _hear_together(ports, kinds, tenant_id, BATCH)
-    except _Failed:
-        pass
-    done = 0
-    for _ in range(BATCH):
+    if len(hearings) > 1:
         try:
-            heard = _hear_together(ports, kinds, tenant_id, 1)
-        except _Failed as error:
-            heard = 1
-            _set_aside(ports, error)
-        if not heard:
+            return _hear_together(ports, kinds, hearings)
+        except _Failed:
+            pass
+    done = 0
+    for n, hearing in enumerate(hearings):
+        if n and not in_time():
+            _give_back(ports, hearings[n:], 0)
             break
-        done += heard
+        done += _hear_alone(ports, kinds, hearing)
     return done
 
 
-def _hear_together(ports: Ports, kinds: Catalogue, tenant_id: UUID, most: int) -> int:
+def _hear_alone(ports: Ports, kinds: Catalogue, hearing: Hearing) -> int:
+    if hearing.attempts > MOST_ATTEMPTS:
+        died = Problem("poison", f"{hearing.attempts - 1} processes heard this and none came back")
+        _give_up(ports, hearing, died)
+        return 1
+    try:
+        return _hear_together(ports, kinds, [hearing])
+    except _Failed as failed:
+        _set_aside(ports, failed)
+        return 1
+
+
+def _hear_together(ports: Ports, kinds: Catalogue, hearings: Sequence[Hearing]) -> int:
+    """All of one tenant, in his transaction. 0: another tick has them by now, and nothing was done."""
     dues: list[Due] = []
-    with ports.store.begin(tenant_id) as tx:
-        hearings = [_Hearing(*each) for each in tx.take_hearings(most)]
-        if not hearings:
-            return 0
-        point(Point.SIGNAL_TAKEN)
-        for hearing in hearings:
-            with _failing(hearing):
-                dues += _hear_one(tx, ports, kinds, hearing)
-        tx.note_heard([(hearing.signal.id, hearing.listener) for hearing in hearings])
-        point(Point.SIGNAL_HEARD)
+    try:
+        with ports.store.begin(hearings[0].signal.tenant_id) as tx:
+            for hearing in hearings:
+                with _failing(hearing):
+                    dues += _hear_one(tx, ports, kinds, hearing)
+            if not tx.note_heard(hearings):
+                raise Overtaken  # noqa: TRY301 - so that it is rolled back
+            point(Point.SIGNAL_HEARD)
+    except Overtaken:
+        return 0
+    except _Failed:
+        raise
+    except Exception as error:
+        if db.is_disconnect(error):
+            _give_back(ports, hearings, AFTER_TROUBLE_S)
+            raise
+        raise _Failed(hearings[0], error) from error
     point(Point.SIGNAL_COMMITTED)
     deliver(ports, dues)
     ports.meter.count(Metric.SIGNAL, len(hearings), outcome="heard")
     return len(hearings)
 
 
-def _hear_one(tx: Tx, ports: Ports, kinds: Catalogue, hearing: _Hearing) -> Sequence[Due]:
+def _give_back(ports: Ports, hearings: Sequence[Hearing], delay_s: float) -> None:
+    """Nobody has failed. If the database does not take it, they come again when their lease ends."""
+    try:
+        ports.store.give_hearings_back(hearings, delay_s)
+    except Exception:
+        logger.exception("hearings could not be given back")
+
+
+def _hear_one(tx: Tx, ports: Ports, kinds: Catalogue, hearing: Hearing) -> Sequence[Due]:
     kind, signal = kinds.get(hearing.listener), hearing.signal
     pattern = None if kind is None else _pattern(kind, signal.name)
     if kind is None or pattern is None:
@@ -156,29 +174,41 @@ def _start(tx: Tx, ports: Ports, kinds: Catalogue, signal: Signal, start: Start,
 class _Failed(Exception):
     """A listener could not hear: whatever its transaction wrote is rolled back."""
 
-    def __init__(self, hearing: _Hearing, cause: Exception) -> None:
-        super().__init__(str(cause))
+    def __init__(self, hearing: Hearing, cause: Exception) -> None:
+        super().__init__()
         self.hearing, self.cause = hearing, cause
 
 
 @contextmanager
-def _failing(hearing: _Hearing) -> Iterator[None]:
+def _failing(hearing: Hearing) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if db.is_disconnect(error):
+            raise
         raise _Failed(hearing, error) from error
 
 
 def _set_aside(ports: Ports, failed: _Failed) -> None:
     """It comes again later, and slower each time; at last it is given up, and stays to be seen until its retention ends."""
-    signal, listener = failed.hearing.signal, failed.hearing.listener
-    attempts = failed.hearing.attempts + 1
-    given_up = attempts >= MOST_ATTEMPTS
-    delay_s = None if given_up else SURPRISE.delay_s(attempts, ports.chance.fraction())
-    code = failed.cause.code if isinstance(failed.cause, Refused) else "unexpected"
-    problem = Problem(code, f"{type(failed.cause).__name__}: {failed.cause}")
-    logger.warning(
-        "a signal was not heard", extra={"signal": signal.id, "listener": listener, "error": problem.to_json()}
-    )
-    ports.meter.count(Metric.SIGNAL, outcome="given_up" if given_up else "failed")
-    ports.store.note_unheard(signal.id, listener, attempts, delay_s, problem)
+    hearing, cause = failed.hearing, failed.cause
+    if db.is_conflict(cause):
+        _give_back(ports, [hearing], AFTER_TROUBLE_S)
+        return
+    code = cause.code if isinstance(cause, Refused) else "unexpected"
+    problem = Problem(code, f"{type(cause).__name__}: {cause}")
+    if hearing.attempts >= MOST_ATTEMPTS:
+        _give_up(ports, hearing, problem)
+        return
+    _note(ports, hearing, problem, "failed", SURPRISE.delay_s(hearing.attempts, ports.chance.fraction()))
+
+
+def _give_up(ports: Ports, hearing: Hearing, problem: Problem) -> None:
+    _note(ports, hearing, problem, "given_up", None)
+
+
+def _note(ports: Ports, hearing: Hearing, problem: Problem, outcome: str, delay_s: float | None) -> None:
+    said = {"signal": hearing.signal.id, "listener": hearing.listener, "error": problem.to_json()}
+    logger.warning("a signal was not heard", extra=said)
+    ports.meter.count(Metric.SIGNAL, outcome=outcome)
+    ports.store.note_unheard(hearing, delay_s, problem)

@@ -41,7 +41,8 @@ where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq a
   and (l.claim_token is null or l.claim_token = :token or l.lease_until < now())
   and r.id = l.run_id and (r.paused_at is null or l.cancel_at is not null)
 returning l.run_id, l.tenant_id, l.key, l.holds_run, l.resend_no, l.cursor, l.claims, l.attempts, l.steps, l.max_steps,
-          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now
+          l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params, r.correlation_id, now() as now,
+          exists (select from gate g where g.state <> 'open' and (g.tenant_id = l.tenant_id or g.tenant_id is null)) as gated
 """)
 
 # Only a message that got no turn pays for the reason.
@@ -252,31 +253,41 @@ select t.id, h.listener, t.tenant_id, t.at, t.at
 from told t join jsonb_to_recordset(cast(:heard_by as jsonb)) as h (signal_id bigint, listener text) on h.signal_id = t.id
 """)
 
-# Of the tenant who waits longest: what is heard is written as him. A bounded look, however many wait behind.
-HEARING_TENANT = sa.text("""
-select tenant_id from hearing where given_up_at is null and due_at <= now() order by due_at, signal_id, listener limit 1
+# What is to be heard next: of the tenant who waits longest, because it is heard in his name. A bounded look, however many
+# wait behind. It is counted and put off before it is heard: whoever is killed by a listener must not begin with it again, and
+# what came back once is heard alone, so that nobody else dies with it.
+TAKE_HEARINGS = sa.text(f"""
+with due as (
+    select signal_id, listener, tenant_id, attempts, due_at from hearing where given_up_at is null and due_at <= now()
+    order by due_at, signal_id, listener limit :window),
+first as (select tenant_id, attempts > 0 as alone from due order by due_at, signal_id, listener limit 1),
+mine as (
+    select h.signal_id, h.listener
+    from first f join due d on d.tenant_id = f.tenant_id and (f.alone or d.attempts = 0)
+    join hearing h on h.signal_id = d.signal_id and h.listener = d.listener
+    where h.given_up_at is null and h.due_at <= now()
+    order by d.due_at, d.signal_id, d.listener limit (select case when alone then 1 else :most end from first)
+    for update of h skip locked),
+taken as (
+    update hearing h set attempts = h.attempts + 1, due_at = now() + {_seconds("lease_s")}
+    from mine m where h.signal_id = m.signal_id and h.listener = m.listener
+    returning h.signal_id, h.listener, h.attempts)
+select t.listener, t.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
+from taken t join signal s on s.id = t.signal_id order by s.at, s.id, t.listener
 """)
-TAKE_HEARINGS = sa.text("""
-select h.listener, h.attempts, s.id, s.tenant_id, s.name, s.payload, s.at
-from (select signal_id, listener, tenant_id from hearing where given_up_at is null and due_at <= now()
-      order by due_at, signal_id, listener limit :window) w
-join hearing h on h.signal_id = w.signal_id and h.listener = w.listener
-join signal s on s.id = h.signal_id
-where w.tenant_id = cast(current_setting('app.tenant') as uuid) and h.given_up_at is null and h.due_at <= now()
-order by h.due_at, h.signal_id, h.listener limit :most
-for update of h skip locked
+_HELD_HEARINGS = """jsonb_to_recordset(cast(:hearings as jsonb)) as d (signal_id bigint, listener text, attempts integer)
+where h.signal_id = d.signal_id and h.listener = d.listener and h.attempts = d.attempts"""
+# In the transaction in which they are heard. Fewer than were taken: another tick has some of them by now.
+NOTE_HEARD = sa.text(f"delete from hearing h using {_HELD_HEARINGS}")
+# Nobody's failure: as if they had not been taken, but a little later.
+GIVE_HEARINGS_BACK = sa.text(f"""
+update hearing h set attempts = h.attempts - 1, due_at = now() + {_seconds("delay_s")} from {_HELD_HEARINGS}
 """)
-NOTE_HEARD = sa.text("""
-delete from hearing h using jsonb_to_recordset(cast(:heard as jsonb)) as d (signal_id bigint, listener text)
-where h.signal_id = d.signal_id and h.listener = d.listener
-""")
-# Two ticks may fail with the same one: whoever comes second changes nothing.
 NOTE_UNHEARD = sa.text(f"""
 update hearing
-set attempts = :attempts, error = cast(:error as jsonb),
-    due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
+set error = cast(:error as jsonb), due_at = now() + coalesce({_seconds("delay_s")}, interval '0'),
     given_up_at = case when cast(:delay_s as double precision) is null then now() end
-where signal_id = :signal_id and listener = :listener and attempts = :attempts - 1
+where signal_id = :signal_id and listener = :listener and attempts = :attempts
 """)
 
 # Answers how long ago the last one was.
@@ -602,7 +613,12 @@ using (select lane_id, epoch, seq, at from step where at < now() - make_interval
 where s.lane_id = d.lane_id and s.epoch = d.epoch and s.seq = d.seq and s.at = d.at
 """),
     "repair": _prune_by_age("repair"),
-    "signal": _prune_by_age("signal"),
+    # With what was not heard of it: a hearing without its signal would be looked for by every tick, and never be found.
+    "signal": sa.text("""
+with old as (select id from signal where at < now() - make_interval(days => :days) order by at limit :most),
+unheard as (delete from hearing h using old o where h.signal_id = o.id)
+delete from signal s using old o where s.id = o.id
+"""),
     "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
@@ -667,6 +683,18 @@ where id = :run_id and tenant_id = :tenant_id
 
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
+
+# What a take left behind whose answer was lost. Behind the lock of the takes of its queue, which may still be under way.
+LOCK_TAKES = sa.text("select pg_advisory_xact_lock(hashtextextended(:queue, 3))")
+TAKEN = sa.text("""
+select l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor, l.claims,
+       l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status, r.epoch as run_epoch, r.params,
+       r.correlation_id, o.queued_at, now() as now
+from offer o
+cross join lateral (select * from lane l where l.id = o.lane_id and l.claim_token = cast(:token as uuid) limit 1) l
+cross join lateral (select * from run r where r.id = l.run_id limit 1) r
+where o.taken_at is not null and o.worker = :worker
 """)
 
 # The lease moves, in place; no row: the turn is lost. A cancel or a pause is heard of here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from uuid import UUID
@@ -18,6 +19,7 @@ from shared.kernel.metrics import Metric
 from shared.kernel.model import (
     Decision,
     Due,
+    Ending,
     LaneChange,
     LaneState,
     LaneStatus,
@@ -91,13 +93,24 @@ class _Step:
         self.ports.meter.count(Metric.STEP_MS, ms, kind=self.kind.name)
         return outcome
 
+    def commit_lost(self) -> None:
+        self._commit_or_note(self._change_by(self._lost), 0)
+
     def _look_and_decide(self) -> LaneChange:
+        return self._change_by(lambda: change_for(self._decide(), self.turn))
+
+    def _change_by(self, decide: Callable[[], LaneChange]) -> LaneChange:
         try:
-            return change_for(self._decide(), self.turn)
+            return decide()
         except Overtaken:
             raise
         except Exception as error:
             return self._after(error)
+
+    def _lost(self) -> LaneChange:
+        if self.turn.cancel_at is not None:
+            return change_for(self.kind.on_cancel(self.turn, Calls(self.turn, self.ports)), self.turn)
+        return self._after(self.kind.on_lost(self.turn))
 
     def _decide(self) -> Decision:
         turn, outside = self.turn, Calls(self.turn, self.ports)
@@ -111,7 +124,7 @@ class _Step:
 
     def _closed_gates(self) -> Wait | None:
         keys = self.kind.gates(self.turn)
-        if not keys:
+        if not keys or not self.turn.gated:
             return None
         passed = self.ports.store.pass_gates(self.turn, keys, self.ports.relay.lease_s)
         point(Point.STEP_GATED)
@@ -125,7 +138,13 @@ class _Step:
     def _after(self, error: Exception) -> LaneChange:
         if not isinstance(error, StepError):
             logger.exception("a step failed unexpectedly", extra={"lane": str(self.turn.lane_id)}, exc_info=error)
-        return change_after(error, self.turn, self.kind.limits_for(self.turn), self.ports.chance.fraction())
+        fraction = self.ports.chance.fraction()
+        try:
+            return change_after(error, self.turn, self.kind.limits_for(self.turn), fraction)
+        except Exception as worse:
+            # A failure that cannot even be read, or limits that cannot be asked for, would come back for ever.
+            logger.exception("a failure could not be judged", extra={"lane": str(self.turn.lane_id)})
+            return change_after(worse, self.turn, self.kind.limits, fraction)
 
     def _commit_or_note(self, change: LaneChange, ms: int) -> StepOutcome:
         """Commit the step; if its rows are the trouble, commit that it failed."""
@@ -134,10 +153,11 @@ class _Step:
         except Overtaken:
             raise
         except Exception as error:
-            # A failure has no rows to blame; noting it as one more attempt would clear the claims that found poison.
-            if db.is_disconnect(error) or change.status is LaneStatus.FAILED:
+            # A failure without rows has none to blame; noting it as one more attempt would clear the claims that found poison.
+            gives_up = change.status is LaneStatus.FAILED
+            if db.is_disconnect(error) or (gives_up and not change.effects):
                 raise
-            change = self._after(error)
+            change = replace(change, effects=()) if gives_up else self._after(error)
             self._commit(change, ms)
         return change.outcome
 
@@ -170,18 +190,14 @@ def commit(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) ->
         if due is None:
             raise Overtaken
         return [due]
-    if _ends_alone(turn, change, kind):
-        return _end_alone(turn, change, kind, ports, ms)
+    if _ends_alone(turn, change, kind) and (ending := _ending(turn, change, kind)) is not None:
+        return _end_alone(turn, change, ending, ports, ms)
     return settling(lambda failed: _commit_and_settle(turn, change, kind, ports, ms, failed))
 
 
 def commit_lost(turn: Turn, kind: Kind, ports: Ports) -> None:
     """Commit for a pulled turn that its worker was lost. Its kind looks outside only where the lane is canceled."""
-    if turn.cancel_at is not None:
-        change = change_for(kind.on_cancel(turn, Calls(turn, ports)), turn)
-    else:
-        change = change_after(kind.on_lost(turn), turn, kind.limits_for(turn), ports.chance.fraction())
-    deliver(ports, commit(turn, change, kind, ports, 0))
+    _Step(turn, kind, ports).commit_lost()
 
 
 def _ends_alone(turn: Turn, change: LaneChange, kind: Kind) -> bool:
@@ -197,14 +213,23 @@ def _ends_alone(turn: Turn, change: LaneChange, kind: Kind) -> bool:
     )
 
 
-def _end_alone(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) -> list[Due]:
-    assert ports.offers is not None
+def _ending(turn: Turn, change: LaneChange, kind: Kind) -> Ending | None:
+    """None: the kind raises. `settle` is asked instead, which is tried again and at last gone without."""
     assert kind.ending is not None
-    ended = ports.offers.end(turn, change, kind.ending(turn, change), ms)
+    try:
+        return kind.ending(turn, change)
+    except Exception:
+        logger.exception("a kind does not say how a run ends", extra={"run": str(turn.run_id)})
+        return None
+
+
+def _end_alone(turn: Turn, change: LaneChange, ending: Ending, ports: Ports, ms: int) -> list[Due]:
+    assert ports.offers is not None
+    ended = ports.offers.end(turn, change, ending, ms)
     if ended is None:
         raise Overtaken
     if isinstance(ended, RunStatus):
-        ports.meter.count(Metric.RUN_ENDED, kind=kind.name, status=ended)
+        ports.meter.count(Metric.RUN_ENDED, kind=turn.kind, status=ended)
     return []
 
 

@@ -22,6 +22,7 @@ from shared.kernel.model import (
     Ending,
     GateClosing,
     GatePass,
+    Hearing,
     Intent,
     Json,
     Judgement,
@@ -156,16 +157,24 @@ class PgStore:
         rows = [dict(row) for row in self._all(sql.LEAKED_ASSETS, {"most": most, "grace_s": grace_s})]
         return [(RemoteCall(**{name: row[name] for name in row if name != "params"}), row["params"]) for row in rows]
 
-    def hearing_tenant(self) -> UUID | None:
-        """Whose signal has waited longest to be heard."""
-        row = self._one(sql.HEARING_TENANT, {})
-        return None if row is None else row["tenant_id"]
+    def take_hearings(self, most: int, lease_s: float) -> list[Hearing]:
+        """What one tenant has waited longest to have heard; nobody else gets it until the lease ends."""
+        rows = self._all(sql.TAKE_HEARINGS, {"most": most, "window": 4 * most, "lease_s": lease_s})
+        return [
+            Hearing(
+                Signal(row["id"], row["tenant_id"], row["name"], row["payload"], row["at"]),
+                row["listener"],
+                row["attempts"],
+            )
+            for row in rows
+        ]
 
-    def note_unheard(
-        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
-    ) -> None:
-        params = {"signal_id": signal_id, "listener": listener, "attempts": attempts, "delay_s": delay_s}
-        self._run(sql.NOTE_UNHEARD, {**params, "error": db.jsonb(problem.to_json())})
+    def give_hearings_back(self, hearings: Sequence[Hearing], delay_s: float) -> None:
+        self._run(sql.GIVE_HEARINGS_BACK, {"hearings": _hearings(hearings), "delay_s": delay_s})
+
+    def note_unheard(self, hearing: Hearing, delay_s: float | None, problem: Problem) -> None:
+        params = {"signal_id": hearing.signal.id, "listener": hearing.listener, "attempts": hearing.attempts}
+        self._run(sql.NOTE_UNHEARD, {**params, "delay_s": delay_s, "error": db.jsonb(problem.to_json())})
 
     def put_off_cleaning(self, call: RemoteCall) -> bool:
         """Whether this asset is now ours to remove; if that fails, it is tried again later and later."""
@@ -393,20 +402,9 @@ class PgTx:
         rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard_by]
         self._run(sql.FAN_OUT, {"signal_ids": [str(each) for each in signal_ids], "heard_by": db.jsonb(rows)})
 
-    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
-        rows = self._line.all(sql.TAKE_HEARINGS, {"most": most, "window": 4 * most})
-        return [
-            (
-                Signal(row["id"], row["tenant_id"], row["name"], row["payload"], row["at"]),
-                row["listener"],
-                row["attempts"],
-            )
-            for row in rows
-        ]
-
-    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
-        rows = [{"signal_id": signal_id, "listener": listener} for signal_id, listener in heard]
-        self._run(sql.NOTE_HEARD, {"heard": db.jsonb(rows)})
+    def note_heard(self, hearings: Sequence[Hearing]) -> bool:
+        """Whether all of them were still ours."""
+        return self._run(sql.NOTE_HEARD, {"hearings": _hearings(hearings)}) == len(hearings)
 
     def request_cancel(self, run: Run) -> None:
         self._run(sql.REQUEST_CANCEL, {"run_id": run.id})
@@ -553,6 +551,12 @@ def check_names(taken: Mapping[str, Any], effect: Effect) -> None:
         raise ValueError(f"{effect.statement.name} uses names that belong to the relay: {sorted(clash)}")
 
 
+def _hearings(hearings: Sequence[Hearing]) -> str:
+    return db.jsonb(
+        [{"signal_id": each.signal.id, "listener": each.listener, "attempts": each.attempts} for each in hearings]
+    )
+
+
 def _place(after: Place) -> dict[str, Any]:
     return {"at": after.at, "id": after.id, "began": after.began}
 
@@ -610,6 +614,7 @@ def _turn(row: Row, baton: Baton, token: UUID) -> Turn:
         run_epoch=row["run_epoch"],
         correlation_id=row["correlation_id"],
         now=row["now"],
+        gated=row["gated"],
     )
 
 

@@ -322,11 +322,11 @@ class _Lost:
             )
             self.report.lanes[SET_ASIDE] += 1
             return
-        turn = self.offers.take_over(lane_id, self.ports.chance.new_id(), self.ports.relay.lease_s)
-        if turn is None:
-            return  # its worker, or another tick, was faster
-        point(Point.TICK_TOOK_OVER)
         try:
+            turn = self.offers.take_over(lane_id, self.ports.chance.new_id(), self.ports.relay.lease_s)
+            if turn is None:
+                return  # its worker, or another tick, was faster
+            point(Point.TICK_TOOK_OVER)
             commit_lost(turn, kind, self.ports)
         except Overtaken:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -13,24 +13,31 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
 from pydantic import Field
 
+from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Key, Limit, RunId, Told
+from shared.kernel.api.shapes import Because, Cursor, Done, Key, Limit, RunId, Told
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Accounts
+from shared.kernel.deliver import deliver, deliver_unsent
 from shared.kernel.errors import NotFound, Permanent, StepError
+from shared.kernel.model import Due, NewLane
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.tokens import Token, TokenRefused
 from shared.kernel.vault import live_vault
 from shared.query_run import build, store
-from shared.query_run.model import KIND, Phase, QueryParams, Rowset
+from shared.query_run.adapters.files import S3Files
+from shared.query_run.export import PAGE, aligned
+from shared.query_run.model import KIND, ExportCursor, Phase, QueryParams, Rowset, export_key, export_lane
 from shared.query_run.ports import Remote
 
 router = Router()  # type: ignore[no-untyped-call]
 TOKEN_KEPT_S = 600.0
 MOST_TOKENS = 200
+QueryStatus = Literal["queued", "running", "ready", "failed", "canceled"]
+LINK_S = 900
 _tokens: dict[tuple[UUID, str], tuple[Callable[[], float], Token]] = {}
 
 
@@ -38,15 +45,28 @@ class StartQueryRun(QueryParams):
     label: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
+class Checks(Told):
+    """What polling has counted: questions whether it still runs and how many of them said no in a row, probes for rows, reads
+    of the result, and how often SOAP had said nothing new for three minutes."""
+
+    rest_checks: int
+    not_running_confirmations: int
+    row_probe_attempts: int
+    rowset_ready_attempts: int
+    stuck_fallbacks: int
+
+
 class QueryRun(Told):
     """`doing` says in words what the run is at. `columns_from`: who says what the result looks like.
 
-    `partial_available`: rows have been seen while the query was running. They are not the result.
+    `partial_available`: rows have been seen while the query was running. They are not the result. `starts`: 2 if the first
+    start was not answered and left no trace. `checks`: what polling has counted so far.
     """
 
     id: UUID
-    status: Literal["queued", "running", "ready", "failed", "canceled"]
+    status: QueryStatus
     outcome: str | None
+    phase: str | None
     doing: str
     snippet_name: str | None
     sql_text: str
@@ -57,6 +77,8 @@ class QueryRun(Told):
     query_definition_id: str | None
     poll_started_at: datetime | None
     poll_count: int
+    checks: Checks
+    starts: int
     partial_available: bool
     warning: str | None
     columns: list[dict[str, Any]] | None
@@ -67,6 +89,21 @@ class QueryRun(Told):
     error: dict[str, Any] | None
     created_at: datetime
     completed_at: datetime | None
+
+
+class QueryRuns(Told):
+    query_runs: list[QueryRun]
+    next: str | None
+
+
+class Download(Told):
+    """`preparing`: the file is being written; ask again. `ready`: `url` downloads it until `url_expires_at`."""
+
+    status: Literal["preparing", "ready"]
+    rows: int
+    rows_written: int
+    url: str | None = None
+    url_expires_at: datetime | None = None
 
 
 class QueryRows(Told):
@@ -92,8 +129,21 @@ class LeftAsset(Told):
     why: str
 
 
+class UnknownAsset(Told):
+    """Something in Marketing Cloud that has a name as Baton makes them and belongs to no run that is known here."""
+
+    account: str
+    kind: Literal["data_extension", "query_definition"]
+    key: str
+    first_seen_at: datetime
+    last_seen_at: datetime
+
+
 class LeftAssets(Told):
+    """`assets` are removed by themselves. `unknown` ones never are: another deployment may use the same account."""
+
     assets: list[LeftAsset]
+    unknown: list[UnknownAsset]
 
 
 @operation(router, "POST", "/query-runs", STARTS, tag="remote queries", answers=creates(runs.Started), refuses=[429])
@@ -107,9 +157,50 @@ def start_query_run(asked: Annotated[StartQueryRun, Body()], idempotency_key: Ke
 @operation(router, "GET", "/query-runs/<run_id>", READS, tag="remote queries")
 def get_query_run(run_id: RunId) -> QueryRun:
     """A remote query: its status, what it is at, and how many polls it took so far."""
-    row = _row(desk(router), run_id)
+    return _shown(_row(desk(router), run_id))
+
+
+@operation(router, "GET", "/query-runs", READS, tag="remote queries")
+def list_query_runs(
+    status: Annotated[QueryStatus | None, Query()] = None, limit: Limit = USUAL_PAGE, cursor: Cursor = None
+) -> QueryRuns:
+    """List remote queries, newest first."""
+    here = desk(router)
+    pager = here.pager("query-runs", {"status": status})
+    wanted = here.own() | ({} if status is None else {"status": "succeeded" if status == "ready" else status})
+    place = pager.place(cursor)
+    params = {**wanted, "most": limit + 1}
+    if place is not None:
+        params |= {"after_at": place[0], "after_id": place[1]}
+    rows = here.all(store.list_runs(frozenset(wanted), after=place is not None), **params)
+    page = rows[:limit]
+    last = page[-1] if len(rows) > limit else None
+    return QueryRuns(
+        query_runs=[_shown(row) for row in page],
+        next=None if last is None else pager.cursor([last["created_at"].isoformat(), str(last["id"])]),
+    )
+
+
+@operation(router, "POST", "/query-runs/<run_id>/cancel", STARTS, tag="remote queries", refuses=[409])
+def cancel_query_run(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Cancel a remote query: polling stops at once, and what it made is removed when it does not run any more."""
+    here = desk(router)
+    _row(here, run_id)
+    relay.cancel_run(here.ports, here.kinds[KIND], here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+def _shown(row: Mapping[str, Any]) -> QueryRun:
     told = {name: row[name] for name in QueryRun.model_fields if name in row}
-    return QueryRun(**told, doing=doing(row))
+    state = row["state"] or {}
+    checks = {name: int(state.get(name) or 0) for name in Checks.model_fields}
+    return QueryRun(
+        **told,
+        phase=state.get("phase"),
+        doing=doing(row),
+        starts=int(state.get("starts") or 0),
+        checks=Checks(**checks),
+    )
 
 
 def doing(row: Mapping[str, Any]) -> str:
@@ -144,26 +235,81 @@ def list_query_rows(
 ) -> QueryRows:
     """The rows of a query that is ready, a page at a time, until they expire."""
     here = desk(router)
+    row = _with_result(here, run_id)
+    found = _read(here, row, page, page_size)
+    columns = row["columns"] or []
+    names = [column["name"] for column in columns]
+    rows = [dict(zip(names, aligned(names, each), strict=True)) for each in found.rows]
+    return QueryRows(columns=columns, count=found.count, page=page, rows=rows)
+
+
+@operation(router, "POST", "/query-runs/<run_id>/download", READS, tag="remote queries", refuses=[409, 410])
+def download_query_rows(run_id: RunId) -> Download:
+    """The whole result as a CSV file. The first request starts to write it; ask again until `url` is there."""
+    here = desk(router)
+    row = _with_result(here, run_id)
+    rows = row["row_count"] or 0
+    cursor = ExportCursor(
+        target_key=row["target_key"],
+        columns=[column["name"] for column in row["columns"] or []],
+        rows=rows,
+        until=row["results_expire_at"],
+    )
+    lane, epoch = _export_lane(here, run_id, cursor)
+    if lane["status"] != "done":
+        written = min(rows, (int(lane["cursor"]["page"]) - 1) * PAGE)
+        return Download(status="preparing", rows=rows, rows_written=written)
+    for_s = max(1, min(LINK_S, int((row["results_expire_at"] - row["now"]).total_seconds())))
+    try:
+        url = S3Files().link(export_key(here.tenant_id, run_id, epoch), f"query-{run_id}.csv", for_s)
+    except StepError as error:
+        raise Problem(503, "no_storage", str(error)) from None
+    until = row["now"] + timedelta(seconds=for_s)
+    return Download(status="ready", rows=rows, rows_written=rows, url=url, url_expires_at=until)
+
+
+def _export_lane(here: Desk, run_id: UUID, cursor: ExportCursor) -> tuple[Mapping[str, Any], int]:
+    """The lane that writes the file of a result, and the epoch it belongs to. Whoever asks first makes it; one that has
+    failed is tried again."""
+    new: list[Due] = []
+    restarted: Due | None = None
+    with here.begin() as (line, tx):
+        run = tx.lock_run(run_id, here.tenant_id)
+        if run is None:
+            raise NotFound
+        key = export_lane(run.epoch)
+        lane = next(
+            iter(line.all(store.EXPORT_LANE, {"run_id": run_id, "tenant_id": here.tenant_id, "key": key})), None
+        )
+        begun = {"status": "active", "cursor": cursor.to_json()}
+        if lane is None:
+            wanted = NewLane(key=key, cursor=cursor.to_json(), holds_run=False)
+            new = relay.create_lanes(tx, run, [wanted], here.kinds[KIND], here.ports)
+        elif lane["status"] not in ("active", "done"):
+            restarted = tx.restart_lane(lane["id"], cursor.to_json())
+    deliver(here.ports, new)
+    deliver_unsent(here.ports, [] if restarted is None else [restarted])
+    return begun if lane is None or restarted is not None else lane, run.epoch
+
+
+def _with_result(here: Desk, run_id: UUID) -> Mapping[str, Any]:
     row = _row(here, run_id)
     if row["status"] != "ready" or row["target_key"] is None:
         raise Problem(409, "not_ready", f"The query is {row['status']}: it has no result to read.")
     if row["results_expired"]:
-        raise Problem(
-            410,
-            "results_expired",
-            f"The result expired at {row['results_expire_at'].isoformat()}. Run the query again.",
-        )
-    found = _read(here, row, page, page_size)
-    return QueryRows(
-        columns=row["columns"] or [], count=found.count, page=page, rows=[dict(each) for each in found.rows]
-    )
+        when = row["results_expire_at"].isoformat()
+        raise Problem(410, "results_expired", f"The result expired at {when}. Run the query again.")
+    return row
 
 
 @operation(router, "GET", "/query-run-assets", READS, tag="remote queries")
 def list_left_assets(limit: Limit = USUAL_PAGE) -> LeftAssets:
     """What ended queries have left in Marketing Cloud, oldest first, and why it is still there."""
-    rows = desk(router).all(store.LEFT_BEHIND, most=limit)
-    return LeftAssets(assets=[LeftAsset(**row) for row in rows])
+    here = desk(router)
+    return LeftAssets(
+        assets=[LeftAsset(**row) for row in here.all(store.LEFT_BEHIND, most=limit)],
+        unknown=[UnknownAsset(**row) for row in here.all(store.STRAYS, most=limit)],
+    )
 
 
 def _row(here: Desk, run_id: UUID) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.settings import Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
+from shared.query_run.adapters.files import S3Files
 from shared.query_run.model import DOMAIN, SUBDOMAIN, UPSTREAM, PollConfig, QueryParams
 from shared.query_run.ports import Ports
 from shared.query_run.steps import query_run
@@ -54,6 +55,7 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
         remote=partial(remote, env, Accounts(engine, live_vault(env))),
         tokens=Tokens(engine),
         store=QueryStore(engine),
+        files=S3Files(env),
         config=PollConfig.from_env(env, "BATON_QUERY_"),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         needs_connection=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -53,9 +53,9 @@ class PollConfig(Settings):
     late_watch_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = 6 * 3_600
     results_kept_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = 86_400
     max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 50
-    drain_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = (
-        3_600  # how long a clean-up waits for a query to stop by itself
-    )
+    # How long a clean-up waits for a query to stop by itself.
+    drain_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = 3_600
+    look_around_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = 86_400
 
 
 class Column(BaseModel):
@@ -205,6 +205,8 @@ class QueryCursor:
     rowset_mark: str | None = None
     rows: int | None = None
     fast: bool = False
+    starts: int = 0  # two or more: an earlier one was not answered and left no trace
+    waits: int = 0  # for a place among the queries in flight
     warning: str | None = None
     adopted: bool = False
 
@@ -225,6 +227,45 @@ class QueryCursor:
 
 
 TIMES = ("poll_started_at", "not_running_at", "row_probe_at", "signal_at")
+
+
+EXPORT = "export"
+
+
+def export_lane(epoch: int) -> str:
+    return f"{EXPORT}/{epoch}"
+
+
+def export_key(tenant_id: UUID, run_id: UUID, epoch: int) -> str:
+    """Where the file of a result is. The bucket removes what is below `exports/` after a week, whatever happens to us."""
+    return f"exports/{tenant_id}/query-runs/{run_id}-{epoch}.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportCursor:
+    """How far the file of a result is written: pages that were read, parts that were sent, and what is not enough for one."""
+
+    target_key: str
+    columns: list[str]
+    rows: int
+    until: datetime
+    page: int = 1
+    parts: list[str] = field(default_factory=list)
+    upload: str | None = None
+    tail: str | None = None  # where the rows are that wait for the next part
+
+    @classmethod
+    def read(cls, cursor: Json) -> Self:
+        return cls(**{**cursor, "until": datetime.fromisoformat(cursor["until"])})
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "until": self.until.isoformat()}
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    def afresh(self) -> Self:
+        return self.but(page=1, parts=[], upload=None, tail=None)
 
 
 class CleanPhase(StrEnum):

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from shared.kernel.clock import Chance
+from shared.kernel.errors import Transient
 from shared.kernel.metrics import Meter, NoMeter
 from shared.kernel.model import RemoteCall, Turn
 from shared.kernel.tokens import Token, TokenSource
@@ -27,6 +28,8 @@ class QueryMetric(StrEnum):
     READY = "QueryReady"  # by how many polls it took: a histogram
     VALIDATION_SKIPPED = "QueryValidationSkipped"
     LATE = "QueryAdoptedLate"
+    STARTED_AGAIN = "QueryStartedAgain"  # after a start that left no trace
+    EXPORTED = "QueryExported"
 
 
 @runtime_checkable
@@ -54,10 +57,31 @@ class Remote(Protocol):
     def keys(self, token: Token, type_: str, prefix: str, most: int) -> list[str]: ...
 
 
+@dataclass(eq=False)
+class UploadGone(Transient):
+    """What was written of a file is not there any more: it is written from its beginning."""
+
+    code: str = "upload_gone"
+
+
+class Files(Protocol):
+    """Where results are written for people to download, by key. All of it may be done twice."""
+
+    def put(self, key: str, body: bytes) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def delete(self, key: str) -> None: ...
+    def begin(self, key: str) -> str: ...
+    def add(self, key: str, upload: str, number: int, body: bytes) -> str: ...
+    def finish(self, key: str, upload: str, parts: Sequence[str], last: bytes) -> None: ...
+
+
 class Memory(Protocol):
     """What steps read beside their commit."""
 
     def has_slot(self, turn: Turn) -> bool: ...
+
+    def expected(self, turn: Turn) -> list[str]:
+        """The keys of everything of this tenant that may be in a remote system now."""
 
     def results_are_kept(self, asset: RemoteCall) -> bool:
         """Whether somebody may still read the results that this asset belongs to."""
@@ -70,6 +94,7 @@ class Ports:
     remote: Callable[[UUID, QueryParams, Callable[[], float]], Remote]
     tokens: TokenSource
     store: Memory
+    files: Files
     config: PollConfig = field(default_factory=PollConfig)
     meter: Meter = field(default_factory=NoMeter)
     chance: Chance = field(default_factory=Chance)

@@ -46,17 +46,22 @@ from shared.kernel.retry import spread_s
 from shared.kernel.tokens import Token, TokenRefused
 from shared.query_run import decide, store
 from shared.query_run.decide import After, Failed
+from shared.query_run.export import export_step
 from shared.query_run.model import (
+    EXPORT,
+    KEY_PREFIX,
     KIND,
     UPSTREAM,
     CleanCursor,
     CleanPhase,
     Column,
+    ExportCursor,
     Phase,
     QueryCursor,
     QueryParams,
     Rowset,
     customer_key,
+    export_key,
 )
 from shared.query_run.ports import Keeps, Ports, QueryMetric, Remote
 
@@ -64,12 +69,14 @@ T = TypeVar("T")
 MAIN = "query"
 LOOKS = Looks(first_s=20, times=2, apart_s=15)  # a query that was started shows itself only after a while
 ADOPTED = "adopted"  # in place of the task's id, which the lost answer had
-SLOT_WAIT_S = 5.0
+SLOT_WAIT_S, LONGEST_SLOT_WAIT_S = 5.0, 30.0
 READ_SIZE = 50
 DRAIN_S, LONGEST_DRAIN_WAIT_S = 20.0, 120.0
 CALL_IS_OVER_S = 17 * 60.0  # when the kernel knows of every call that it is over
 MOST_POLLS_SHOWN = 64
 LATE = "query_run.late"
+ASSET_TYPES = {"data_extension": "DataExtension", "query_definition": "QueryDefinition"}
+MOST_KEYS = 500  # of one look through an account
 MOST_REFUSALS = 3  # a token that was fetched a moment ago is refused again: it is not its age
 
 
@@ -138,6 +145,8 @@ class QueryRuns:
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = QueryParams.model_validate(dict(turn.params))
+        if turn.key.startswith(f"{EXPORT}/"):
+            return self._export_step(turn, outside, params)
         if turn.key != MAIN:
             return self._clean_step(turn, outside, params)
         cursor = QueryCursor.read(turn.cursor)
@@ -183,8 +192,13 @@ class QueryRuns:
         """So many queries of a tenant at once, and no more: the next one waits."""
         most = self.config.max_in_flight
         if not outside.write(Effect(store.TAKE_SLOT, {"most": most})) and not self.ports.store.has_slot(turn):
-            wait_s = spread_s(SLOT_WAIT_S, self.ports.chance.fraction())
-            return Wait(after_s=wait_s, waits_for=f"one of the {most} queries in flight to end")
+            # The more often it has come in vain, the longer the line: then another one comes soon enough.
+            wait_s = min(SLOT_WAIT_S * 2 ** min(cursor.waits, 10), LONGEST_SLOT_WAIT_S)
+            return Wait(
+                after_s=spread_s(wait_s, self.ports.chance.fraction()),
+                cursor=cursor.but(waits=cursor.waits + 1).to_json(),
+                waits_for=f"one of the {most} queries in flight to end",
+            )
         cursor = cursor.but(
             phase=Phase.TARGET,
             target_key=customer_key(turn.run_id, turn.run_epoch, "target"),
@@ -251,9 +265,12 @@ class QueryRuns:
     def _start(self, turn: Turn, outside: Outside, cursor: QueryCursor, asked: Asked) -> Decision:
         object_id = cursor.query_definition_id
         assert object_id is not None
+        starts = 1
 
         def look(_: str) -> str | None:
             """It runs, or it has written rows where there were none: it was started."""
+            nonlocal starts
+            starts = 2
             if asked.ask(lambda token: asked.remote.is_running(token, object_id)):
                 return ADOPTED
             found = asked.ask(lambda token: asked.remote.rows(token, cursor.target_key, 1, 1))
@@ -266,9 +283,13 @@ class QueryRuns:
             look=look,
             looks=LOOKS,
         )
+        is_adopted = task_id == ADOPTED
+        if starts > 1 and not is_adopted:
+            self._count(QueryMetric.STARTED_AGAIN)
         started = cursor.but(
             phase=Phase.POLL,
-            task_id=None if task_id == ADOPTED else task_id,
+            task_id=None if is_adopted else task_id,
+            starts=1 if is_adopted else starts,
             poll_started_at=turn.now,
             signal_at=turn.now,
         )
@@ -486,7 +507,47 @@ class QueryRuns:
         if cursor.unsure and cursor.phase != CleanPhase.REST:
             later = cursor.but(phase=CleanPhase.REST).to_json()
             return Wait(after_s=CALL_IS_OVER_S, cursor=later, waits_for="calls that may be under way to be over")
-        return Finish()
+        if cursor.keeps_results:
+            self.ports.files.delete(export_key(turn.tenant_id, turn.run_id, own.epoch))
+        return Finish(effects=self._look_around(turn, outside, params))
+
+    def _look_around(self, turn: Turn, outside: Outside, params: QueryParams) -> list[Effect]:
+        """Once a day whoever ends in an account lists what is there and belongs to no run. It touches none of it."""
+        every_s = self.config.look_around_s
+        if not outside.write(Effect(store.TAKE_LOOK, {"account": params.token_account, "every_s": every_s})):
+            return []
+        known = set(self.ports.store.expected(turn))  # first: whatever is made meanwhile was noted before it was made
+        with self._asked(turn, params, outside) as asked:
+            found = [(kind, self._there(asked, type_)) for kind, type_ in ASSET_TYPES.items()]
+        if any(keys is None for _, keys in found):
+            return []
+        known |= set(self.ports.store.expected(turn))
+        strays = [{"kind": kind, "key": key} for kind, keys in found for key in keys or () if key not in known]
+        if strays:
+            logger.warning("things that belong to no run are in Marketing Cloud", extra={"count": len(strays)})
+        account, found_ = params.token_account, db.jsonb(strays)
+        return [
+            Effect(store.FORGET_STRAYS, {"looked_through": account, "still_there": found_}),
+            Effect(store.KEEP_STRAYS, {"account": account, "found": found_}),
+        ]
+
+    def _there(self, asked: Asked, type_: str) -> list[str] | None:
+        return asked.unless_unknown(type_, lambda token: asked.remote.keys(token, type_, KEY_PREFIX, MOST_KEYS))
+
+    # --- the result as a file
+
+    def _export_step(self, turn: Turn, outside: Outside, params: QueryParams) -> Decision:
+        cursor = ExportCursor.read(turn.cursor)
+        with self._asked(turn, params, outside) as asked:
+            decision = export_step(
+                turn,
+                cursor,
+                lambda page, size: asked.ask(lambda token: asked.remote.rows(token, cursor.target_key, page, size)),
+                self.ports.files,
+            )
+        if isinstance(decision, Finish):
+            self._count(QueryMetric.EXPORTED)
+        return decision
 
     def clean(self, asset: RemoteCall, params: Json, time_left_s: Callable[[], float]) -> None:
         """What the sweep found. It asks our own rows first: results that somebody may still read stay."""

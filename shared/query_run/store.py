@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from shared.kernel import direct
 from shared.kernel.model import RemoteCall, Statement, Turn
+from shared.query_run.model import customer_key
 
 CREATE = Statement("query_run.create", "insert into query_run (run_id, tenant_id) values (:run_id, :tenant_id)")
 
@@ -37,10 +38,38 @@ KEEP_RESULTS = Statement(
                             target_key = :target_key, row_count = :row_count
        where run_id = :run_id""",
 )
+# Who looks through an account: one of all that end there, and not more often than so.
+TAKE_LOOK = Statement(
+    "query_run.take_look",
+    """insert into query_look as q (tenant_id, account, looked_at)
+       select t.tenant_id, cast(:account as text), now() from turn t
+       on conflict (tenant_id, account) do update set looked_at = now()
+       where q.looked_at < now() - make_interval(secs => cast(:every_s as double precision))
+       returning account""",
+    returns=True,
+)
+# What was not found this time is gone. `found`: everything with our prefix that no run had left there before we looked.
+FORGET_STRAYS = Statement(
+    "query_run.forget_strays",
+    """delete from query_stray s using turn t
+       where s.tenant_id = t.tenant_id and s.account = :looked_through
+         and not exists (select from jsonb_to_recordset(cast(:still_there as jsonb)) as f(kind text, key text)
+                         where f.kind = s.kind and f.key = s.key)""",
+)
+KEEP_STRAYS = Statement(
+    "query_run.keep_strays",
+    """insert into query_stray (tenant_id, account, kind, key, first_seen_at, last_seen_at)
+       select t.tenant_id, :account, f.kind, f.key, now(), now()
+       from turn t cross join jsonb_to_recordset(cast(:found as jsonb)) as f(kind text, key text)
+       on conflict (tenant_id, account, kind, key) do update set last_seen_at = now()""",
+)
 PRUNE = Statement(
     "query_run.prune",
     """delete from query_run where run_id = (select run_id from query_run where run_id = :run_id limit :most)""",
 )
+EXPECTED = sa.text("""
+select run_id, epoch, key from remote_call where tenant_id = :tenant_id and leaves_asset and cleaned_at is null
+""")
 # Unknown is kept: a row that is not there says nothing.
 RESULTS_ARE_KEPT = sa.text("""
 select coalesce((select results_expire_at is not null and results_expire_at > now() from query_run where run_id = :run_id), false)
@@ -55,6 +84,11 @@ class QueryStore:
         with direct.alone(self._engine, turn.tenant_id) as line:
             return bool(line.scalars(HAS_SLOT, {"run_id": turn.run_id}))
 
+    def expected(self, turn: Turn) -> list[str]:
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            rows = line.all(EXPECTED, {"tenant_id": turn.tenant_id})
+        return [customer_key(row["run_id"], row["epoch"], row["key"]) for row in rows]
+
     def results_are_kept(self, asset: RemoteCall) -> bool:
         with direct.alone(self._engine, asset.tenant_id) as line:
             (kept,) = line.scalars(RESULTS_ARE_KEPT, {"run_id": asset.run_id})
@@ -65,9 +99,32 @@ class QueryStore:
 
 # The view knows tenants; which runs of a tenant somebody may see, only the run's own row knows.
 GET = sa.text("""
-select v.* from shell_query_runs v
+select v.*, now() as now from shell_query_runs v
 where v.id = :run_id and v.tenant_id = :tenant_id
   and exists (select from run r where r.id = :run_id and r.tenant_id = :tenant_id)
+""")
+
+
+# The runs first, from their own index, and then what the view says of them.
+def list_runs(filters: frozenset[str], *, after: bool) -> sa.TextClause:
+    conditions = ["r.kind = 'query_run'", "r.tenant_id = :tenant_id"]
+    conditions += ["r.status = :status"] if "status" in filters else []
+    conditions += ["r.created_by = :owner"] if "owner" in filters else []
+    conditions += ["(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))"] if after else []
+    return sa.text(f"""
+select v.* from (
+    select r.id from run r where {" and ".join(conditions)} order by r.created_at desc, r.id desc limit :most) found
+join shell_query_runs v on v.id = found.id
+order by v.created_at desc, v.id desc
+""")
+
+
+EXPORT_LANE = sa.text("""
+select id, status, cursor, last_error from lane where run_id = :run_id and tenant_id = :tenant_id and key = :key
+""")
+STRAYS = sa.text("""
+select account, kind, key, first_seen_at, last_seen_at from query_stray
+where tenant_id = :tenant_id order by first_seen_at, key limit :most
 """)
 # What ended runs have left in the remote system: known to us, because whoever makes something notes it first.
 LEFT_BEHIND = sa.text("""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
 
 from infra.local.standins.mce import MceStandIn
+from shared.kernel import aws
 from shared.kernel.http import new_pool
 from shared.query_run import api
 from shared.query_run.adapters.mce import Mce
@@ -157,6 +159,91 @@ def test_what_is_left_behind_is_listed_with_a_reason(door: Door, acme: TenantHou
     (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
     assert (asset["run_id"], asset["kind"], asset["why"]) == (str(run_id), "data_extension", "the sweep removes it")
     assert door.call(acme.other, "GET", "/query-run-assets").json()["assets"] == []
+
+
+def test_what_belongs_to_nobody_is_listed_apart(door: Door, acme: TenantHouse) -> None:
+    door.sql("delete from query_stray")
+    door.sql(
+        """insert into query_stray (tenant_id, account, kind, key, first_seen_at, last_seen_at)
+           values (:t, 'mce@1', 'query_definition', 'BTN_x', now(), now())""",
+        t=acme.id,
+    )
+    (unknown,) = door.call(acme.member, "GET", "/query-run-assets").json()["unknown"]
+    assert (unknown["key"], unknown["kind"], unknown["account"]) == ("BTN_x", "query_definition", "mce@1")
+    stranger = door.new_tenant("Globex")
+    assert door.call(stranger.admin, "GET", "/query-run-assets").json()["unknown"] == []
+
+
+def test_queries_are_listed_page_by_page_and_by_status(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    body = {"sql_text": SQL, "mid": "7281698", "connection": "main"}
+    others = [door.call(acme.member, "POST", "/query-runs", body).json()["id"] for _ in range(2)]
+    door.start(acme)  # of another kind
+    ready(door, run_id, mce)
+
+    first = door.call(acme.member, "GET", "/query-runs", None, limit=2).json()
+    rest = door.call(acme.member, "GET", "/query-runs", None, limit=2, cursor=first["next"]).json()
+    assert [each["id"] for each in first["query_runs"]] == others[::-1]
+    assert ([each["id"] for each in rest["query_runs"]], rest["next"]) == ([str(run_id)], None)
+    for status, wanted in (("ready", [str(run_id)]), ("queued", others[::-1]), ("failed", [])):
+        found = door.call(acme.member, "GET", "/query-runs", None, status=status).json()["query_runs"]
+        assert [each["id"] for each in found] == wanted
+    assert door.call(acme.other, "GET", "/query-runs").json()["query_runs"] == [], "another member's"
+    assert len(door.call(acme.admin, "GET", "/query-runs").json()["query_runs"]) == 3
+
+
+def test_a_query_is_canceled_under_its_own_address(door: Door, acme: TenantHouse, run_id: UUID) -> None:
+    assert door.call(acme.member, "POST", f"/query-runs/{door.start(acme)}/cancel", {}).status == 404, "another kind's"
+    assert door.call(acme.member, "POST", f"/query-runs/{run_id}/cancel", {"reason": "typo"}).status == 200
+    (asked,) = door.sql("select cancel_requested_at is not null as asked from run where id = :id", id=run_id)
+    assert asked["asked"]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, vault: Any) -> Any:
+    """The bucket of the deployment, as moto keeps it."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="baton-files", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    monkeypatch.setenv("BATON_BUCKET", "baton-files")
+    return s3
+
+
+def test_a_result_is_downloaded_as_a_file(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn, bucket: Any
+) -> None:
+    path = f"/query-runs/{run_id}/download"
+    assert door.call(acme.member, "POST", path, {}).code == "not_ready"
+    key = ready(door, run_id, mce)
+
+    told = door.call(acme.member, "POST", path, {}).json()
+    assert (told["status"], told["url"], told["rows"]) == ("preparing", None, 5)
+    again = door.call(acme.member, "POST", path, {}).json()
+    assert again["status"] == "preparing"
+    (lane,) = door.sql("select status, holds_run from lane where run_id = :id and key = 'export/1'", id=run_id)
+    assert (lane["status"], lane["holds_run"]) == ("active", False)
+
+    # A file that could not be written is tried again by the next who asks.
+    door.sql("update lane set status = 'failed' where run_id = :id and key = 'export/1'", id=run_id)
+    assert door.call(acme.member, "POST", path, {}).json()["status"] == "preparing"
+    (lane,) = door.sql("select status, epoch from lane where run_id = :id and key = 'export/1'", id=run_id)
+    assert (lane["status"], lane["epoch"]) == ("active", 2)
+
+    where = f"exports/{acme.id}/query-runs/{run_id}-1.csv"
+    bucket.put_object(Bucket="baton-files", Key=where, Body=b"id\r\n")
+    door.sql("update lane set status = 'done' where run_id = :id and key = 'export/1'", id=run_id)
+    told = door.call(acme.member, "POST", path, {}).json()
+    assert (told["status"], told["rows_written"]) == ("ready", 5)
+    asked = parse_qs(urlsplit(told["url"]).query)
+    assert urlsplit(told["url"]).path.endswith(where)
+    assert asked["response-content-disposition"] == [f'attachment; filename="query-{run_id}.csv"']
+    assert int(asked["X-Amz-Expires"][0]) <= 900
+    assert door.call(acme.other, "POST", path, {}).status == 404
+
+    door.sql("update query_run set results_expire_at = now() - interval '1 s' where run_id = :id", id=run_id)
+    answer = door.call(acme.member, "POST", path, {})
+    assert (answer.status, answer.code) == (410, "results_expired")
+    assert key
 
 
 @pytest.mark.parametrize("action", ["retry", "cancel"])

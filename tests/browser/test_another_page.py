@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from playwright.sync_api import Browser
@@ -37,6 +37,11 @@ ATTEMPTS = """async ({ places, key }) => {
     }
     return read;
 }"""
+# A link needs no permission of anybody: what could make a stack, and so run code, by its query alone.
+LINKS = ("/", "/login", "/logout", "/oauth2/authorize", "/pool/.well-known/jwks.json", "/_ministack/health")
+MADE_BY_A_LINK = "?Action=CreateStack&StackName=evil&TemplateBody=" + quote(
+    '{"Resources": {"Q": {"Type": "AWS::SQS::Queue"}}}'
+)
 
 
 @pytest.fixture
@@ -74,3 +79,19 @@ def test_a_page_on_another_port_can_neither_read_nor_change_the_cloud(
 
     assert read == []
     assert functions_of(address) == before  # nothing was made, and nothing reset
+
+
+def test_a_link_that_somebody_follows_makes_nothing_in_the_cloud(
+    chromium: Browser, cloud: Scene, evil_page: str
+) -> None:
+    stacks = cloud.address.client("cloudformation")
+    before = [stack["StackName"] for stack in stacks.describe_stacks()["Stacks"]]
+    page = chromium.new_page()
+    for path in LINKS:
+        page.goto(evil_page)
+        with page.expect_navigation():
+            page.evaluate("where => { location.href = where; }", cloud.address.endpoint + path + MADE_BY_A_LINK)
+        assert page.url.startswith(cloud.address.endpoint)
+    page.close()
+
+    assert [stack["StackName"] for stack in stacks.describe_stacks()["Stacks"]] == before

@@ -7,23 +7,27 @@ import json
 import logging
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from functions.catalogue import KINDS
 from shared.kernel import db, direct
-from shared.kernel.catalogue import Catalogue
+from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.custom_resource import custom_resource_handler
-from shared.kernel.entry import Handler, sweep_handler, tick_handler
+from shared.kernel.entry import Handler, dead_letter_handler, forward_handler, step_handler, sweep_handler, tick_handler
 from shared.kernel.intake import intake_handler
 from shared.kernel.log import logger
 from shared.kernel.log_json import FunctionFailed, logged, to_line
+from shared.kernel.people import people_handler
 from shared.kernel.ports import Ports
 from shared.kernel.settings import Relay
 from tests.support.databases import ServerAdmin, scratch_server
 from tests.support.lambda_calls import FakeContext
 
+ROOT = Path(__file__).parents[2]
 CANARY = "canary-7f3a"
 SIGNAL = {
     "id": "1", "source": "me", "detail-type": "Baton Signal",
@@ -48,22 +52,50 @@ def by_hand() -> dict[str, str]:
     raise RuntimeError(f"postgresql://owner:{CANARY}@db/baton does not answer")
 
 
+class BrokenEngine(Broken):
+    pool = dialect = url = property(lambda self: self.connect())
+
+
+def step(*_: Any) -> Any:
+    raise AssertionError("it cannot be claimed")
+
+
+TALLY = Kind(name="tally", take_step=step)
 HANDLERS: dict[str, tuple[Callable[[], Handler], dict[str, Any]]] = {
     "tick": (lambda: tick_handler(PORTS, Catalogue()), {}),
     "sweep": (lambda: sweep_handler(PORTS, Catalogue()), {}),
     "intake": (lambda: intake_handler(PORTS, None, Catalogue()), SIGNAL),
     "migrate": (lambda: custom_resource_handler(by_hand), {}),
+    "people": (lambda: people_handler(BrokenEngine()), {"tenant": "acme", "subject": "x"}),  # type: ignore[arg-type]
 }
+# These give a message back instead.
+OF_QUEUES: dict[str, Callable[[], Handler]] = {
+    "step": lambda: step_handler(TALLY, PORTS),
+    "forward": lambda: forward_handler(PORTS),
+    "dead_letter": lambda: dead_letter_handler(PORTS),
+}
+
+
+def what_is_logged() -> io.StringIO:
+    log = io.StringIO()
+    for each in logger.handlers:
+        assert isinstance(each, logging.StreamHandler)
+        each.setStream(log)
+    return log
+
+
+def test_every_function_is_tried_here_or_by_its_canaries() -> None:
+    steps = {"step"} | set(KINDS)
+    tried = set(HANDLERS) | set(OF_QUEUES) | steps | {"api"}  # of the API: tests/api/test_canaries.py
+
+    assert tried - {"step"} == {path.parent.name for path in (ROOT / "functions").glob("*/app.py")}
 
 
 @pytest.mark.parametrize("name", HANDLERS)
 def test_no_exception_leaves_a_handler_with_a_secret(name: str) -> None:
     make, event = HANDLERS[name]
     handler = make()
-    log = io.StringIO()
-    for each in logger.handlers:
-        assert isinstance(each, logging.StreamHandler)
-        each.setStream(log)
+    log = what_is_logged()
 
     with pytest.raises(FunctionFailed) as failed:
         handler(event, FakeContext())
@@ -73,6 +105,22 @@ def test_no_exception_leaves_a_handler_with_a_secret(name: str) -> None:
     assert "***" in str(failed.value)
     assert CANARY not in log.getvalue()
     assert "the function failed" in log.getvalue()
+
+
+@pytest.mark.parametrize("name", OF_QUEUES)
+def test_no_message_is_given_back_with_a_secret_in_the_log(name: str) -> None:
+    handler = OF_QUEUES[name]()
+    log = what_is_logged()
+    event = json.loads((ROOT / "events" / "page_ingest.json").read_text())
+    body = json.loads(event["Records"][0]["body"]) | {"kind": "tally"}
+    event["Records"][0]["body"] = json.dumps(body)
+
+    answer = handler(event, FakeContext())
+
+    assert answer["batchItemFailures"], "it comes again"
+    assert CANARY not in json.dumps(answer)
+    assert CANARY not in log.getvalue()
+    assert "***" in log.getvalue(), "the failure is told"
 
 
 def test_a_secret_whose_name_was_cut_off_is_not_logged() -> None:

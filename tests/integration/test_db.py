@@ -168,6 +168,15 @@ def test_small_packets_are_not_held_back(fast: driver.Connection) -> None:
     assert fast._usock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
+def test_a_server_that_falls_silent_is_noticed_within_half_a_minute(fast: driver.Connection) -> None:
+    """A worker that waits for an answer of a host that is gone would hold its turns until somebody looks."""
+    line = fast._usock
+    assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    told = {name: line.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name, _ in driver.SILENCE}
+    assert told["TCP_KEEPIDLE"] + told["TCP_KEEPINTVL"] * told["TCP_KEEPCNT"] <= 30
+    assert 0 < told["TCP_USER_TIMEOUT"] <= 30_000
+
+
 def test_a_statement_may_take_longer_than_the_handshake(database_url: str) -> None:
     with closing(driver.Connection(**_address(database_url, timeout=0.3))) as connection:
         cursor = connection.cursor()

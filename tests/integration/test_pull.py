@@ -228,6 +228,31 @@ def test_what_is_paused_is_set_aside_and_taken_after_the_resume(depot: Depot) ->
     assert depot.take_one().run_id == paused
 
 
+def test_a_long_line_of_what_is_paused_is_set_aside_piece_by_piece(depot: Depot) -> None:
+    """All at once it would take the whole time of the take, be rolled back, and be in the way of every later one."""
+    first = depot.post()
+    depot.sql(
+        """with made as (
+               insert into run (id, tenant_id, kind, status, params, check_at, paused_at)
+               select gen_random_uuid(), :tenant, 'parcel', 'queued', '{}', 'infinity', now() from generate_series(1, 4000)
+               returning id, tenant_id)
+           insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, check_at, max_steps, class_id,
+                             priority)
+           select gen_random_uuid(), id, tenant_id, 'parcel', 'carry', true, '{"stage": 0}', now(), 'infinity', 9, :class, 50
+           from made""",
+        tenant=ALICE, **{"class": CARTS},
+    )  # fmt: skip
+
+    aside = []
+    while not (taken := depot.take()):
+        aside.append(depot.value("select count(*) from offer where scheduled_for = 'infinity'"))
+        assert len(aside) < 20
+
+    assert [turn.run_id for turn in taken] == [first]
+    assert aside[0] < 2_000
+    assert all(later > before for before, later in pairwise(aside))
+
+
 def test_a_retry_offers_the_next_epoch(depot: Depot) -> None:
     run_id = depot.post()
     run.cancel_run(depot.ports, depot.parcel, ALICE, run_id)

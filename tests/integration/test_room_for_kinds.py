@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from pg8000.exceptions import DatabaseError, InterfaceError
 
 from shared.kernel import run as runs
 from shared.kernel.catalogue import Catalogue, Kind, Outside
@@ -421,6 +423,111 @@ def test_a_listener_that_always_fails_is_given_up_and_blocks_nobody(house: House
     )
     assert (left.listener, left.attempts, left.over) == ("a", MOST_ATTEMPTS, True)
     assert "deaf" in left.message
+
+
+class Killed(BaseException):
+    """What a process that is gone does not handle."""
+
+
+def test_a_listener_that_kills_its_process_is_given_up_and_blocks_nobody(house: House) -> None:
+    heard: list[tuple[str, int]] = []
+
+    def kills(signal: Signal) -> bool:
+        if signal.payload["n"] == 2:
+            raise Killed
+        return False
+
+    kinds = Catalogue(listening("a", heard, kills), listening("b", heard))
+    say(house, 3)
+    say(house, 1, tenant=BOB)
+
+    died = 0
+    for _ in range(4 * MOST_ATTEMPTS):
+        try:
+            dispatch(house.ports, kinds)
+        except Killed:
+            died += 1
+        if died == 1:
+            assert house.value("select count(*) from hearing where due_at <= now() and attempts > 0") == 0
+        house.sql("update hearing set due_at = now()")
+
+    assert died == MOST_ATTEMPTS
+    assert Counter(name for name, _ in set(heard)) == {"a": 3, "b": 4}, "the others, though the first batch was lost"
+    (left,) = house.sql("select listener, error ->> 'code' as code, given_up_at is not null as over from hearing")
+    assert (left.listener, left.code, left.over) == ("a", "poison", True)
+
+
+def test_others_are_heard_while_one_tenants_listener_is_slow(house: House) -> None:
+    heard: list[tuple[UUID, int]] = []
+    other = house.ports_of(PgStore(house.engine()))
+
+    def hear(_: Tx, signal: Signal) -> Sequence[Start]:
+        if signal.tenant_id == ALICE:
+            dispatch(other, kinds)  # another tick, while this one is at it
+        heard.append((signal.tenant_id, signal.payload["n"]))
+        return ()
+
+    kinds = Catalogue(Kind(name="slow", take_step=lambda *_: Finish(), listens={"order.placed": hear}))
+    say(house, 1)
+    say(house, 2, tenant=BOB)
+
+    dispatch(house.ports, kinds)
+
+    assert heard == [(BOB, 1), (BOB, 2), (ALICE, 1)]
+
+
+def test_whoever_was_slow_to_hear_hears_nothing_that_another_heard_meanwhile(house: House) -> None:
+    heard: list[str] = []
+    other = house.ports_of(PgStore(house.engine()))
+
+    def hear(tx: Tx, signal: Signal) -> Sequence[Start]:
+        tx.apply(
+            Effect(KEEP, {"tenant_id": signal.tenant_id, "run_id": UUID(int=1), "lane": "first" if heard else "second"})
+        )
+        heard.append("")
+        if len(heard) == 1:
+            house.sql("update hearing set due_at = now()")
+            assert dispatch(other, kinds) == 1
+        return ()
+
+    kinds = Catalogue(Kind(name="slow", take_step=lambda *_: Finish(), listens={"order.placed": hear}))
+    say(house, 1)
+
+    assert dispatch(house.ports, kinds) == 0
+
+    assert [row.lane for row in house.sql("select lane from tally")] == ["first"]
+    assert house.value("select count(*) from hearing") == 0
+
+
+@pytest.mark.parametrize(
+    "error", [InterfaceError("network error"), DatabaseError({"C": "40P01", "M": "deadlock detected"})]
+)
+def test_a_database_in_trouble_is_no_listeners_failure(house: House, error: Exception) -> None:
+    def hear(_: Tx, __: Signal) -> Sequence[Start]:
+        raise error
+
+    say(house, 2)
+    with suppress(InterfaceError):
+        dispatch(house.ports, Catalogue(Kind(name="a", take_step=lambda *_: Finish(), listens={"order.placed": hear})))
+
+    assert [(row.attempts, row.soon) for row in house.sql(
+        "select attempts, due_at between now() and now() + interval '20 s' as soon from hearing"
+    )] == [(0, True)] * 2  # fmt: skip
+
+
+def test_what_was_not_heard_leaves_with_its_signal(house: House) -> None:
+    """Alone it would be the first to be heard at every tick, and never be found."""
+    heard: list[tuple[str, int]] = []
+    kinds = Catalogue(listening("a", heard, lambda signal: signal.payload["n"] == 1))
+    say(house, 1)
+    dispatch(house.ports, kinds)
+    house.sql("update signal set at = now() - interval '15 days'; update hearing set due_at = now()")
+    house.store.prune("signal", 14, 100)
+    say(house, 1, tenant=BOB)
+    house.sql("update signal set payload = '{\"n\": 2}'")
+
+    assert dispatch(house.ports, kinds) == 1
+    assert house.value("select count(*) from hearing") == 0
 
 
 def test_a_signal_past_its_retention_is_heard_by_nobody(house: House) -> None:

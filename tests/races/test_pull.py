@@ -11,6 +11,7 @@ from itertools import pairwise
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from shared.kernel import db, run, sql
 from shared.kernel.clock import new_id
@@ -24,6 +25,7 @@ from shared.kernel.store import PgStore
 from shared.kernel.tick import tick
 from tests.kinds.parcel.kind import CARRIED, CARTS
 from tests.races.stage import Actor, Stage, stage_in
+from tests.races.test_unknown_commits import lines
 from tests.support.databases import ServerAdmin
 from tests.support.depot import QUEUE, Depot, parcel_depot
 from tests.support.house import ALICE, BOB
@@ -375,6 +377,28 @@ def test_caps_hold_under_many_takers(depot: Depot) -> None:
     assert storm.errors == []
     assert (seen["alice"], seen["all"]) == (2, 4)
     assert depot.value("select count(*) from run where status = 'succeeded'") == 180
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_take_whose_answer_is_lost_is_asked_for_again_and_counted_once(depot: Depot, happened: bool) -> None:
+    """The work was not begun: it must cost no attempt, which may have been the only one."""
+    url = sa.make_url(depot.url)
+    assert url.port is not None
+    with lines(url.port) as relay:
+        through = url.set(port=relay.port).render_as_string(hide_password=False)
+        offers = PgOffers(depot.engine(url=through, name="cut"))
+        assert offers.take(QUEUE, 2, new_id(), 70, "a worker") == []
+        posted = {depot.post(), depot.post()}
+        if happened:
+            relay.lose_next_answer()
+        else:
+            depot.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'cut'")
+
+        turns = offers.take(QUEUE, 2, new_id(), 70, "a worker")
+
+    assert {turn.run_id for turn in turns} == posted
+    assert [(turn.claims, turn.pulled) for turn in turns] == [(1, True)] * 2
+    assert [depot.do(turn) for turn in turns] == [StepOutcome.DONE] * 2
 
 
 def test_a_take_waits_for_no_lane_that_somebody_is_writing(depot: Depot, pulls: Stage) -> None:

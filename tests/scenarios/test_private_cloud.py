@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from urllib.parse import urlencode
 
 import boto3
 import pytest
@@ -12,6 +13,7 @@ import urllib3
 from botocore.exceptions import ClientError
 
 from infra.local.cloud import DATABASE
+from infra.local.deploy import STACK
 from infra.local.runs import functions_of
 from shared.kernel import db
 from shared.kernel.aws import DEFAULT_REGION
@@ -91,3 +93,38 @@ def test_a_page_of_somebody_else_is_refused_by_every_server(scene: Scene, header
     ):
         asked = url.replace(url.split("/")[2].partition(":")[0], "127.0.0.1")
         assert urllib3.request("GET", asked, headers={**signed, **headers}, retries=False).status == 403
+
+
+MADE_BY_A_LINK = {
+    "Action": "CreateStack",
+    "StackName": "made-by-a-link",
+    "TemplateBody": '{"Resources": {"Q": {"Type": "AWS::SQS::Queue"}}}',
+}
+
+
+@pytest.mark.parametrize(
+    "path", ["/login", "/logout", "/oauth2/authorize", "/pool/.well-known/jwks.json", "/_ministack/health"]
+)
+def test_a_link_on_another_page_changes_nothing_whatever_it_asks_for(scene: Scene, path: str) -> None:
+    """The emulator takes a call of any service from the query of a path that it does not know: a stack could run code."""
+    followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    urllib3.request("GET", scene.address.endpoint + path, fields=MADE_BY_A_LINK, headers=followed, retries=False)
+
+    assert stacks_of(scene) == [STACK]
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/oauth2/token", "/oauth2/revoke", "/pool/.well-known/jwks.json"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "OPTIONS"])
+def test_a_call_in_the_body_needs_the_key_wherever_it_is_sent(scene: Scene, method: str, path: str) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20261116/us-east-1/cloudformation/aws4_request"}
+    for headers in (form, form | signed):
+        body = urlencode(MADE_BY_A_LINK)
+        urllib3.request(method, scene.address.endpoint + path, body=body, headers=headers, retries=False)
+
+    assert stacks_of(scene) == [STACK]
+
+
+def stacks_of(scene: Scene) -> list[str]:
+    return [each["StackName"] for each in scene.address.client("cloudformation").describe_stacks()["Stacks"]]

@@ -21,6 +21,7 @@ from shared.kernel.model import (
     Ending,
     GateClosing,
     GatePass,
+    Hearing,
     Intent,
     Json,
     Judgement,
@@ -138,6 +139,7 @@ class MemoryStore:
             cursor=lane.cursor, params=run.params, claims=claims, attempts=lane.attempts, steps=lane.steps,
             max_steps=lane.max_steps, deadline_at=lane.deadline_at, cancel_at=lane.cancel_at, run_status=run.status,
             run_epoch=run.epoch, correlation_id=run.correlation_id, now=now,
+            gated=any(gate.state != "open" for (_, tenant), gate in self.gates.items() if tenant in (lane.tenant_id, None)),
         )  # fmt: skip
 
     def commit_turn(self, turn: Turn, change: LaneChange, ms: int) -> Due | None:
@@ -326,17 +328,29 @@ class MemoryStore:
         rows = [row for row in self.hearings.values() if not row.given_up and row.due_at <= now]
         return sorted(rows, key=lambda row: (row.due_at, row.signal.id, row.listener))
 
-    def hearing_tenant(self) -> UUID | None:
-        rows = self.due_hearings()
-        return rows[0].signal.tenant_id if rows else None
+    def take_hearings(self, most: int, lease_s: float) -> list[Hearing]:
+        due = self.due_hearings()
+        if not due:
+            return []
+        first = due[0]
+        mine = [row for row in due if row.signal.tenant_id == first.signal.tenant_id and not row.attempts]
+        taken = [first] if first.attempts else mine[:most]
+        for row in taken:
+            row.attempts, row.due_at = row.attempts + 1, self.now() + seconds(lease_s)
+        return [Hearing(row.signal, row.listener, row.attempts) for row in taken]
 
-    def note_unheard(
-        self, signal_id: int, listener: str, attempts: int, delay_s: float | None, problem: Problem
-    ) -> None:
-        row = self.hearings.get((signal_id, listener))
-        if row is not None and row.attempts == attempts - 1:
-            row.attempts, row.due_at = attempts, self.now() + seconds(delay_s or 0)
-            row.given_up = delay_s is None
+    def give_hearings_back(self, hearings: Sequence[Hearing], delay_s: float) -> None:
+        for row in filter(None, map(self.held_hearing, hearings)):
+            row.attempts, row.due_at = row.attempts - 1, self.now() + seconds(delay_s)
+
+    def note_unheard(self, hearing: Hearing, delay_s: float | None, problem: Problem) -> None:
+        row = self.held_hearing(hearing)
+        if row is not None:
+            row.due_at, row.given_up = self.now() + seconds(delay_s or 0), delay_s is None
+
+    def held_hearing(self, hearing: Hearing) -> Any:
+        row = self.hearings.get((hearing.signal.id, hearing.listener))
+        return row if row is not None and row.attempts == hearing.attempts else None
 
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         raise NotImplementedError("no schedule sends events")
@@ -689,14 +703,13 @@ class MemoryTx:
             row = Row(id=None, signal=signal, listener=listener, due_at=self.s.now(), attempts=0, given_up=False)
             self.s.put(self.s.hearings, (signal_id, listener), row)
 
-    def take_hearings(self, most: int) -> list[tuple[Signal, str, int]]:
-        rows = [row for row in self.s.due_hearings() if row.signal.tenant_id == self.tenant_id]
-        return [(row.signal, row.listener, row.attempts) for row in rows[:most]]
-
-    def note_heard(self, heard: Sequence[tuple[int, str]]) -> None:
-        for key in heard:
+    def note_heard(self, hearings: Sequence[Hearing]) -> bool:
+        held = [each for each in hearings if self.s.held_hearing(each) is not None]
+        for each in held:
+            key = (each.signal.id, each.listener)
             row = self.s.hearings.pop(key)
             self.s._undo.append(lambda key=key, row=row: self.s.hearings.__setitem__(key, row))  # type: ignore[misc]
+        return len(held) == len(hearings)
 
     def wake_lane(self, lane_id: UUID) -> Due | None:
         lane, now = self.s.lanes.get(lane_id), self.s.now()

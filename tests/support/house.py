@@ -41,6 +41,7 @@ TABLES = (
     "hearing",
     "pulse",
     "beat",
+    "answered",
 )
 RELAY = Relay(step_timeout_s=60, lease_s=70)
 

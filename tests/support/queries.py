@@ -25,11 +25,12 @@ from shared.query_run.ports import Ports, Remote
 from shared.query_run.steps import query_run
 from shared.query_run.store import QueryStore
 from tests.support.databases import as_user
+from tests.support.files import MemoryFiles
 from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
 
 SQL = "select id, name from people"
 OTHER_TENANT = UUID(int=0xB0)
-KINDS_TABLES = ("query_run", "query_slot", "account_token", "hearing")
+KINDS_TABLES = ("query_run", "query_slot", "query_look", "query_stray", "account_token", "hearing")
 
 
 def sql(**plan: Any) -> str:
@@ -50,6 +51,7 @@ class QueryRig(Rig):
         self.pool = new_pool()
         self.tokens = Tokens(worker)
         self.store = QueryStore(worker)
+        self.files = MemoryFiles()
         self.chance = Chance(new_id=lambda: UUID(int=ids.getrandbits(128)), fraction=lambda: 0.5)
         self.ports = replace(
             self.ports,
@@ -65,7 +67,7 @@ class QueryRig(Rig):
         config = PollConfig(**settings)
         self.kind = query_run(
             Ports(
-                remote=remote, tokens=self.tokens, store=self.store, config=config, meter=self,
+                remote=remote, tokens=self.tokens, store=self.store, files=self.files, config=config, meter=self,
                 chance=replace(self.chance, fraction=lambda: 0.5),
             )
         )  # fmt: skip

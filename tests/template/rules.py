@@ -35,6 +35,8 @@ STARS: Mapping[tuple[str, str], str] = {
     ("*Role", "logs:*"): "the streams of the function's own log group",
     ("ApiRole", "secretsmanager:*Secret*"): "the secrets of connections, which tenants make; under their prefix only",
     ("ReadConnectionsPolicy", "secretsmanager:GetSecretValue"): "as above, to read",
+    ("QueryRunRole", "s3:*Object"): "the files of its own results, of whichever tenant; S3 knows no narrower resource",
+    ("ApiRole", "s3:GetObject"): "files that go out, to sign links to them",
 }
 
 # What is read by somebody else's code.

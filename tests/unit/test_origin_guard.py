@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.local.origin_guard import credential, needs_credentials, refusal
+from infra.local.origin_guard import credential, needs_credentials, refusal, repeated
 
 OURS = {"host": "127.0.0.1:4566"}
 CONSOLE = "0123abcd.execute-api.localhost:4566"
@@ -64,10 +64,42 @@ def test_a_picture_or_script_on_another_page_is_refused(site: str) -> None:
         ("POST", "/api/v1/runs", {"host": CONSOLE, "x-amz-target": "AmazonSQS.SendMessage"}),
         ("POST", "/_ministack/config", {"host": CONSOLE}),
         ("POST", "/2015-03-31/functions", {"host": CONSOLE}),
+        ("GET", "/login", {}),
+        ("POST", "/oauth2/revoke", {}),
+        ("OPTIONS", "/_alb/x", {}),
+        ("HEAD", "/", {}),
+        ("GET", "/pool/.well-known/jwks.json", {"x-amz-target": "DynamoDB_20120810.ListTables"}),
+        (
+            "GET",
+            "/pool/.well-known/jwks.json",
+            {"authorization": "AWS4-HMAC-SHA256 Credential=test/1/x/sqs/aws4_request"},
+        ),
+        ("GET", "/pool/.well-known/jwks.json", {"content-length": "40"}),
     ],
 )
 def test_whatever_can_read_or_change_the_cloud_needs_its_key(method: str, path: str, headers: dict[str, str]) -> None:
     assert needs_credentials(method, path, {**OURS, **headers})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/pool/.well-known/jwks.json", {}),
+        ("GET", "/pool/.well-known/openid-configuration", {}),
+        ("POST", "/", {"x-amz-target": "AWSCognitoIdentityProviderService.InitiateAuth"}),
+        ("OPTIONS", "/", {}),
+    ],
+)
+def test_a_link_cannot_carry_a_call_in_its_query(method: str, path: str, headers: dict[str, str]) -> None:
+    """The emulator reads `Action` in the query of any path that it does not know."""
+    assert not needs_credentials(method, path, {**OURS, **headers})
+    assert needs_credentials(method, path, {**OURS, **headers}, "Action=CreateStack&StackName=x")
+
+
+@pytest.mark.parametrize("name", ["host", "origin", "authorization", "x-amz-target"])
+def test_a_header_that_decides_is_not_said_twice(name: str) -> None:
+    assert repeated(["accept", name, "accept"]) is None
+    assert repeated([name, "accept", name]) == name
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ class MceStandIn(StandIn):
         self.client_id, self.client_secret = CLIENT_ID, CLIENT_SECRET
         self.token_lives_s = TOKEN_LIVES_S
         self.names_columns = False
+        self.keys_a_page = PAGE
+        self._rest_of: dict[str, list[tuple[str, str]]] = {}  # what a retrieve has not answered yet, by its request id
         self.targets: dict[str, Target] = {}
         self.definitions: dict[str, Definition] = {}
         self.activities: list[Activity] = []
@@ -405,10 +407,25 @@ class MceStandIn(StandIn):
             if type_ == "DataExtension"
             else {each.key: each.id for each in self.definitions.values()}
         )
-        return _retrieved("".join(
-            f"<Results><ObjectID>{object_id}</ObjectID><CustomerKey>{escape(key)}</CustomerKey></Results>"
-            for key, object_id in held.items() if (key.startswith(value.removesuffix("%")) if operator == "like" else key == value)
-        ))  # fmt: skip
+        found = [
+            (key, object_id)
+            for key, object_id in held.items()
+            if (key.startswith(value.removesuffix("%")) if operator == "like" else key == value)
+        ]
+        if continued := _text(asked, "RetrieveRequest", "ContinueRequest"):
+            found = self._rest_of.pop(continued, [])
+        shown, rest = found[: self.keys_a_page], found[self.keys_a_page :]
+        request_id = str(UUID(int=self._random.getrandbits(128), version=4))
+        if rest:
+            self._rest_of[request_id] = rest
+        return _retrieved(
+            "".join(
+                f"<Results><ObjectID>{object_id}</ObjectID><CustomerKey>{escape(key)}</CustomerKey></Results>"
+                for key, object_id in shown
+            ),
+            "MoreDataAvailable" if rest else "OK",
+            request_id,
+        )
 
     def _status(self, task_id: str, faults: Mapping[str, Any]) -> str:
         activity = next((each for each in self.activities if each.task_id == task_id), None)
@@ -496,8 +513,9 @@ def _created(status: str, message: str, type_: str, new_id: str = "") -> str:
     return f"<CreateResponse xmlns='{P[1:-1]}'><Results>{result}</Results><RequestID>r</RequestID><OverallStatus>{status}</OverallStatus></CreateResponse>"
 
 
-def _retrieved(results: str) -> str:
-    return f"<RetrieveResponseMsg xmlns='{P[1:-1]}'><OverallStatus>OK</OverallStatus><RequestID>r</RequestID>{results}</RetrieveResponseMsg>"
+def _retrieved(results: str, status: str = "OK", request_id: str = "r") -> str:
+    head = f"<OverallStatus>{status}</OverallStatus><RequestID>{request_id}</RequestID>"
+    return f"<RetrieveResponseMsg xmlns='{P[1:-1]}'>{head}{results}</RetrieveResponseMsg>"
 
 
 def main() -> None:

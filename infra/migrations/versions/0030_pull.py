@@ -201,7 +201,7 @@ declare
     wrapped boolean := false; waits boolean := true; limited boolean := false;
     cap integer; room integer; want integer; deep integer := 0;
     listed uuid[]; classes uuid[]; rooms integer[]; who uuid[]; free integer[]; counted uuid[];
-    ids uuid[]; runs uuid[]; kinds uuid[]; held uuid[]; paused uuid[];
+    ids uuid[]; runs uuid[]; kinds uuid[]; held uuid[]; paused uuid[]; near uuid[];
     took uuid[] := '{}'; took_class uuid[] := '{}'; thin uuid[] := '{}';
 begin
     perform offers_become_due(200);
@@ -270,7 +270,8 @@ begin
         end loop;
         for n in 1 .. cardinality(who) loop                     -- the best offers of each
             want := least(free[n], p_most / cardinality(who) + (n <= p_most % cardinality(who))::int);
-            loop
+            ids := null;
+            for attempt in 1 .. 3 loop
                 select array_agg(x.lane_id), array_agg(x.run_id), array_agg(x.class_id) into ids, runs, kinds
                 from (
                     select j.lane_id, j.run_id, j.class_id
@@ -290,9 +291,23 @@ begin
                 -- read after the lanes are locked: a resume that comes now waits, and offers them again
                 paused := array(select r.id from run r where r.id = any(runs) and r.paused_at is not null);
                 exit when paused = '{}';
+                -- What is paused is set aside, a piece of every line at a time: the takes behind this one go on with it.
+                near := array(
+                    select j.lane_id from unnest(classes) k
+                    join pull_line l on l.class_id = k and l.tenant_id = who[n] and l.active
+                    cross join lateral (
+                        select o.lane_id from offer o
+                        where o.class_id = l.class_id and o.tenant_id = l.tenant_id and o.priority = l.priority
+                          and o.queued_at >= l.head and o.due and o.taken_at is null
+                        order by o.class_id, o.tenant_id, o.priority, o.queued_at, o.lane_id limit 500) j);
+                held := array(select l.id from lane l where l.id = any(near) and l.status = 'active'
+                              and l.claim_token is null for update skip locked);
+                paused := array(select r.id from run r where r.paused_at is not null
+                                and r.id = any(array(select l.run_id from lane l where l.id = any(held))));
                 update offer o set due = false, scheduled_for = 'infinity'
                 where o.lane_id = any(held) and o.run_id = any(paused);
                 exit when not found;
+                ids := null;
             end loop;
             if ids is null or cardinality(ids) < want or random() < cardinality(ids) / 100.0 then
                 thin := thin || who[n];

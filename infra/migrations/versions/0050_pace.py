@@ -7,7 +7,7 @@ from alembic import op
 from infra.migrations.tenancy import TENANT
 
 revision = "0050"
-down_revision = "0031"
+down_revision = "0040"
 branch_labels = None
 depends_on = None
 

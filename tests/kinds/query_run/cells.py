@@ -24,5 +24,8 @@ CELLS = {
     "start_query_run": Cells(roles=STARTERS, body={"sql_text": "select a from b", "mid": "1"}, ok=201),
     "get_query_run": Cells(roles=READERS, target="run", prepare=queried),
     "list_query_rows": Cells(roles=READERS, target="run", prepare=queried, ok=409),
+    "list_query_runs": Cells(roles=READERS),
+    "cancel_query_run": Cells(roles=STARTERS, target="run", prepare=queried, body={"reason": "enough"}),
+    "download_query_rows": Cells(roles=READERS, target="run", prepare=queried, ok=409),
     "list_left_assets": Cells(roles=READERS),
 }

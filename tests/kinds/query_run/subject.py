@@ -33,6 +33,7 @@ from shared.query_run.ports import Ports
 from shared.query_run.steps import QueryPoint, query_run
 from shared.query_run.store import QueryStore
 from tests.simulation.invariants import require
+from tests.support.files import MemoryFiles
 from tests.support.subject import OpenOutside, Simulated, Subject
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ def simulate(world: SubjectWorld) -> Simulated:
         remote=lambda tenant, params, left: Client(world, system),
         tokens=world.faulty(Tokens(world.worker)),
         store=world.faulty(QueryStore(world.worker)),
+        files=MemoryFiles(),
         config=CONFIG,
         chance=Chance(fraction=world.rng.random),
     )
@@ -295,7 +297,9 @@ def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
     def remote(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
         return Mce(address, CLIENT_ID, CLIENT_SECRET, params.mid, time_left_s=time_left_s, gate=params.account)
 
-    ports = Ports(remote=remote, tokens=Tokens(engine), store=QueryStore(engine), config=IN_THE_MATRIX)
+    ports = Ports(
+        remote=remote, tokens=Tokens(engine), store=QueryStore(engine), files=MemoryFiles(), config=IN_THE_MATRIX
+    )
     return query_run(replace(ports, chance=Chance(fraction=lambda: 0.5)))
 
 
@@ -321,7 +325,7 @@ SUBJECT = Subject(
     simulate=simulate,
     build=build,
     outside=outside,
-    tables=("query_run", "query_slot", "account_token"),
+    tables=("query_run", "query_slot", "query_look", "query_stray", "account_token"),
     clocks=(
         "update account_token set refresh_until = refresh_until - {by}, token_until = token_until - {by}",
         "update query_run set results_expire_at = results_expire_at - {by}",

@@ -1,0 +1,82 @@
+"""A result as a file: its pages read in short steps, and written to the bucket in parts.
+
+A step reads pages until they fill a part or its time is over. What is less than a part waits in a file of its own, because a
+bucket takes no smaller parts but the last. Every write may happen twice: a part has a number, the rest a name of its step.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from shared.kernel.clock import stopwatch
+from shared.kernel.errors import Permanent
+from shared.kernel.http import bad_answer
+from shared.kernel.model import Continue, Decision, Finish, Turn
+from shared.query_run.model import ExportCursor, Rowset, export_key
+from shared.query_run.ports import Files, UploadGone
+
+PAGE: Final = 2_500
+PART: Final = 5 * 2**20  # the least that S3 takes
+STEP_S: Final = 6.0
+
+Read = Callable[[int, int], Rowset]
+
+
+def aligned(columns: Sequence[str], row: Mapping[str, str | None]) -> list[str | None]:
+    """A row's values in the order of the columns. The remote system spells names in another case at times."""
+    found = {name.casefold(): value for name, value in row.items()}
+    return [found.get(name.casefold()) for name in columns]
+
+
+def as_csv(rows: Sequence[Sequence[str | None]]) -> bytes:
+    """RFC 4180, UTF-8, values as they are."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def export_step(turn: Turn, cursor: ExportCursor, read: Read, files: Files, *, part: int = PART) -> Decision:
+    if turn.now >= cursor.until:
+        raise Permanent("The result expired before its file was written. Run the query again.", "results_expired")
+    try:
+        return _export(turn, cursor, read, files, part)
+    except UploadGone:
+        return Continue(cursor=cursor.afresh().to_json())
+
+
+def _export(turn: Turn, cursor: ExportCursor, read: Read, files: Files, part: int) -> Decision:
+    elapsed, key = stopwatch(), export_key(turn.tenant_id, turn.run_id, turn.run_epoch)
+    body = [as_csv([cursor.columns]) if cursor.page == 1 else b"" if cursor.tail is None else files.get(cursor.tail)]
+    page, pages = cursor.page, max(1, -(-cursor.rows // PAGE))
+    while page <= pages and sum(map(len, body)) < part and (page == cursor.page or elapsed() < STEP_S):
+        body.append(as_csv([aligned(cursor.columns, row) for row in _page(read, page, cursor.rows)]))
+        page += 1
+    written, moved = b"".join(body), cursor.but(page=page, tail=None)
+    if page > pages:
+        if cursor.upload is None:
+            files.put(key, written)
+        else:
+            files.finish(key, cursor.upload, cursor.parts, written)
+        return Finish(rows=cursor.rows, cursor=moved.to_json())
+    if len(written) >= part:
+        upload = cursor.upload or files.begin(key)
+        tag = files.add(key, upload, len(cursor.parts) + 1, written)
+        moved = moved.but(upload=upload, parts=[*cursor.parts, tag])
+    else:
+        tail = f"{key}.{turn.epoch}-{turn.seq}"
+        files.put(tail, written)
+        moved = moved.but(tail=tail)
+    return Continue(cursor=moved.to_json(), rows=(page - cursor.page) * PAGE)
+
+
+def _page(read: Read, page: int, rows: int) -> Sequence[Mapping[str, str | None]]:
+    """A page of the result that was found complete: one that is shorter or of another result is none of it."""
+    found = read(page, PAGE)
+    if found.count != rows:
+        raise Permanent("The result is not the one that was found complete any more. Run the query again.", "changed")
+    if len(found.rows) != min(PAGE, rows - (page - 1) * PAGE):
+        raise bad_answer(f"Page {page} of the result has {len(found.rows)} rows, and should have more.")
+    return found.rows
