@@ -170,6 +170,8 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("audit", "INSERT"), ("answered", "INSERT"), ("answered", "UPDATE"),
         # A gate of the tenant is opened or closed by hand.
         ("gate", "INSERT"), ("gate", "UPDATE"),
+        # An upload is issued and pinned, its job is made with its run; rows are opened again, a job is promoted or deleted.
+        ("files", "INSERT"), ("files", "UPDATE"), ("file_jobs", "INSERT"), ("file_jobs", "UPDATE"), ("job_items", "UPDATE"),
         # A query's own row is made with its run, and a run that is settled here gives its slot back.
         ("query_run", "INSERT"), ("query_run", "UPDATE"), ("query_slot", "DELETE"),
     }  # fmt: skip
