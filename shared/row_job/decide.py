@@ -141,6 +141,9 @@ def judge(item: Item, answer: Answered, settings: RowSettings, fraction: float, 
             return Verdict(status=Status.PENDING, attempts=item.attempts, again_s=wait_s, message=answer.message)
 
 
-def lost(item: Item, settings: RowSettings) -> bool:
-    """Whether a row was claimed so often without an end that it must be what kills its workers."""
-    return item.attempts > settings.max_attempts_error
+GIVEN_UP_AT = 4  # the claim of a turn: the first died with many rows, two more with this one alone
+
+
+def lost(item: Item, settings: RowSettings, claims: int) -> bool:
+    """Whether a row must be what kills its workers. `claims`: of this turn, all but this one by processes that died."""
+    return item.attempts > settings.max_attempts_error or claims >= GIVEN_UP_AT

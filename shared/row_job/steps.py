@@ -168,7 +168,7 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         on_end=on_end,
         prune=prune,
         listens={"object.created": jobs.on_arrival},
-        limits=limits or Limits(max_attempts=10, max_claims=ports.settings.max_attempts_error + 5),
+        limits=limits or Limits(max_attempts=10),
     )
 
 
@@ -372,7 +372,7 @@ class _Working:
         rows = self.outside.write(Effect(store.CLAIM, asked))
         items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
         for item in items:
-            if decide.lost(item, settings):
+            if decide.lost(item, settings, self.turn.claims):
                 message = item.last_error or "The worker stopped each time it worked on this row."
                 self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
         return items

@@ -53,11 +53,12 @@ NOTE_READ = Statement(
 )
 
 # The work. A lane owns its slot while no elder lane of it is active, so a row that is at work without us was left by one that
-# died: it is taken again, and its attempt was counted when it was taken.
+# died: it is taken again, in the same order, and its attempt was counted when it was taken.
 CLAIM = Statement(
     "row_job.claim",
     """update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
-              updated_at = now(), due_at = now() + cast(:lease_s as double precision) * interval '1 s'
+              updated_at = now(),
+              due_at = case when i.status = 'PENDING' then now() + cast(:lease_s as double precision) * interval '1 s' else i.due_at end
        from (select p.run_id, p.row_no from turn t
              join file_jobs j on j.run_id = t.run_id
              cross join lateral (

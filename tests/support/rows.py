@@ -123,7 +123,7 @@ class RowRig(Rig):
             chance=self.ports.chance,
             meter=self,
         )
-        self.kind = row_job(self.row_ports, Limits(max_attempts=4, max_claims=10))
+        self.kind = row_job(self.row_ports, Limits(max_attempts=4))
 
     @contextmanager
     def another_process(self) -> Iterator[RowRig]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SETTINGS = RowSettings(
     slots=2, provider_first_rate=50.0, ingest_min_rows=2, ingest_max_rows=4, claim_min=2, claim_max=6
 )
-LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0), max_claims=10)
+LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
 # The tests' workers issue the upload of a run themselves.
 SCHEMA = "grant insert on files to baton_worker"
 ISSUE = Statement(
@@ -168,7 +168,7 @@ def simulate(world: SubjectWorld) -> Simulated:
         kept = world.rows(KEPT.text)
         require(not wrong_rows(kept), "a job that is done has every row of its file", wrong_rows(kept))
 
-    kind = with_uploads(row_job(ports, Limits(max_attempts=12, max_claims=30)))
+    kind = with_uploads(row_job(ports, Limits(max_attempts=12)))
     return Simulated(kind=kind, params=lambda _: {}, at_the_end=judge)
 
 
