@@ -1,6 +1,6 @@
 """Every kind of work by name. A kind joins by one line here; it is imported when it is first needed.
 
-By convention `shared/<kind>/build.py` has `kind(engine)`, which builds it with its real ports, and `providers()`, the
+By convention `shared/<kind>/build.py` (or the folder that `FOLDERS` names) has `kind(engine)`, which builds it with its real ports, and `providers()`, the
 upstreams that a tenant may have an account of its own at.
 """
 
@@ -15,12 +15,16 @@ import sqlalchemy as sa
 
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.connections import Provider
+from shared.kernel.model import RunCommand
 
 KINDS = (
     "page_ingest",
     "query_run",
+    "job",
     "row_job",
 )  # fmt: skip
+
+FOLDERS = {"job": "job_queue"}
 
 
 def all_kinds(engine: sa.Engine) -> Catalogue:
@@ -28,8 +32,17 @@ def all_kinds(engine: sa.Engine) -> Catalogue:
 
 
 def one_kind(name: str, engine: sa.Engine) -> Kind:
-    kind: Kind = _joins(name).kind(engine)
+    module = _joins(name)
+    if hasattr(module, "kind_with"):  # it starts runs of the others
+        kind: Kind = module.kind_with(engine, all_commands(), all_kinds(engine))
+    else:
+        kind = module.kind(engine)
     return kind
+
+
+def all_commands() -> list[RunCommand]:
+    """What jobs may start: each kind declares its own in `commands()`, if it has any."""
+    return [command for name in KINDS for command in getattr(_joins(name), "commands", list)()]
 
 
 def all_providers() -> list[Provider]:
@@ -38,8 +51,13 @@ def all_providers() -> list[Provider]:
 
 def all_routers() -> list[Any]:
     """The routes of each kind that has some."""
-    return [import_module(f"shared.{name}.api").router for name in KINDS if find_spec(f"shared.{name}.api")]
+    modules = [f"shared.{_folder(name)}.{part}" for name in KINDS for part in ("api", "worker_api")]
+    return [import_module(module).router for module in modules if find_spec(module)]
 
 
 def _joins(name: str) -> Any:
-    return import_module(f"shared.{name}.build")
+    return import_module(f"shared.{_folder(name)}.build")
+
+
+def _folder(name: str) -> str:
+    return FOLDERS.get(name, name)

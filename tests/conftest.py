@@ -35,6 +35,14 @@ def database_url(postgres_server: ServerAdmin, template: str) -> Iterator[str]:
     postgres_server.drop(name)
 
 
+@pytest.fixture(scope="module")
+def module_database_url(postgres_server: ServerAdmin, template: str) -> Iterator[str]:
+    """For a module whose tests leave nothing behind, or clear it away themselves: a copy costs a third of a second."""
+    name = postgres_server.create_from_template(template)
+    yield postgres_server.url(name)
+    postgres_server.drop(name)
+
+
 @pytest.fixture
 def url_as(database_url: str) -> Callable[[str], str]:
     """`url_as("baton_worker")` is the same database, entered as that role."""

@@ -44,6 +44,9 @@ class Client:
     def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
         return self._call("POST", path, body, {}, {"Idempotency-Key": key} if key else {})
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._call("PATCH", path, body, {})
+
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, None, {})
 

@@ -302,6 +302,10 @@ def user_add(options: argparse.Namespace) -> None:
 def run_demo(options: argparse.Namespace) -> int:
     from infra.local.demo import demo  # noqa: PLC0415 - the other commands need not wait for it
 
+    if options.worker:
+        from infra.local.worker_demo import worker_demo  # noqa: PLC0415 - as above
+
+        return worker_demo(console, stones=options.stones, seed=options.seed)
     return demo(console, stones=options.stones, seed=options.seed)
 
 
@@ -373,6 +377,7 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command("demo", run_demo, "ingest a catalogue in a throwaway cloud while a function is killed")
     _add_catalogue(made, 10_000)
+    made.add_argument("--worker", action="store_true", help="on Postgres alone, with two workers instead of functions")
     return parser
 
 

@@ -132,7 +132,7 @@ class Cloud(Stops):
             postgres = parts.enter_context(Postgres.start(home / "postgres"))
             say(f"Postgres     {without_password(postgres.url(DATABASE))}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
-            _create_database(postgres.url())
+            create_database(postgres.url())
             migrate(postgres.url(DATABASE))
             private.give_passwords(postgres.url(DATABASE))
             say(f"migrated     {DATABASE}  ({elapsed():.1f} s)")
@@ -217,7 +217,7 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _create_database(superuser_url: str) -> None:
+def create_database(superuser_url: str) -> None:
     engine = db.connect_engine(superuser_url, pool="none")
     with db.autocommit(engine).connect() as connection:
         if not connection.scalar(sa.text("select 1 from pg_database where datname = :name"), {"name": DATABASE}):

@@ -48,7 +48,8 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
                 wrong = differences(cloud.nivoda.stones, runs.sql(ROWS))
                 figures = runs.figures(run_id)
             console.print("stopping everything")
-    return _verdict(console, now, figures, story, wrong, set_up_s=set_up_s, stones=stones)
+    killed = f"{story.killed} process with -9, in the middle of a page; {_taken_over(story)}"
+    return verdict(console, now, figures, killed, wrong, set_up_s=set_up_s, stones=stones, right=story.killed == 1)
 
 
 def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, Story, Progress]:
@@ -144,27 +145,28 @@ def _taken_over(story: Story) -> str:
     return "" if story.taken_over_after_s is None else f"taken over by another after {story.taken_over_after_s:.0f} s"
 
 
-def _verdict(
+def verdict(
     console: Console,
     now: Progress,
     figures: Mapping[str, Any],
-    story: Story,
+    killed: str,
     wrong: list[str],
     *,
     set_up_s: float,
     stones: int,
+    right: bool,
 ) -> int:
     partitions = sum(lane["key"].startswith("part:") for lane in now.lanes)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("run", f"{now.run['status']} ({now.run['outcome']})")
     table.add_row("rows", f"{figures['rows']:,} in {partitions} partitions; {len(wrong)} differ from the catalogue")
     table.add_row("pages", f"{figures['pages']:,} in {figures['steps']:,} steps of the function")
-    table.add_row("killed", f"{story.killed} process with -9, in the middle of a page; {_taken_over(story)}")
+    table.add_row("killed", killed)
     table.add_row("repaired", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
     table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to set up")
     console.print()
     console.print(table)
-    right = now.run["status"] == "succeeded" and figures["rows"] == stones and not wrong and story.killed == 1
+    right = right and now.run["status"] == "succeeded" and figures["rows"] == stones and not wrong
     for line in wrong[:10]:
         console.print(f"  {line}")
     if not right:

@@ -18,6 +18,7 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.model import Json
 from shared.kernel.ports import Ports
+from shared.kernel.queue import Queue
 from shared.kernel.queue_sqs import SqsQueue
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
@@ -61,15 +62,15 @@ class Progress:
 class Runs:
     """Holds two connections: one as the API's role, bound to its tenant, and one that may look at everything."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, queue: Queue | None = None, relay: Relay | None = None) -> None:
         self._address = address
         self._api = db.connect_engine(address.url_as("baton_api"), application_name="baton-cli")
         self._all = db.connect_engine(address.database_url, application_name="baton-cli")
         self.kinds = all_kinds(self._api)
         self.ports = Ports(
             store=PgStore(self._api),
-            queue=SqsQueue(address.client("sqs")),
-            relay=Relay.from_env(environment_of(address, "tick")),
+            queue=queue or SqsQueue(address.client("sqs")),
+            relay=relay or Relay.from_env(environment_of(address, "tick")),
         )
 
     def start(self, kind: str, params: Json, tenant: UUID = TENANT) -> UUID:

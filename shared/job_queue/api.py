@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -13,13 +13,14 @@ from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
 from pydantic import Field
 
 from shared.job_queue import decide, store
-from shared.job_queue.model import KIND, USUAL_PRIORITY
+from shared.job_queue.model import KIND, MOST_AHEAD, USUAL_PRIORITY
+from shared.job_queue.ports import Ports
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, Limit, Short, Told
-from shared.kernel.auth import MANAGES, READS, STARTS, SUPERS
+from shared.kernel.auth import READS, STARTS, SUPERS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
 from shared.kernel.direct import Line
@@ -29,7 +30,6 @@ from shared.kernel.redact import redact_json
 
 router = Router()  # type: ignore[no-untyped-call]
 JobId = Annotated[UUID, Path(description="The job's id")]
-MOST_COUNTED = 10_000
 # What people call the cause of a job, and what a run says.
 SOURCES = {"manual": ["api"], "event": ["event"], "schedule": ["schedule"], "system": ["", "run", "system"]}
 Status = Literal["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
@@ -119,12 +119,33 @@ class Job(Told):
     correlation_id: str | None
 
 
+class JobWhy(Told):
+    """Why it has not ended. `ahead`: jobs of its tenant that are taken before it; `more`: at least so many. `workers`: that
+    were seen in the last minute for its queue."""
+
+    code: decide.WhyCode
+    sentence: str
+    until: datetime | None
+    queue: str
+    workers: int
+    ahead: int | None
+    more: bool
+
+
+class JobDetail(Job):
+    """`why`: null once it has ended."""
+
+    why: JobWhy | None
+
+
 class Jobs(Told):
     jobs: list[Job]
     next: str | None
 
 
 class Attempt(Told):
+    """In a list the last 2,000 characters of its logs; alone the last 64 KB."""
+
     attempt_no: int
     worker_id: str
     pid: int | None
@@ -142,8 +163,60 @@ class Attempts(Told):
     next: str | None
 
 
+class Percentiles(Told):
+    """In seconds."""
+
+    p50: float
+    p95: float
+
+
+class Rates(Told):
+    """Per minute, over the last hour, or over the newest 500 jobs if there were more. Those but for `enqueued` are of jobs
+    that have ended. `failed` and `retried` count attempts: one that failed, and one that was not the first."""
+
+    enqueued: float
+    succeeded: float
+    failed: float
+    retried: float
+    dead_letter: float
+
+
+class DepthOfTenant(Told):
+    """`more`: at least so many are queued. `scheduled`: for later, or for their next attempt."""
+
+    tenant_id: UUID
+    tenant: str | None
+    queued: int
+    more: bool
+    scheduled: int
+    running: int
+    oldest_queued_age_s: float | None
+
+
+class DepthOfQueue(Told):
+    """`workers`: seen in the last minute."""
+
+    name: str
+    executor: Executor
+    definitions: int
+    queued: int
+    more: bool
+    scheduled: int
+    running: int
+    workers: int
+    oldest_queued_age_s: float | None
+
+
+class JobsEverywhere(Told):
+    """Of all tenants: the hundred that have waited longest, and the queues."""
+
+    tenants: list[DepthOfTenant]
+    queues: list[DepthOfQueue]
+
+
 class Summary(Told):
-    """How many jobs there are by status. `more`: these were counted up to 10,000."""
+    """How many jobs there are by status; `more`: these were counted up to 10,000. `queue_latency`: from due to started, and
+    `run_time`: of the last attempts of jobs that ended within the hour. `everywhere` is for super admins."""
 
     queued: int
     running: int
@@ -153,6 +226,10 @@ class Summary(Told):
     canceled: int
     more: list[Status]
     oldest_queued_age_s: float | None
+    per_minute: Rates
+    queue_latency: Percentiles | None
+    run_time: Percentiles | None
+    everywhere: JobsEverywhere | None
 
 
 class Worker(Told):
@@ -232,13 +309,13 @@ def _written(here: Desk, line: Line, row: Mapping[str, Any]) -> bool:
 def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> dict[str, Any]:
     from shared.job_queue.adapters.schemas import check_schema  # noqa: PLC0415 - no other route needs jsonschema
 
-    commands = here.kinds[KIND].take_step.__self__.ports.commands  # type: ignore[attr-defined]
-    if row["command"] not in commands:
-        known = ", ".join(sorted(commands))
+    ports: Ports = here.kinds[KIND].take_step.__self__.ports  # type: ignore[attr-defined]
+    if row["command"] not in ports.commands:
+        known = ", ".join(sorted(ports.commands))
         raise Problem(422, "unknown_command", f"command: {row['command']!r} is not on the list. Available: {known}.")
     schema = decide.checked_schema(row["arg_schema"])
     check_schema(schema)
-    chosen = decide.executor(row["timeout_seconds"], executor)
+    chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s)
     return {**row, "arg_schema": schema, "executor": chosen}
 
 
@@ -247,7 +324,6 @@ def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Re
     """Add a job to its queue. With the dedupe key of a job that is not over yet, that one is answered with 200."""
     here = desk(router)
     params = asked.model_dump(mode="json", exclude_none=True)
-    params["manages"] = here.principal.may(MANAGES)
     return runs.start(here, KIND, params, None, idempotency_key, b"job:" + asked.model_dump_json().encode())
 
 
@@ -284,28 +360,61 @@ def list_jobs(
 
 @operation(router, "GET", "/jobs/summary", READS, tag="jobs")
 def summarize_jobs() -> Summary:
-    """How many jobs there are by status, and how long the oldest has been waiting to run."""
+    """How many jobs there are by status, how long they wait and run, and how many come and end per minute."""
     here = desk(router)
-    counts = {(row["status"], row["outcome"]): row["n"] for row in here.all(store.SUMMARY)}
-    (taken,), (oldest,) = here.all(store.TAKEN), here.all(store.OLDEST)
-    open_ = counts["queued", None] + counts["running", None]
+    subject = here.principal.actor.removeprefix("user:") if here.principal.is_super else None
+    row = here.one(store.SUMMARY, subject=subject)
+    assert row is not None
+    counts, ended = row["counts"], row["ended"]
     found: dict[Status, int] = {
-        "queued": max(0, open_ - taken["n"]),
-        "running": taken["n"],
-        "succeeded": counts["succeeded", None],
-        "failed": counts["failed", "failed"],
-        "dead_letter": counts["failed", "dead_letter"],
-        "canceled": counts["canceled", None],
+        "queued": max(0, counts["queued"] + counts["running"] - row["taken"]),
+        "running": row["taken"],
+        "succeeded": counts["succeeded"],
+        "failed": counts["failed"] - counts["dead_letter"],
+        "dead_letter": counts["dead_letter"],
+        "canceled": counts["canceled"],
     }
-    more = [name for name, n in found.items() if n >= MOST_COUNTED]
-    told = {str(name): min(n, MOST_COUNTED) for name, n in found.items()}
-    return Summary(**told, more=more, oldest_queued_age_s=oldest["age_s"])
+    told = {str(name): min(n, store.MOST_COUNTED) for name, n in found.items()}
+    more: list[Status] = [name for name, n in found.items() if n > store.MOST_COUNTED]
+    if counts["failed"] > store.MOST_COUNTED:  # of which some are dead letters: there may be more of both
+        more = [*(name for name in more if name != "dead_letter"), "failed", "dead_letter"]
+    minutes = row["ended_window_s"] / 60
+    rates = {name: ended[name] / minutes for name in ("succeeded", "failed", "retried", "dead_letter")}
+    return Summary(
+        **told,
+        more=more,
+        oldest_queued_age_s=row["oldest_s"],
+        per_minute=Rates(enqueued=row["made"]["enqueued"] / (row["made"]["window_s"] / 60), **rates),
+        queue_latency=_percentiles(ended["queue_s"]),
+        run_time=_percentiles(ended["run_s"]),
+        everywhere=row["everywhere"],
+    )
+
+
+def _percentiles(found: Sequence[float] | None) -> Percentiles | None:
+    return None if found is None or found[0] is None else Percentiles(p50=found[0], p95=found[1])
 
 
 @operation(router, "GET", "/jobs/<job_id>", READS, tag="jobs")
-def get_job(job_id: JobId) -> Job:
-    """A job as it is now."""
-    return _job(_found(desk(router), job_id))
+def get_job(job_id: JobId) -> JobDetail:
+    """A job as it is now, and why it waits."""
+    here = desk(router)
+    job, facts = _found(here, job_id), here.one(store.WHY, job_id=job_id)
+    return JobDetail(**{**job, "payload": redact_json(job["payload"])}, why=None if facts is None else _why(facts))
+
+
+def _why(facts: Mapping[str, Any]) -> JobWhy:
+    code, sentence = decide.why(facts)
+    waits = facts["taken_at"] is None and facts["due"]
+    return JobWhy(
+        code=code,
+        sentence=sentence,
+        until=facts["scheduled_for"] if code in {"retrying", "scheduled"} else None,
+        queue=facts["queue"].partition("@")[0],
+        workers=facts["workers"],
+        ahead=min(facts["ahead"], MOST_AHEAD) if waits else None,
+        more=facts["ahead"] > MOST_AHEAD,
+    )
 
 
 @operation(router, "POST", "/jobs/<job_id>/cancel", STARTS, tag="jobs", refuses=[409])
@@ -321,15 +430,14 @@ def cancel_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
 def retry_job(job_id: JobId, because: Annotated[Because, Body()]) -> Done:
     """Run a job that has ended once more, with a fresh budget of attempts. They are numbered on."""
     here = desk(router)
-    if _found(here, job_id)["status"] == "succeeded":
-        raise Problem(409, "succeeded", "The job has succeeded. Add it again to run it again.")
+    _found(here, job_id)
     relay.retry_run(here.ports, here.kinds[KIND], here.tenant_id, job_id, here.by(because.reason))
     return Done()
 
 
 @operation(router, "GET", "/jobs/<job_id>/attempts", READS, tag="jobs")
 def list_attempts(job_id: JobId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Attempts:
-    """The attempts of a job, newest first, with the last 64 KB of what each printed. A running one is up to date."""
+    """The attempts of a job, newest first, with the end of what each printed. A running one is up to date."""
     here = desk(router)
     _found(here, job_id)
     pager = here.pager("attempts", {"job_id": job_id})
@@ -337,6 +445,17 @@ def list_attempts(job_id: JobId, limit: Limit = USUAL_PAGE, cursor: Cursor = Non
     rows = here.all(store.ATTEMPTS, job_id=job_id, before=2**31 - 1 if place is None else place[0], most=limit + 1)
     page = [Attempt(**row) for row in rows[:limit]]
     return Attempts(attempts=page, next=pager.cursor([page[-1].attempt_no]) if len(rows) > limit else None)
+
+
+@operation(router, "GET", "/jobs/<job_id>/attempts/<attempt_no>", READS, tag="jobs")
+def get_attempt(
+    job_id: JobId, attempt_no: Annotated[int, Path(ge=1, le=2**31 - 1, description="Counted from 1")]
+) -> Attempt:
+    """One attempt, with the last 64 KB of what it printed. A running one is up to date."""
+    row = desk(router).one(store.ATTEMPT, job_id=job_id, attempt_no=attempt_no)
+    if row is None:
+        raise NotFound
+    return Attempt(**row)
 
 
 @operation(router, "GET", "/admin/jobs/workers", SUPERS, tag="jobs")

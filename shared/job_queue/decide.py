@@ -15,6 +15,7 @@ from shared.job_queue.model import (
     LARGEST_SCHEMA,
     LAST_PRIORITY,
     LONGEST_ON_LAMBDA_S,
+    MOST_AHEAD,
     RESOLVES,
     TAIL_BYTES,
     Command,
@@ -121,14 +122,16 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def executor(timeout_seconds: int, asked: Literal["lambda", "worker"] | None) -> Literal["lambda", "worker"]:
-    if asked == "lambda" and timeout_seconds > LONGEST_ON_LAMBDA_S:
+def executor(
+    timeout_seconds: int, asked: Literal["lambda", "worker"] | None, longest_s: int = LONGEST_ON_LAMBDA_S
+) -> Literal["lambda", "worker"]:
+    if asked == "lambda" and timeout_seconds > longest_s:
         raise Refused(
             "too_long_for_lambda",
-            f"timeout_seconds: a Lambda function runs for at most {LONGEST_ON_LAMBDA_S} seconds here. "
+            f"timeout_seconds: a command can run for at most {longest_s} seconds on Lambda. "
             "Use executor worker, or a shorter timeout.",
         )
-    return asked or ("worker" if timeout_seconds > LONGEST_ON_LAMBDA_S else "lambda")
+    return asked or ("worker" if timeout_seconds > longest_s else "lambda")
 
 
 def checked_priority(priority: int, *, manages: bool) -> int:
@@ -179,6 +182,50 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:  # noqa: ARG001 - the
     return ending(lane.status, lane.last_error)
 
 
+WhyCode = Literal[
+    "at_work", "canceling", "worker_lost", "paused", "inactive", "retrying", "scheduled", "no_worker", "definition_cap",
+    "tenant_cap", "next", "in_line",
+]  # fmt: skip
+
+
+def why(facts: Mapping[str, Any]) -> tuple[WhyCode, str]:
+    """Why a job has not ended: a word for programs, and a sentence. The first thing that would have to change."""
+    if facts["taken_at"] is not None:
+        if facts["canceling"]:
+            return "canceling", "Canceling: the command is stopped at its worker's next heartbeat."
+        if facts["lost"]:
+            return "worker_lost", f"Worker {facts['worker']} stopped responding. The job is retried automatically."
+        return "at_work", f"Running on {facts['worker']}."
+    if facts["paused"]:
+        return "paused", "Paused until someone resumes it."
+    if not facts["is_open"]:
+        return "inactive", "On hold: its definition is inactive. It can start when a super admin activates it."
+    if not facts["due"]:
+        if facts["attempts"]:
+            return "retrying", f"Attempt {facts['attempts']} failed: {facts['last_error'] or 'unknown'}"
+        return "scheduled", "Scheduled for later."
+    if facts["workers"] == 0 and not facts["wakes"]:
+        return (
+            "no_worker",
+            f"No worker is running for the queue {facts['queue']}. Start one: baton worker --queues {facts['queue']}",
+        )
+    if facts["definition_full"]:
+        return (
+            "definition_cap",
+            f"As many jobs of this definition are running as may run at once: {facts['definition_cap']}.",
+        )
+    if facts["tenant_full"]:
+        return "tenant_cap", f"As many of this tenant's jobs are running as may run at once: {facts['tenant_cap']}."
+    ahead = facts["ahead"]
+    if ahead == 0:
+        return "next", f"Next in line: it starts when a {'function' if facts['wakes'] else 'worker'} is free."
+    more = "more than " if ahead > MOST_AHEAD else ""
+    return (
+        "in_line",
+        f"{more}{min(ahead, MOST_AHEAD):,} {'job is' if ahead == 1 else 'jobs are'} ahead of it.".capitalize(),
+    )
+
+
 def tail(raw: bytes, *, cut: bool) -> str:
     """The last of what a command printed, as it may be kept: text that Postgres takes, and no secrets.
 
@@ -187,5 +234,14 @@ def tail(raw: bytes, *, cut: bool) -> str:
     if cut:
         raw = raw.partition(b"\n")[2]
     text = "\n".join(redact(line) for line in raw.decode("utf-8", "replace").split("\n"))
+    return last_of(text)
+
+
+def told_tail(text: str) -> str:
+    """The same of what a worker elsewhere says that a command printed."""
+    return last_of("\n".join(redact(line) for line in text.split("\n")))
+
+
+def last_of(text: str) -> str:
     encoded = text.encode()
     return text if len(encoded) <= TAIL_BYTES else encoded[-TAIL_BYTES:].decode("utf-8", "ignore")

@@ -8,16 +8,20 @@ from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
+from shared.kernel.model import RunCommand
+
 KIND = "job"
 LANE = "run"
+ON_LAMBDA = "@lambda"  # behind the name of a queue: its jobs that functions run
 USUAL_PRIORITY = 100
 # By role: a number below this is for those who run the tenant, and one below zero for nobody.
 FIRST_PRIORITY_OF_MEMBERS = 50
 LAST_PRIORITY = 1_000
 LARGEST_PAYLOAD = 64 * 1024
 LARGEST_SCHEMA = 16 * 1024
-LONGEST_ON_LAMBDA_S = 14 * 60
+LONGEST_ON_LAMBDA_S = 14 * 60  # unless its function was given less time
 TAIL_BYTES = 64 * 1024
+MOST_AHEAD = 1_000  # jobs that are counted before one that waits
 RESOLVES = "x-baton-resolves"  # in a schema: this string names something of the tenant
 
 
@@ -31,11 +35,13 @@ class AttemptStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What may be run: an exact argv, to which a job adds `--tenant-id=…` and its payload as `--name=value`."""
+    """What may be run: an exact argv, to which a job adds `--tenant-id=…` and its payload as `--name=value`; or a run of
+    another kind, which is started with the payload as its parameters."""
 
     key: str
-    argv: Sequence[str]
+    argv: Sequence[str] = ()
     env: Sequence[str] = ()  # names of variables that it gets from the worker
+    starts: RunCommand | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

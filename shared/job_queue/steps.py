@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, LANE, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
-from shared.job_queue.ports import Ports
+from shared.job_queue.ports import JobMetric, Keeps, Ports
 from shared.kernel.catalogue import NO_CAP, Kind, Outside
-from shared.kernel.clock import read_id
+from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Overtaken, Permanent, Refused, StepError, Transient
+from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
+from shared.kernel.log import logger
 from shared.kernel.model import (
     Already,
+    By,
     Cancel,
     Decision,
     Effect,
@@ -26,6 +28,7 @@ from shared.kernel.model import (
     NewRun,
     Offer,
     Run,
+    RunCommand,
     Starting,
     Turn,
     Wait,
@@ -35,6 +38,9 @@ from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
 LONGEST_KEY = 200
+LONGEST_DELAY_S = 366 * 86_400.0
+ASKED = frozenset({"definition_key", "payload", "priority", "scheduled_for", "dedupe_key"})
+SPARE_S = 15.0  # of a function's time, to end a command and to commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Jobs:
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         """Enqueue a job, unless the tenant has one of the same key that is not over."""
         asked = starting.params
+        if unknown := asked.keys() - ASKED:
+            raise Refused("unknown_field", f"Unknown: {', '.join(sorted(map(str, unknown)))[:200]}.")
         definition = self._definition(tx, asked.get("definition_key"))
         payload = asked.get("payload", {})
         if not isinstance(payload, dict):
@@ -59,9 +67,11 @@ class Jobs:
         priority = asked.get("priority", USUAL_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Refused("bad_priority", "priority: must be a whole number.")
-        decide.checked_priority(priority, manages=bool(asked.get("manages", True)))
+        decide.checked_priority(priority, manages=starting.by.manages)
         offer = Offer(class_id=definition.id, priority=priority, dedupe_key=key)
         lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
+        self.ports.meter.count(JobMetric.ENQUEUED, definition=definition.key)
+        self._write_metrics()
         return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
 
     def _definition(self, tx: Tx, key: object) -> Definition:
@@ -92,20 +102,27 @@ class Jobs:
                 raise Refused("bad_payload", f"payload.{name}: not found in this tenant.")
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
-        params = turn.params
-        command = self.ports.commands.get(params["command"])
-        if command is None:
-            raise _failed(Permanent, "unknown_command", f"{params['command']!r} is not an allowed command here.")
-        for name, what, which in decide.references(params["arg_schema"], params["payload"]):
-            if not self.ports.reader.exists(turn.tenant_id, what, which):
-                raise _failed(Permanent, "bad_payload", f"payload.{name}: not found in this tenant.")
         try:
-            argv = decide.argv(command, turn.tenant_id, params["payload"])
-        except Refused as error:
-            raise _failed(Permanent, "bad_payload", error.message) from None
-        (attempt,) = outside.write(Effect(store.START_ATTEMPT, {"worker_id": self.ports.worker_id}))
+            return self._take_step(turn, outside)
+        finally:
+            self._write_metrics()
+
+    def _write_metrics(self) -> None:
+        if isinstance(self.ports.meter, Keeps):
+            self.ports.meter.flush()
+
+    def _take_step(self, turn: Turn, outside: Outside) -> Decision:
+        params = turn.params
+        if turn.queued_at is not None:
+            waited_ms = (turn.now - turn.queued_at).total_seconds() * 1000
+            self.ports.meter.count(JobMetric.QUEUE_MS, waited_ms, definition=params["definition_key"])
+        attempt_no = self.begin(turn)
+        command = self.ports.commands[params["command"]]
+        if command.starts is not None:
+            return self._start_run(turn, outside, command.starts)
+        argv = decide.argv(command, turn.tenant_id, params["payload"])
         passed = {name: self.ports.environ[name] for name in command.env if name in self.ports.environ}
-        env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt["attempt_no"])}
+        env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt_no)}
         told: list[tuple[str, str]] = []
 
         def beat(pid: int, stdout: str, stderr: str) -> Word:
@@ -117,22 +134,93 @@ class Jobs:
                 outside.write(Effect(store.TAILS, {"pid": pid, "stdout": stdout, "stderr": stderr}))
             return word
 
-        ended = self.ports.runner.run(argv, env, params["timeout_seconds"], beat)
-        return self._decide(turn, outside, ended)
+        timeout_s = min(params["timeout_seconds"], max(1.0, outside.time_left_s() - SPARE_S))
+        said = {
+            "job_id": str(turn.run_id),
+            "tenant_id": str(turn.tenant_id),
+            "definition_key": params["definition_key"],
+            "attempt_no": attempt_no,
+            "worker_id": self.ports.worker_id,
+        }
+        logger.info("job attempt started", extra=said)
+        ran_s = stopwatch()
+        ended = self.ports.runner.run(argv, env, timeout_s, beat)
+        ms = round(ran_s() * 1000)
+        logger.info(
+            "job attempt ended",
+            extra={
+                **said,
+                "exit_code": ended.exit_code,
+                "timed_out": ended.timed_out,
+                "canceled": ended.canceled,
+                "ms": ms,
+            },
+        )
+        self.ports.meter.count(JobMetric.RUN_MS, ms, definition=params["definition_key"])
+        return self.decide(turn, outside, ended)
 
-    def _decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
+    def _start_run(self, turn: Turn, outside: Outside, command: RunCommand) -> Decision:
+        """The run's id follows from the job and its epoch: however often this is tried, one run is started."""
+        by = By(source="job", source_ref=str(turn.run_id), correlation_id=turn.correlation_id)
+        starter = self.ports.starter
+        if starter is None:
+            raise _failed(Permanent, "unknown_command", f"{command.key!r} cannot be run by this worker.")
+        try:
+            started = outside.once(
+                "run",
+                kind=command.kind,
+                call=lambda key: str(
+                    starter.start(turn.tenant_id, command, command.params(turn.params["payload"]), by, UUID(hex=key))
+                ),
+                look=lambda key: key if self.ports.reader.exists(turn.tenant_id, "run", str(UUID(hex=key))) else None,
+            )
+        except NoRoom as error:
+            raise _failed(Transient, error.code, error.message) from None
+        except Refused as error:
+            raise _failed(Permanent, "bad_payload", error.message) from None
+        ended = Finished(exit_code=0, stdout=f"Started run {UUID(hex=started.replace('-', ''))} of {command.kind}.\n")
+        return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
+
+    def begin(self, turn: Turn) -> int:
+        """Look once more whether it may run; answers the number of the attempt."""
+        params = turn.params
+        command = self.ports.commands.get(params["command"])
+        if command is None:
+            raise _failed(Permanent, "unknown_command", f"{params['command']!r} is not an allowed command here.")
+        for name, what, which in decide.references(params["arg_schema"], params["payload"]):
+            if not self.ports.reader.exists(turn.tenant_id, what, which):
+                raise _failed(Permanent, "bad_payload", f"payload.{name}: not found in this tenant.")
+        try:
+            decide.checked_payload(params["payload"])
+        except Refused as error:
+            raise _failed(Permanent, "bad_payload", error.message) from None
+        attempt_no = self.ports.reader.next_attempt(turn)
+        if attempt_no is None:
+            raise Overtaken
+        return attempt_no
+
+    def decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
         if ended.lost:
             raise Overtaken
+        status = _status(ended)
+        self.ports.meter.count(JobMetric.ATTEMPT, definition=turn.params["definition_key"], status=status)
         if ended.canceled:
             return Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")])
         if ended.stopped:
             outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
             return Wait(after_s=0)
-        if ended.exit_code == 0 and not ended.timed_out:
+        if status is AttemptStatus.SUCCEEDED:
             return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
         problem = decide.problem_of(ended, turn.params["timeout_seconds"])
-        status = AttemptStatus.TIMEOUT if ended.timed_out else AttemptStatus.FAILED
         raise Transient(problem.message, problem.code, effects=[_end(status, ended, problem.message)])
+
+    def as_told(self, kind: Kind, ended: Finished) -> Kind:
+        """The kind as it commits what a worker elsewhere says of a command that it ran."""
+        return replace(
+            kind,
+            take_step=lambda turn, outside: self.decide(turn, outside, ended),
+            on_cancel=lambda *_: Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")]),
+        )
 
     def on_lost(self, turn: Turn) -> StepError:  # noqa: ARG002 - the shape of on_lost
         return _failed(Transient, "worker_lost", "The worker stopped responding while it ran this job.")
@@ -143,16 +231,27 @@ class Jobs:
             effects=[_end(AttemptStatus.CANCELED, Finished(exit_code=None), "Canceled; its worker was lost.")]
         )
 
+    def ending(self, turn: Turn, change: LaneChange) -> Ending:
+        ends = decide.ending(change.status, None if change.problem is None else change.problem.to_json())
+        if ends.outcome == decide.DEAD_LETTER:
+            self.ports.meter.count(JobMetric.DEAD_LETTER, definition=turn.params["definition_key"])
+            self._write_metrics()
+        return ends
+
     def prune(self, tx: Tx, run: Run, most: int) -> int:
         return tx.apply(Effect(store.PRUNE_ATTEMPTS, {"run_id": run.id, "most": most}))
 
 
+def _status(ended: Finished) -> AttemptStatus:
+    if ended.canceled or ended.stopped:
+        return AttemptStatus.CANCELED
+    if ended.timed_out:
+        return AttemptStatus.TIMEOUT
+    return AttemptStatus.SUCCEEDED if ended.exit_code == 0 else AttemptStatus.FAILED
+
+
 def limits_of(turn: Turn) -> Limits:
     return Limits(max_attempts=turn.params["max_attempts"], backoff=BACKOFF)
-
-
-def ending(turn: Turn, change: LaneChange) -> Ending:  # noqa: ARG001 - the shape of an ending
-    return decide.ending(change.status, None if change.problem is None else change.problem.to_json())
 
 
 def _failed(error: type[Permanent | Transient], code: str, message: str) -> StepError:
@@ -186,6 +285,8 @@ def _delay_s(tx: Tx, scheduled_for: object) -> float:
     if at is None or at.tzinfo is None:
         raise Refused("bad_schedule", "scheduled_for: must be a date and time with a zone, as 2026-11-16T08:00:00Z.")
     (row,) = tx.read(store.SECONDS_UNTIL, {"at": at})
+    if row["seconds"] > LONGEST_DELAY_S:
+        raise Refused("bad_schedule", "scheduled_for: at most a year ahead.")
     return max(0.0, float(row["seconds"]))
 
 
@@ -196,7 +297,7 @@ def job_kind(ports: Ports) -> Kind:
         take_step=jobs.take_step,
         start=jobs.start,
         settle=decide.settle,
-        ending=ending,
+        ending=jobs.ending,
         on_lost=jobs.on_lost,
         on_cancel=jobs.on_cancel,
         prune=jobs.prune,

@@ -6,10 +6,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from shared.job_queue.model import Definition
+from shared.job_queue.model import MOST_AHEAD, Definition
 from shared.kernel import direct, sql
 from shared.kernel.direct import Row
-from shared.kernel.model import Statement
+from shared.kernel.model import Statement, Turn
+from shared.kernel.store import held
 
 _DEFINITION = """id, key, description, command, arg_schema, timeout_seconds, max_attempts, queue, executor, concurrency_limit,
        is_active, version"""
@@ -32,32 +33,35 @@ RUN_EXISTS = Statement(
     "job.run_exists", "select 1 as found from run where tenant_id = cast(:tenant_id as uuid) and id = cast(:id as uuid)"
 )
 
-# Numbers go on for ever, whatever epoch it is.
-START_ATTEMPT = Statement(
-    "job.start_attempt",
-    """insert into job_attempts (job_id, attempt_no, tenant_id, worker_id, started_at, status)
-       select t.run_id, coalesce((select max(a.attempt_no) from job_attempts a where a.job_id = t.run_id), 0) + 1,
-              t.tenant_id, :worker_id, now(), 'running'
-       from turn t
-       returning attempt_no""",
-    returns=True,
-)
+# Numbers go on for ever, whatever epoch it is. Only for whoever still holds the turn.
+NEXT_ATTEMPT = sa.text("""
+select coalesce((select max(a.attempt_no) from job_attempts a where a.job_id = l.run_id), 0) + 1 as attempt_no
+from lane l
+where l.id = :lane_id and l.epoch = :epoch and l.seq = :seq and l.claim_token = :token and l.status = 'active'
+  and l.lease_until > now()
+""")
+# The attempt that runs, or a new one: most end before anybody could have looked, and are written once, at their end.
+_ATTEMPT_NO = """coalesce((select x.attempt_no from job_attempts x where x.job_id = t.run_id and x.status = 'running'
+                        order by x.attempt_no desc limit 1),
+                       (select max(x.attempt_no) from job_attempts x where x.job_id = t.run_id), 0)
+              + (not exists (select from job_attempts x where x.job_id = t.run_id and x.status = 'running'))::int"""
 TAILS = Statement(
     "job.tails",
-    """update job_attempts a set pid = cast(:pid as integer), stdout_tail = :stdout, stderr_tail = :stderr
-       from turn t where a.job_id = t.run_id and a.status = 'running'""",
+    f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, status, pid, stdout_tail,
+                                      stderr_tail)
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), 'unknown'),
+              coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), 'running', cast(:pid as integer),
+              cast(:stdout as text), cast(:stderr as text)
+       from turn t
+       on conflict (job_id, attempt_no) do update
+       set pid = excluded.pid, stdout_tail = excluded.stdout_tail, stderr_tail = excluded.stderr_tail""",
 )
 # Ends the attempt that runs; a worker that was lost before it could begin one has had one all the same.
 END_ATTEMPT = Statement(
     "job.end_attempt",
-    """insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
+    f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
                                       stdout_tail, stderr_tail, error_text)
-       select t.run_id,
-              coalesce((select x.attempt_no from job_attempts x where x.job_id = t.run_id and x.status = 'running'
-                        order by x.attempt_no desc limit 1),
-                       (select max(x.attempt_no) from job_attempts x where x.job_id = t.run_id), 0)
-              + (not exists (select from job_attempts x where x.job_id = t.run_id and x.status = 'running'))::int,
-              t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), :attempt_worker),
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), :attempt_worker),
               coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), now(), cast(:exit_code as integer),
               :attempt_status, cast(:stdout as text), cast(:stderr as text), cast(:attempt_error as text)
        from turn t
@@ -72,6 +76,7 @@ insert into job_workers as w (worker_id, hostname, version, queues, last_seen_at
 values (:worker_id, :hostname, :version, cast(:queues as text[]), now(), :running_count)
 on conflict (worker_id) do update set last_seen_at = now(), running_count = excluded.running_count
 """)
+SEEN_WORKER = sa.text(SEE_WORKER.text + "returning worker_id")
 FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
 PRUNE_WORKERS = sa.text("delete from job_workers where last_seen_at < now() - interval '7 days'")
 PRUNE_ATTEMPTS = Statement(
@@ -95,8 +100,9 @@ _STATUS = {
     "queued": "r.status in ('queued', 'running') and o.taken_at is null",
     "running": "r.status in ('queued', 'running') and o.taken_at is not null",
     "succeeded": "r.status = 'succeeded'",
-    "failed": "r.status = 'failed' and r.outcome is distinct from 'dead_letter'",
-    "dead_letter": "r.status = 'failed' and r.outcome = 'dead_letter'",
+    # As a case, which the planner knows nothing about: it would take the two for rare together, and read and sort all failed.
+    "failed": "r.status = 'failed' and case r.outcome when 'dead_letter' then false else true end",
+    "dead_letter": "r.status = 'failed' and case r.outcome when 'dead_letter' then true else false end",
     "canceled": "r.status = 'canceled'",
 }
 
@@ -109,36 +115,114 @@ def list_jobs(status: str | None, *, source: bool, since: bool, until: bool, aft
     wheres += ["r.created_at >= :created_after"] if since else []
     wheres += ["r.created_at < :created_before"] if until else []
     wheres += ["(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))"] if after else []
-    return _page(tuple(wheres))
+    return _page(tuple(wheres), asks_offers=status in {"queued", "running"})
 
 
-def _page(wheres: tuple[str, ...]) -> sa.TextClause:
+def _page(wheres: tuple[str, ...], *, asks_offers: bool) -> sa.TextClause:
+    offers = "join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id" if asks_offers else ""
     return sa.text(f"""
 select {_JOB} from jobs where id = any(array(
-    select r.id from run r join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
+    select r.id from run r {offers}
     where {" and ".join(wheres)} order by r.created_at desc, r.id desc limit :most))
 order by queued_at desc, id desc
 """)
 
 
-ATTEMPTS = sa.text("""
-select attempt_no, worker_id, pid, started_at, finished_at, exit_code, status, stdout_tail, stderr_tail, error_text
+# A page of them whole would be larger than an answer may be.
+_ATTEMPT = "attempt_no, worker_id, pid, started_at, finished_at, exit_code, status, error_text"
+ATTEMPT = sa.text(f"""
+select {_ATTEMPT}, stdout_tail, stderr_tail
+from job_attempts where job_id = :job_id and tenant_id = :tenant_id and attempt_no = :attempt_no
+""")
+ATTEMPTS = sa.text(f"""
+select {_ATTEMPT}, right(stdout_tail, 2000) as stdout_tail, right(stderr_tail, 2000) as stderr_tail
 from job_attempts where job_id = :job_id and tenant_id = :tenant_id and attempt_no < :before
 order by attempt_no desc limit :most
 """)
-# Counted up to a bound: a summary must not cost more the more has ended.
-SUMMARY = sa.text("""
-select s.status, (select count(*) from (
-    select from run r where r.tenant_id = :tenant_id and r.kind = 'job' and r.status = s.status
-      and (s.outcome is null or (r.outcome is not distinct from 'dead_letter') = (s.outcome = 'dead_letter')) limit 10001) c)
-    as n, s.outcome
-from (values ('queued', null), ('running', null), ('succeeded', null), ('failed', 'failed'), ('failed', 'dead_letter'),
-             ('canceled', null)) as s (status, outcome)
+# How the queue stands, as one row. Everything is counted up to a bound: it must not cost more the more there is. The rates are
+# of the last hour, or of the newest so many jobs if there were more.
+MOST_COUNTED = 10_000
+MOST_SAMPLED = 500
+SUMMARY = sa.text(f"""
+with counts as (
+    select s.status, c.n, c.dead from (values ('queued'), ('running'), ('succeeded'), ('failed'), ('canceled')) s (status)
+    cross join lateral (
+        select count(*) as n, count(*) filter (where r.outcome = 'dead_letter') as dead from (
+            select r.outcome from run r where r.tenant_id = :tenant_id and r.kind = 'job' and r.status = s.status
+            order by r.created_at desc, r.id desc limit {MOST_COUNTED + 1}) r) c),
+made as materialized (
+    select r.created_at from run r
+    where r.tenant_id = :tenant_id and r.kind = 'job' and r.created_at > now() - interval '1 hour'
+    order by r.created_at desc limit {MOST_SAMPLED}),
+ended as materialized (
+    select r.id, r.status, r.outcome, r.finished_at from run r
+    where r.tenant_id = :tenant_id and r.kind = 'job' and r.finished_at > now() - interval '1 hour'
+    order by r.finished_at desc limit {MOST_SAMPLED}),
+tried as materialized (
+    select e.status, e.outcome, a.failed, a.retried, extract(epoch from a.ended - a.began) as run_s,
+           greatest(0, extract(epoch from a.began - l.next_due_at)) as queue_s
+    from ended e
+    cross join lateral (select next_due_at from lane where run_id = e.id limit 1) l
+    cross join lateral (
+        select count(*) filter (where status in ('failed', 'timeout')) as failed,
+               count(*) filter (where attempt_no > 1) as retried,
+               (array_agg(started_at order by attempt_no desc))[1] as began,
+               (array_agg(finished_at order by attempt_no desc))[1] as ended
+        from job_attempts where job_id = e.id and started_at > now() - interval '1 hour') a)
+select
+    (select jsonb_object_agg(status, n) || jsonb_build_object('dead_letter', sum(dead)) from counts) as counts,
+    (select count(*) from offer o join run r on r.id = o.run_id
+     where o.tenant_id = :tenant_id and o.taken_at is not null) as taken,
+    (select extract(epoch from now() - min(f.queued_at))::double precision
+     from pull_class c
+     join pull_line l on l.class_id = c.id and l.tenant_id = :tenant_id and l.active
+     cross join lateral (
+         select o.queued_at from offer o
+         where o.class_id = l.class_id and o.tenant_id = l.tenant_id and o.priority = l.priority and o.queued_at >= l.head
+           and o.due and o.taken_at is null
+         order by o.class_id, o.tenant_id, o.priority, o.queued_at, o.lane_id limit 1) f) as oldest_s,
+    (select jsonb_build_object(
+        'enqueued', count(*),
+        'window_s', case when count(*) = {MOST_SAMPLED} then greatest(1, extract(epoch from now() - min(created_at)))
+                         else 3600 end) from made) as made,
+    (select case when count(*) = {MOST_SAMPLED} then greatest(1, extract(epoch from now() - min(finished_at))) else 3600
+            end::double precision from ended) as ended_window_s,
+    (select jsonb_build_object(
+        'succeeded', count(*) filter (where status = 'succeeded'),
+        'failed', coalesce(sum(failed), 0),
+        'retried', coalesce(sum(retried), 0),
+        'dead_letter', count(*) filter (where outcome = 'dead_letter'),
+        'queue_s', percentile_disc(array[0.5, 0.95]) within group (order by queue_s),
+        'run_s', percentile_disc(array[0.5, 0.95]) within group (order by run_s)) from tried) as ended,
+    (select to_jsonb(e) from jobs_everywhere(:subject) e) as everywhere
 """)
-TAKEN = sa.text("select count(*) as n from offer where tenant_id = :tenant_id and taken_at is not null")
-OLDEST = sa.text("""
-select extract(epoch from now() - min(queued_at))::double precision as age_s from offer
-where tenant_id = :tenant_id and due and taken_at is null
+# Why one job waits. Ahead of it are the tenant's own: between tenants turns decide.
+WHY = sa.text(f"""
+select r.paused_at is not null as paused, r.cancel_requested_at is not null as canceling, l.attempts,
+       l.last_error ->> 'message' as last_error, l.lease_until < now() as lost, c.queue, c.is_open, c.wakes,
+       o.due, o.scheduled_for, o.taken_at, o.worker, pull_class_full(c.id) as definition_full, c.most_running as definition_cap,
+       p.most_running as tenant_cap,
+       coalesce(p.most_running <= (
+           select count(*) from offer t where t.tenant_id = :tenant_id and t.taken_at is not null), false) as tenant_full,
+       (select count(*) from job_workers w
+        where c.queue = any(w.queues) and w.last_seen_at >= now() - interval '60 s') as workers,
+       (select count(*) from (
+           select from pull_class k
+           join pull_line n on n.class_id = k.id and n.tenant_id = o.tenant_id and n.active and n.priority <= o.priority
+           cross join lateral (
+               select from offer a
+               where a.class_id = n.class_id and a.tenant_id = n.tenant_id and a.priority = n.priority
+                 and a.queued_at >= n.head and a.due and a.taken_at is null
+                 and (n.priority < o.priority or (a.queued_at, a.lane_id) < (o.queued_at, o.lane_id))
+               order by a.class_id, a.tenant_id, a.priority, a.queued_at, a.lane_id limit {MOST_AHEAD + 1}) a
+           where k.queue = c.queue and k.is_open and o.due
+           limit {MOST_AHEAD + 1}) x) as ahead
+from lane l
+join run r on r.id = l.run_id
+join offer o on o.lane_id = l.id
+join pull_class c on c.id = l.class_id
+left join pull_tenant p on p.tenant_id = l.tenant_id
+where l.run_id = :job_id and l.tenant_id = :tenant_id
 """)
 WORKERS = sa.text("""
 select worker_id, hostname, version, queues, started_at, last_seen_at, running_count,
@@ -156,6 +240,11 @@ class JobReader:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+
+    def next_attempt(self, turn: Turn) -> int | None:
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            rows = line.all(NEXT_ATTEMPT, held(turn))
+        return rows[0]["attempt_no"] if rows else None
 
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
         params = {"tenant_id": tenant_id, "id": which, "wanted": which, "provider": what.partition(":")[2]}

@@ -1,32 +1,50 @@
-"""A resident worker: takes jobs as it has room for them, runs each on a thread, and says that it is alive."""
+"""A resident worker: takes jobs as it has room for them, runs each on a thread, and says that it is alive.
+
+It may do the steps of the other kinds too, where their batons travel through Postgres.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import sqlalchemy as sa
 
 from shared.job_queue import store
 from shared.kernel import db, direct
 from shared.kernel.catalogue import Catalogue
+from shared.kernel.clock import stopwatch
+from shared.kernel.dead_letter import note_dead_letter
+from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
 from shared.kernel.model import Turn
+from shared.kernel.offers import Taking, TakingOffers
 from shared.kernel.ports import Ports
-from shared.kernel.step import Outcome, do_turn
-from shared.kernel.tick import repair_lost
+from shared.kernel.pull import do_pulled
+from shared.kernel.queue import Consumer, Received
+from shared.kernel.queue_postgres import CHANNEL
+from shared.kernel.sql import LISTEN_TO
+from shared.kernel.tick import repair_lost, roll_up, tick
 
 SEEN_S = 10.0
 AFTER_TROUBLE_S = 2.0
+LISTENS_S = 5.0  # a mark that somebody listens is good for so long
+MOST_RECEIVES = 10
+Takes = Callable[[str, int], Sequence[Turn]]
 
 
 @dataclass(slots=True)
 class Worker:
-    """`poll_s`: how long it waits when there is nothing to do. `tick_s`: how often it repairs what other workers left."""
+    """`poll_s`: how long it waits at most when there is nothing to do; it is woken earlier by whoever adds something.
+
+    `tick_s`: how often it repairs what others left. `pushed`: other kinds whose batons it takes from `messages`.
+    """
 
     engine: sa.Engine
     ports: Ports
@@ -37,61 +55,113 @@ class Worker:
     lease_s: float = 60.0
     poll_s: float = 0.5
     tick_s: float | None = None
+    pushed: Sequence[str] = ()
+    messages: Consumer | None = None
+    version: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
-    _running: set[Future[Outcome]] = field(default_factory=set)
+    bell: threading.Event = field(default_factory=threading.Event)
+    _running: set[Future[Any]] = field(default_factory=set)
     _times: dict[str, float] = field(default_factory=dict)
+    last_round: float = 0.0
 
     def run(self) -> None:
         """Until it is told to stop; then it waits for what it has in hand, which hears of the stop at its next heartbeat."""
+        listener = threading.Thread(target=self._listen, name="listener", daemon=True)
+        listener.start()
+        ticker = threading.Thread(target=self._tick_on, name="ticker", daemon=True)
+        if self.tick_s is not None:
+            ticker.start()
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="job") as pool:
             while not self.stop.is_set():
+                self.bell.clear()
                 try:
                     taken = self._round(pool)
                 except Exception as error:
                     logger.exception("a worker could not take jobs")
                     self.stop.wait(AFTER_TROUBLE_S if db.is_disconnect(error) else self.poll_s)
                     continue
+                self.last_round = time.monotonic()
                 if not taken:
-                    self.stop.wait(self.poll_s)
+                    self.bell.wait(self.poll_s)
         self._quietly("the worker could not sign off", self._forget)
+
+    def ask_to_stop(self) -> None:
+        self.stop.set()
+        self.bell.set()
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._running)
+
+    def is_well(self) -> bool:
+        """Whether it still looks for work: what runs in its threads may take as long as it wants."""
+        return time.monotonic() - self.last_round < max(60.0, 4 * self.poll_s)
 
     def _round(self, pool: ThreadPoolExecutor) -> int:
         self._running = {each for each in self._running if not each.done()}
         self._every("seen", SEEN_S, self._see)
-        if self.tick_s is not None:
-            self._every("tick", self.tick_s, self._tick)
         taken = 0
         for queue in self.queues:
             room = self.concurrency - len(self._running)
             if room <= 0:
-                break
+                return taken
             for turn in self._take(queue, room):
-                self._running.add(pool.submit(self._do, turn))
+                self._start(pool, self._do, turn, queue)
                 taken += 1
+        for queue in self._message_queues():
+            room = self.concurrency - len(self._running)
+            if room <= 0 or self.messages is None:
+                return taken
+            for message in self.messages.receive(queue, min(room, 10)):
+                self._start(pool, self._handle, queue, message)
+                taken += 1
+        if not taken:
+            self._every("listens", LISTENS_S / 2, self._mark_listening)
         return taken
+
+    def _start(self, pool: ThreadPoolExecutor, do: Callable[..., None], *given: Any) -> None:
+        future = pool.submit(do, *given)
+        self._running.add(future)
+        future.add_done_callback(lambda _: self.bell.set())
 
     def _take(self, queue: str, room: int) -> list[Turn]:
         assert self.ports.offers is not None
         return self.ports.offers.take(queue, room, self.ports.chance.new_id(), self.lease_s, self.worker_id)
 
-    def _do(self, turn: Turn) -> Outcome:
-        kind = self.kinds.get(turn.kind)
-        if kind is None:
-            self.ports.store.release(turn.baton, turn.token)
-            raise LookupError(f"there is no kind {turn.kind} here")
-        outcome = do_turn(turn, kind, self.ports)
-        logger.info(
-            "job",
-            extra={
-                "job_id": str(turn.run_id),
-                "tenant_id": str(turn.tenant_id),
-                "definition_key": turn.params.get("definition_key"),
-                "attempt": turn.attempts + 1,
-                "worker_id": self.worker_id,
-                "outcome": outcome,
-            },
-        )
-        return outcome
+    def _do(self, turn: Turn, queue: str) -> None:
+        """A turn, and then those that come with its end: finishing one and taking the next is one flight."""
+        left: Turn | None = turn
+        while left is not None:
+            now, ports = left, self.ports
+            taking = Taking(queue, self.lease_s, self.worker_id, self.ports.chance.new_id)
+            if self.queues and queue == self.queues[0] and not self.stop.is_set():  # others wait for the next round
+                ports = replace(ports, offers=TakingOffers(self.engine, taking))
+            self._quietly("a turn could not be taken to its end", lambda: do_pulled(now, self.kinds, ports))  # noqa: B023
+            left = taking.taken[0] if taking.taken else None
+
+    def _message_queues(self) -> Sequence[str]:
+        if not self.pushed:
+            return ()
+        return [*(self.ports.relay.queue_of(name) for name in self.pushed), self.ports.relay.delay_queue]
+
+    def _handle(self, queue: str, message: Received) -> None:
+        def handle() -> None:
+            assert self.messages is not None
+            if message.receive_count > MOST_RECEIVES:
+                note_dead_letter(self.ports, message.body, message.receive_count)
+                self.messages.delete(queue, message.receipt)
+                return
+            elapsed, most_s = stopwatch(), self.ports.relay.step_timeout_s
+            ports = replace(self.ports, time_left_s=lambda: most_s - elapsed())
+            by_queue: Mapping[str, str] = {self.ports.relay.queue_of(name): name for name in self.pushed}
+            if queue in by_queue:
+                done = handle_baton(ports, self.kinds[by_queue[queue]], message)
+            else:
+                done = handle_delayed(ports, message)
+            if done:
+                self.messages.delete(queue, message.receipt)
+
+        self._quietly("a message could not be handled", handle)
 
     def _every(self, name: str, seconds: float, do: Callable[[], object]) -> None:
         now = time.monotonic()
@@ -112,7 +182,7 @@ class Worker:
                 {
                     "worker_id": self.worker_id,
                     "hostname": socket.gethostname(),
-                    "version": "",
+                    "version": self.version,
                     "queues": list(self.queues),
                     "running_count": len(self._running),
                 },
@@ -122,5 +192,44 @@ class Worker:
         with direct.alone(self.engine) as line:
             line.run(store.FORGET_WORKER, {"worker_id": self.worker_id})
 
+    def _tick_on(self) -> None:
+        assert self.tick_s is not None
+        while not self.stop.wait(0 if "tick" not in self._times else self.tick_s):
+            self._times["tick"] = time.monotonic()
+            self._quietly("a tick failed", self._tick)
+
     def _tick(self) -> None:
-        repair_lost(self.ports, self.kinds)
+        if self.messages is None:
+            repair_lost(self.ports, self.kinds)  # the rest is for a tick that can send
+            return
+        tick(self.ports, self.kinds)
+        roll_up(self.ports, self.ports.store.beat("tick"))
+
+    # --- who adds something rings the bell ---
+
+    def _mark_listening(self) -> None:
+        with direct.alone(self.engine) as line:
+            if line.run(LISTEN_TO, {"queues": list(self.queues), "for_s": LISTENS_S}):
+                self.bell.set()  # whatever came before the mark was there is looked for once more
+
+    def _listen(self) -> None:
+        while not self.stop.is_set():
+            try:
+                self._hear()
+            except Exception:
+                logger.warning("not listening; looking every %s s", self.poll_s)
+                self.stop.wait(AFTER_TROUBLE_S)
+
+    def _hear(self) -> None:
+        loan = self.engine.raw_connection()
+        connection: Any = loan.dbapi_connection
+        try:
+            connection.autocommit = True
+            connection.execute_simple(f"listen baton_offers; listen {CHANNEL}")
+            while not self.stop.is_set():
+                if connection.heard(1.0) & {*self.queues, *self._message_queues()}:
+                    self.bell.set()
+        finally:
+            with suppress(Exception):
+                loan.invalidate()  # it must not go back to the pool with its ears open
+            loan.close()

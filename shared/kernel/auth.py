@@ -26,6 +26,7 @@ class Role(StrEnum):
 READS = frozenset({Role.VIEWER, Role.MEMBER, Role.ADMIN})
 STARTS = frozenset({Role.MEMBER, Role.ADMIN})
 MANAGES = frozenset({Role.ADMIN})
+WORKS = frozenset({Role.WORKER})
 ANYBODY = frozenset(Role)
 SUPERS: frozenset[Role] = frozenset()  # what belongs to no tenant: no role of one is enough
 

@@ -13,6 +13,7 @@ from shared.kernel.model import Due
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueError
+from shared.kernel.wake import wake
 
 
 def deliver(ports: Ports, dues: Sequence[Due]) -> list[Due]:
@@ -20,6 +21,7 @@ def deliver(ports: Ports, dues: Sequence[Due]) -> list[Due]:
 
     Answers what was not taken.
     """
+    _wake(ports, dues)
     missed = _send(ports, dues)
     if missed:
         _note(ports.store.mark_unsent, missed)
@@ -28,11 +30,16 @@ def deliver(ports: Ports, dues: Sequence[Due]) -> list[Due]:
 
 def deliver_unsent(ports: Ports, dues: Sequence[Due]) -> None:
     """Send batons whose rows say `unsent` (after a cancel, a resume, a retry), then say that they are sent."""
+    _wake(ports, dues)
     reachable = [due for due in dues if due.delay_s <= LONGEST_QUEUE_DELAY_S and not due.pulled]
     missed = _send(ports, reachable)
     sent = [due for due in reachable if due not in missed]
     if sent:
         _note(ports.store.mark_sent, sent)
+
+
+def _wake(ports: Ports, dues: Sequence[Due]) -> None:
+    wake(ports, [(due.wakes, due.delay_s) for due in dues if due.wakes is not None])
 
 
 def _note(mark: Callable[[Sequence[Due]], None], dues: Sequence[Due]) -> None:

@@ -5,7 +5,7 @@ On the way of every step its own execution costs more than the relay's whole Pyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 from uuid import UUID
@@ -62,6 +62,21 @@ class Line:
         (row,) = context.rows
         return {column["name"]: value for column, value in zip(context.columns, row, strict=True)}
 
+    def apart(self, parts: Sequence[Sequence[tuple[sa.TextClause, Row]]]) -> list[list[Row] | Exception]:
+        """Transactions of their own, one behind the other in one flight: the rows of each last statement, or its error."""
+        bound = []
+        for statements in parts:
+            read = [(_positional(statement), params) for statement, params in statements]
+            bound.append([(text, [params[name] for name in names]) for (text, names), params in read])
+        answers: list[list[Row] | Exception] = []
+        for context in self._driver.execute_apart(bound):
+            if context.error is not None:
+                answers.append(context.error)
+                continue
+            names = [column["name"] for column in context.columns or ()]
+            answers.append([dict(zip(names, row, strict=True)) for row in context.rows or ()])
+        return answers
+
     def scalars(self, statement: sa.TextClause, params: Row) -> list[Any]:
         return [row[0] for row in self._execute(statement, params).rows]
 
@@ -71,13 +86,17 @@ class Line:
         renew, self._renew = self._renew, None
         self._send_ahead()
         try:
-            return self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
+            context = self._driver.execute_often(text, values) if often else self._driver.execute_unnamed(text, values)
         except Exception as error:
             another = None if renew is None else renew(error)
             if another is None:
                 raise
             self._driver = another
+        else:
+            self._ahead.clear()
+            return context
         self._send_ahead()
+        self._ahead.clear()
         return self._driver.execute_unnamed(text, values)
 
     def _send_ahead(self) -> None:

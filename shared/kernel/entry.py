@@ -15,10 +15,12 @@ from shared.kernel.log_json import logged
 from shared.kernel.metrics import Metric
 from shared.kernel.model import REPAIRS
 from shared.kernel.ports import Ports
+from shared.kernel.pull import pull
 from shared.kernel.queue import Received, is_fifo
 from shared.kernel.signals import announced
 from shared.kernel.sweep import sweep
 from shared.kernel.tick import roll_up, tick
+from shared.kernel.wake import read_wake
 
 Event = Mapping[str, Any]
 Record = Mapping[str, Any]
@@ -47,6 +49,30 @@ def step_handler(kind: Kind, ports: Ports, kinds: Catalogue | None = None) -> Ha
     """Takes one turn per message of the kind's FIFO queue. Listeners among `kinds` hear at once of what it ends or says."""
     ports = ports if kinds is None else announced(ports, kinds)
     return _queue_handler(ports, lambda now, message: handle_baton(now, kind, message))
+
+
+def wake_handler(ports: Ports, kinds: Catalogue, worker: str, lease_s: float, longest_s: float) -> Handler:
+    """Takes what is due in the queue that a wake names, one turn at a time, while there is time left for the longest.
+
+    Every wake is acknowledged, whatever happened: what is left is due still, and the tick wakes for it.
+    """
+    ports = announced(ports, kinds)
+
+    def handler(event: Event, context: Context) -> Answer:
+        with invocation(ports, context) as now:
+            for record in event["Records"]:
+                queue = read_wake(record["body"])
+                if queue is None:
+                    now.meter.count(Metric.UNREADABLE)
+                    logger.error("a message is no wake", extra={"message_id": record["messageId"]})
+                    continue
+                try:
+                    pull(now, kinds, queue, worker, lease_s, longest_s)
+                except Exception:
+                    logger.exception("a queue could not be worked on", extra={"queue": queue})
+        return {"batchItemFailures": []}
+
+    return logged(handler)
 
 
 def forward_handler(ports: Ports) -> Handler:

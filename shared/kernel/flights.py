@@ -7,6 +7,7 @@ two of every step: the server would spend more on planning those than on doing t
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -198,6 +199,41 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         self._fly(b"".join(messages), [*(unread for _, unread in ahead), context])
         return context
 
+    def execute_apart(self, parts: Sequence[Sequence[tuple[str, Sequence[Any]]]]) -> list[Context]:
+        """Several transactions in one flight, each of one or more statements; what the last statement of each answered.
+
+        The server keeps their plans. An error is left in its context: the transactions behind it were done nevertheless.
+        """
+        answers = self._fly_apart(parts)
+        for n, context in enumerate(answers):
+            if context.error is not None and sqlstate(context.error) in PLAN_LOST:
+                self._keeps_plans = False
+                (answers[n],) = self._fly_apart([parts[n]])
+        return answers
+
+    def _fly_apart(self, parts: Sequence[Sequence[tuple[str, Sequence[Any]]]]) -> list[Context]:
+        sent: list[bytes] = []
+        contexts: list[list[Context]] = []
+        for statements in parts:
+            for statement, vals in statements:
+                sent += [self._planned(statement, vals), DESCRIBE_MSG, EXECUTE_MSG]
+            sent.append(SYNC_MSG)
+            contexts.append([Context(statement) for statement, _ in statements])
+        self._fly(b"".join(sent), contexts[0], contexts[1:])
+        return [next((each for each in part if each.error), part[-1]) for part in contexts]
+
+    def _planned(self, statement: str, vals: Sequence[Any]) -> bytes:
+        """A bound statement whose plan is kept, if it can be."""
+        plan = self._plans.get(statement)
+        if not self._keeps_plans or (plan is None and len(self._plans) >= MOST_PLANS):
+            return self._bound(statement, vals)
+        prepare = b""
+        if plan is None or plan.uses >= PLAN_USES:
+            plan, prepare = self._new_plan(statement)
+        plan.uses += 1
+        self._plans[statement] = plan
+        return prepare + self._bind(vals, plan.name)
+
     def execute_bare(self, sql: str) -> Context:
         """Without parameters the text may hold several commands, which only a simple query takes."""
         if self._ahead or (self._must_begin and ";" not in sql.rstrip("; \t\n")):
@@ -210,6 +246,15 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         context = Context(statement)
         self._fly(_message(QUERY, statement.encode(self._client_encoding) + NULL_BYTE), [context])
         return context
+
+    def heard(self, within_s: float) -> set[str]:
+        """What the notifications say that came meanwhile, after waiting for one. For a connection that does nothing else."""
+        if not select.select([self._usock], [], [], within_s)[0]:
+            return set()
+        self.execute_simple("select 1")
+        told = {str(payload) for _, _, payload in self.notifications}
+        self.notifications.clear()
+        return told
 
     def commit(self) -> None:
         self._end("commit")
@@ -248,20 +293,25 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         values = b"".join(i_pack(-1) if text is None else i_pack(len(text)) + text for text in texts)
         return _message(BIND, NULL_BYTE + name + H_pack(0) + H_pack(len(texts)) + values + H_pack(0))
 
-    def _fly(self, messages: bytes, contexts: Sequence[Context]) -> None:
+    def _fly(
+        self, messages: bytes, contexts: Sequence[Context], more: Sequence[Sequence[Context]] | None = None
+    ) -> None:
+        """`more`: transactions behind the first; their errors are left to the caller."""
         if self.closed:
             raise InterfaceError("connection is closed")
         self.flights += 1
         try:
             self._usock.sendall(messages)
             self._read_answers(contexts)
+            for behind in more or ():
+                self._read_answers(behind)
         except BaseException as cut:
             self._abandon()
             told = next((c.error for c in contexts if c.error), None)  # a server that hangs up says why
             if isinstance(cut, OSError):
                 raise InterfaceError("network error") from told or cut
             raise cut from told or cut.__cause__
-        for context in contexts:
+        for context in contexts if more is None else ():
             if context.error is not None:
                 raise context.error
 

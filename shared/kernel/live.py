@@ -45,7 +45,7 @@ def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = N
     return Ports(
         store=PgStore(engine),
         offers=PgOffers(engine),
-        queue=live_queue(),
+        queue=live_queue(env, engine),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         relay=Relay.from_env(env),
     )
@@ -70,7 +70,12 @@ def live_url(env: Mapping[str, str]) -> tuple[str, Callable[[], str] | None]:
     raise BadSettings(f"DATABASE_URL, {PREFIX}SECRET_ARN or {PREFIX}IAM must say how to reach Postgres")
 
 
-def live_queue() -> Queue:
+def live_queue(env: Mapping[str, str], engine: sa.Engine) -> Queue:
+    """BATON_QUEUE=postgres: batons travel through the database, for workers that do the steps of every kind."""
+    if env.get("BATON_QUEUE") == "postgres":
+        from shared.kernel.queue_postgres import PgQueue  # noqa: PLC0415 - not in AWS
+
+        return PgQueue(engine)
     # botocore is most of what a cold start imports: nothing but a deployed function should wait for it.
     from shared.kernel.queue_sqs import SqsQueue  # noqa: PLC0415
 

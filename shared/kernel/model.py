@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -177,6 +177,7 @@ class By:
     correlation_id: str | None = None
     source: str | None = None
     source_ref: str | None = None
+    manages: bool = True  # whether they run the tenant, or act for those who do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +204,16 @@ class Start:
     kind: str
     params: Json
     label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """A command for jobs that starts a run of a kind, as `page_ingest.start`. Its kind declares it, in `build.commands`."""
+
+    key: str
+    kind: str
+    # What of a job's payload are the run's parameters.
+    params: Callable[[Json], Json] = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,12 +320,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent."""
+    """A baton to be sent, for as many seconds from now. One that is pulled is offered already, and not sent.
+
+    `wakes`: the pull queue whose takers sleep until they are told (functions); workers look for themselves.
+    """
 
     baton: Baton
     tenant_id: UUID
     delay_s: float
     pulled: bool = False
+    wakes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from shared.kernel.model import (
     Ending,
     Json,
     NewLane,
+    NewRun,
     NextPhase,
     Problem,
     Run,
@@ -81,10 +82,24 @@ def create_run(
     )
     if not any(lane.holds_run for lane in new.lanes):
         raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
+    if _is_one_offer(kind, new):
+        lane = replace(new.lanes[0], delay_s=bounded_s(new.lanes[0].delay_s))
+        pulled = replace(new, lanes=[lane])
+        dues = tx.insert_pulled_run(run_id, tenant_id, kind.name, pulled, ports.chance.new_id(), kind.limits.max_steps)
+        _audit_start(tx, run_id, tenant_id, kind, by)
+        return Started(run_id, dues)
     run = tx.insert_run(run_id, tenant_id, kind.name, new)
     tx.add_history(run, "accepted", {"lanes": len(new.lanes)})
-    _audit(tx, run, "start", by, after={"kind": kind.name})
+    _audit_start(tx, run.id, tenant_id, kind, by)
     return Started(run.id, create_lanes(tx, run, new.lanes, kind, ports))
+
+
+def _is_one_offer(kind: Kind, new: NewRun) -> bool:
+    """Most of what is pulled is one lane: its start is one statement."""
+    if kind.delivery != "pull" or len(new.lanes) != 1:
+        return False
+    (lane,) = new.lanes
+    return lane.offer is not None and lane.holds_run and lane.time_limit_s is None
 
 
 def _check_room(tx: Tx, kind: Kind, tenant_id: UUID) -> None:
@@ -360,6 +375,15 @@ def _said(by: By) -> dict[str, object]:
     """What a line of history tells of whoever acted."""
     said: dict[str, object] = {"reason": redact(by.reason)}
     return said | {"by": by.actor} if by.actor else said
+
+
+def _audit_start(tx: Tx, run_id: UUID, tenant_id: UUID, kind: Kind, by: By) -> None:
+    if by.actor is not None:
+        entry = AuditEntry(
+            tenant_id=tenant_id, actor=by.actor, action="run.start", target=f"run:{run_id}", after={"kind": kind.name},
+            reason=by.reason,
+        )  # fmt: skip
+        tx.add_audit(entry)
 
 
 def _audit(tx: Tx, run: Run, action: str, by: By, before: Json | None = None, after: Json | None = None) -> None:

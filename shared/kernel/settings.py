@@ -39,6 +39,7 @@ class Relay(Settings):
     tick_seconds: Annotated[int, Field(ge=1, le=600)] = 45
     delay_queue: str = "baton-delay"
     fifo_queue: str = "baton-{kind}.fifo"
+    wake_queue: str | None = None  # of functions that pull; without it nobody is woken, and workers look for themselves
     asset_grace_s: Annotated[int, Field(ge=0, le=30 * 86_400)] = 3600
 
     @model_validator(mode="after")

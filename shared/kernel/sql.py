@@ -19,7 +19,9 @@ def _seconds(name: str) -> str:
 
 # What is left of the wait for the current baton, never below zero.
 _DELAY = "greatest(0, extract(epoch from next_due_at - now()))::double precision as delay_s"
-_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {_DELAY}"
+# Which queue has to be woken for it, if it is pulled by a function.
+WAKES = "(select c.queue from pull_class c where c.id = class_id and c.wakes) as wakes"
+_BATON = f"id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES}, {_DELAY}"
 # The tick never looks at a pull lane: what was taken and not brought back is found by its offer.
 _LOOK_NOW = "case when class_id is null then now() else 'infinity' end"
 # How seldom a run is looked at that has neither a deadline nor trouble: its last lane settles it, nobody else needs to.
@@ -164,6 +166,20 @@ cross join lateral (select case when new.holds_run then r.cancel_requested_at en
     case when new.holds_run and r.cancel_requested_at is not null then interval '0'
          else make_interval(secs => new.delay_s) end as delay) d
 where r.id = :run_id
+returning {_BATON}
+""")
+
+# A run of one lane that is pulled: what the statements above write, in one flight. A policy reads the run of a lane that is
+# written, so these are three statements still.
+ACCEPTED = sa.text("""
+insert into history (run_id, n, tenant_id, epoch, type, data, at)
+values (:id, 1, :tenant_id, 1, 'accepted', '{"lanes": 1}', now())
+""")
+INSERT_PULLED_LANE = sa.text(f"""
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, max_steps, class_id,
+                  priority, dedupe_key, created_at, updated_at)
+values (:lane_id, :id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
+        'infinity', :max_steps, :class_id, :priority, :dedupe_key, now(), now())
 returning {_BATON}
 """)
 
@@ -371,9 +387,14 @@ _NEW_EPOCH = f"""
     status = 'active', epoch = epoch + 1, resend_no = resend_no + 1, resends = 0, claims = 0, attempts = 0,
     claim_token = null, lease_until = null, cancel_at = null, next_due_at = now(), sent_at = null, check_at = {_LOOK_NOW},
     deadline_at = now() + make_interval(secs => time_limit_s), updated_at = now()"""
+# What is pulled and has succeeded may be done again as a whole.
 REOPEN_LANES = sa.text(f"""
 update lane set {_NEW_EPOCH}, steps = 0
-where run_id = :run_id and status in ('failed', 'canceled') and holds_run
+where run_id = :run_id and holds_run
+  and (status in ('failed', 'canceled')
+       or (class_id is not null and status = 'done' and (
+           select true from lane f where f.run_id = :run_id and f.holds_run and f.status in ('failed', 'canceled')
+           limit 1) is null))
 returning {_BATON}
 """)
 RESTART_LANE = sa.text(f"""
@@ -684,6 +705,9 @@ where id = :run_id and tenant_id = :tenant_id
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
 """)
+TAKE_OWN_OFFERS = sa.text("""
+select * from take_own_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+""")
 
 # What a take left behind whose answer was lost. Behind the lock of the takes of its queue, which may still be under way.
 LOCK_TAKES = sa.text("select pg_advisory_xact_lock(hashtextextended(:queue, 3))")
@@ -715,17 +739,61 @@ select max(lane_id::text)::uuid as last, count(*) as n
 from (select lane_id from offer where taken_at is not null and lane_id > :after order by lane_id limit :window) o
 """)
 
+# What functions should be woken for: the queues of theirs where something may be taken now, or soon. Not more than `most`
+# each. Lines know where what is due begins; what comes later is read in the order of its time.
+TO_WAKE = sa.text("""
+select c.queue, 0::double precision as delay_s
+from pull_class c
+cross join lateral (
+    select from pull_line l
+    cross join lateral (
+        select from offer o
+        where o.class_id = l.class_id and o.tenant_id = l.tenant_id and o.priority = l.priority and o.queued_at >= l.head
+          and o.due and o.taken_at is null
+        order by o.class_id, o.tenant_id, o.priority, o.queued_at, o.lane_id limit :most) o
+    where l.class_id = c.id and l.active limit :most) x
+where c.wakes and c.is_open and (cast(:queue as text) is null or c.queue = cast(:queue as text))
+union all
+(select c.queue, greatest(0, extract(epoch from o.scheduled_for - now()))::double precision
+ from (select class_id, scheduled_for from offer
+       where not due and scheduled_for < 'infinity' and scheduled_for <= now() + cast(:within as interval)
+       order by scheduled_for limit 1000) o
+ join pull_class c on c.id = o.class_id and c.wakes and c.is_open
+ where cast(:queue as text) is null or c.queue = cast(:queue as text)
+ limit 100)
+""")
+
+# Says that somebody listens to these queues. Counts those where nobody was known to.
+LISTEN_TO = sa.text("""
+with known as (
+    select name from pull_queue where name = any(cast(:queues as text[])) and listens_until > now()),
+marked as (
+    update pull_queue set listens_until = now() + make_interval(secs => :for_s) where name = any(cast(:queues as text[]))
+    returning name)
+select m.name from marked m where m.name not in (select name from known)
+""")
+
 # The tick takes over what its worker did not bring back, to commit that it was lost. Its worker can commit no more.
-TAKE_OVER = sa.text("""
+_PULLED = """l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
+          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
+          r.epoch as run_epoch, r.params, r.correlation_id,
+          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now"""
+TAKE_OVER = sa.text(f"""
 update lane l
 set claim_token = :token, lease_until = now() + cast(:lease as interval)
 from run r
 where l.id = :lane_id and l.status = 'active' and l.class_id is not null and l.lease_until < now() and r.id = l.run_id
-returning l.id as lane_id, l.run_id, l.tenant_id, l.kind, l.key, l.holds_run, l.epoch, l.seq, l.resend_no, l.cursor,
-          l.claims, l.attempts, l.steps, l.max_steps, l.cancel_at, l.deadline_at, r.status as run_status,
-          r.epoch as run_epoch, r.params, r.correlation_id,
-          (select o.queued_at from offer o where o.lane_id = l.id) as queued_at, now() as now
+returning {_PULLED}
 """)
+HELD_TURN = sa.text(f"""
+select {_PULLED} from lane l join run r on r.id = l.run_id
+where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and l.class_id is not null
+""")
+
+# A commit that does not wait for the disk, and one that waits for itself and all before it, whatever they wrote.
+NOT_YET_ON_DISK = sa.text("select set_config('synchronous_commit', 'off', true)")
+ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
+AS_TENANT = sa.text("select set_config('app.tenant', :tenant_id, true)")
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
 LOCK_RUNS = sa.text("""

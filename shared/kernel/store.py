@@ -282,23 +282,29 @@ class PgTx:
         self._line = line
 
     def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
-        row = self._one(
-            sql.INSERT_RUN,
-            {
-                "id": run_id,
-                "tenant_id": tenant_id,
-                "kind": kind,
-                "label": new.label,
-                "params": db.jsonb(new.params),
-                "correlation_id": new.correlation_id,
-                "time_limit_s": new.time_limit_s,
-                "source": new.source,
-                "source_ref": new.source_ref,
-                "created_by": new.created_by,
-            },
-        )
+        row = self._one(sql.INSERT_RUN, _new_run(run_id, tenant_id, kind, new))
         assert row is not None
         return _run(row)
+
+    def insert_pulled_run(
+        self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int
+    ) -> list[Due]:
+        (lane,) = new.lanes
+        assert lane.offer is not None
+        params = {
+            **_new_run(run_id, tenant_id, kind, new),
+            "lane_id": lane_id,
+            "key": lane.key,
+            "cursor": db.jsonb(lane.cursor),
+            "delay": interval(lane.delay_s),
+            "max_steps": lane.max_steps or max_steps,
+            "class_id": lane.offer.class_id,
+            "priority": lane.offer.priority,
+            "dedupe_key": lane.offer.dedupe_key,
+        }
+        self._line.ahead(sql.INSERT_RUN, params)
+        self._line.ahead(sql.ACCEPTED, params)
+        return self._dues(sql.INSERT_PULLED_LANE, params)
 
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
@@ -506,6 +512,21 @@ class PgTx:
         return sorted(dues, key=lambda due: due.baton.lane_id.int)
 
 
+def _new_run(run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> dict[str, Any]:
+    return {
+        "id": run_id,
+        "tenant_id": tenant_id,
+        "kind": kind,
+        "label": new.label,
+        "params": db.jsonb(new.params),
+        "correlation_id": new.correlation_id,
+        "time_limit_s": new.time_limit_s,
+        "source": new.source,
+        "source_ref": new.source_ref,
+        "created_by": new.created_by,
+    }
+
+
 @lru_cache(maxsize=256)
 def _text(statement: str) -> sa.TextClause:
     return sa.text(statement)
@@ -583,7 +604,7 @@ def _batons(batons: Sequence[Baton]) -> str:
 
 def due_of(row: Row) -> Due:
     baton = Baton(kind=row["kind"], lane_id=row["id"], epoch=row["epoch"], seq=row["seq"], resend_no=row["resend_no"])
-    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"])
+    return Due(baton, row["tenant_id"], row["delay_s"], row["pulled"], row["wakes"])
 
 
 def _run(row: Row) -> Run:

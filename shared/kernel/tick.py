@@ -34,10 +34,12 @@ from shared.kernel.ports import Offers, Ports, Tx
 from shared.kernel.run import end, leave_unsettled, settle, settling
 from shared.kernel.signals import dispatch
 from shared.kernel.step import commit_lost
+from shared.kernel.wake import MOST_WAKES, wake
 
 SPARE_S = 5.0  # for the batch in hand when the time is over
 LEAST_S = 1.0  # however little is left: a tick that does nothing at all would hide that
 MOST_SUMMED_S = 3600.0  # what was not summed up for longer stays so
+TICK_S = 60.0  # from one to the next
 IDLE_S = 60.0  # the database ends a transaction that idles longer
 BACKLOG_S = 120.0  # turns that waited so long to be taken stood in a queue behind others
 # In the report, beside the verdicts: lanes whose baton the queue did not take, and lanes that could not be judged.
@@ -61,7 +63,7 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     time_limit_s = max(LEAST_S, min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S))
     parts: list[_Part] = [_Lanes(ports, report), _Runs(ports, kinds, report), _Signals(ports, kinds, report)]
     if ports.offers is not None:
-        parts.append(_Lost(ports, ports.offers, kinds, report))
+        parts += [_Lost(ports, ports.offers, kinds, report), _Wakes(ports, ports.offers)]
     failures: list[Exception] = []
     while parts and elapsed() < time_limit_s:
         for part in tuple(parts):
@@ -343,6 +345,20 @@ class _Lost:
             lambda: self.ports.store.note_repair(lane_id, turn.tenant_id, Verdict.LEASE_RAN_OUT),
             "a repair could not be noted",
         )
+
+
+@dataclass(slots=True)
+class _Wakes:
+    """Functions that pull are woken for what is due, and for what will be before the next tick."""
+
+    ports: Ports
+    offers: Offers
+
+    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:  # noqa: ARG002 - one look is enough
+        """False: there are no more."""
+        if self.ports.relay.wake_queue is not None:
+            wake(self.ports, self.offers.to_wake(MOST_WAKES, TICK_S))
+        return False
 
 
 def _quietly(note: Callable[[], None], otherwise: str) -> None:

@@ -20,10 +20,11 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
-from shared.kernel.model import Turn, account_name
+from shared.kernel.model import RunCommand, Turn, account_name
 from shared.kernel.settings import BadSettings, Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
+from shared.page_ingest.model import KIND
 from shared.page_ingest.ports import Ports, Upstream
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
@@ -65,6 +66,10 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
 
 def kind(engine: sa.Engine) -> Kind:
     return page_ingest(build_ports(engine))
+
+
+def commands() -> list[RunCommand]:
+    return [RunCommand("page_ingest.start", KIND)]
 
 
 def providers() -> list[Provider]:

@@ -130,7 +130,7 @@ class LeftAsset(Told):
 
 
 class UnknownAsset(Told):
-    """Something in Marketing Cloud that has a name as Baton makes them and belongs to no run that is known here."""
+    """Something in Marketing Cloud that has a name as Baton makes them and belongs to no run of the tenant."""
 
     account: str
     kind: Literal["data_extension", "query_definition"]
@@ -140,7 +140,7 @@ class UnknownAsset(Told):
 
 
 class LeftAssets(Told):
-    """`assets` are removed by themselves. `unknown` ones never are: another deployment may use the same account."""
+    """`assets` are removed by themselves. `unknown` ones never are: another deployment or tenant may use the account."""
 
     assets: list[LeftAsset]
     unknown: list[UnknownAsset]

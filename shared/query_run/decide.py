@@ -230,6 +230,8 @@ def _name(item: Sequence[str]) -> str | None:
     if not plain or last.casefold() in ("end", "null"):
         return None
     before = item[-2] if len(item) > 1 else ""
+    if before.casefold() in ("collate", "and", "or", "not", "like", "is", "in", "between"):
+        return None
     if before and before != "." and not (before.casefold() == "as" or before[-1] in ")'\"]" or before[-1].isalnum()):
         return None  # the end of an expression: `a + b`
     return last[1:-1].replace(last[-1] * 2, last[-1]) if last[0] in '["' else last

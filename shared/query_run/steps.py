@@ -16,7 +16,7 @@ from shared.kernel import db
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import stopwatch
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Later, Permanent, Refused, Transient
+from shared.kernel.errors import Later, Permanent, Refused, Throttled, Transient
 from shared.kernel.log import logger
 from shared.kernel.model import (
     Continue,
@@ -92,6 +92,7 @@ class Asked:
     remote: Remote
     token: Token
     refused: bool = False
+    progress: QueryCursor | None = None  # what the answers so far have made of the cursor
 
     def ask(self, call: Callable[[Token], T]) -> T:
         point(QueryPoint.ASKED)
@@ -211,13 +212,20 @@ class QueryRuns:
         target_id = outside.once(
             "target",
             kind="data_extension",
-            call=lambda _: asked.ask(lambda token: asked.remote.create_target(token, cursor.target_key, columns)),
+            call=lambda _: asked.ask(
+                lambda token: asked.remote.create_target(token, cursor.target_key, columns, self._kept_days)
+            ),
             look=lambda _: asked.ask(lambda token: asked.remote.find_target(token, cursor.target_key)),
             leaves_asset=True,
         )
         shown = db.jsonb([column.model_dump(exclude_none=True) for column in columns])
         keep = Effect(store.KEEP_COLUMNS, {"columns": shown, "columns_from": columns_from, "note": note})
         return Continue(cursor=cursor.but(phase=Phase.DEFINITION, target_id=target_id).to_json(), effects=[keep])
+
+    @property
+    def _kept_days(self) -> int:
+        """After how many days the data leaves by itself, whatever happens to us: never before somebody may have read it."""
+        return 1 + self.config.results_kept_s // 86_400
 
     def _columns(self, params: QueryParams, asked: Asked) -> tuple[Sequence[Column], str, str | None]:
         """What the result looks like, who says so, and what is to be noted. A query that is wrong fails here."""
@@ -301,7 +309,13 @@ class QueryRuns:
     def _poll(self, turn: Turn, cursor: QueryCursor, asked: Asked) -> Decision:
         """One look. What cannot be asked this time is unknown, and counts against the budget."""
         self._count(QueryMetric.POLL)
-        after = self._look(turn, cursor, asked)
+        try:
+            after = self._look(turn, cursor, asked)
+        except Throttled as error:
+            if asked.progress is None:
+                raise
+            # What was asked before is known, and not asked again because the next question was one too many.
+            return Continue(cursor=asked.progress.but(poll_count=cursor.poll_count + 1).to_json(), throttled=error)
         if isinstance(after, Failed):
             return Fail(after.problem)
         refusals = cursor.refusals + 1 if asked.refused else 0
@@ -314,7 +328,11 @@ class QueryRuns:
             self._count(QueryMetric.FAST_PATH)
             return self._ready(moved)
         if after.verify:
-            return self._read(turn, decide.verifying(moved), asked)
+            verifying = decide.verifying(moved)
+            try:
+                return self._read(turn, verifying, asked)
+            except Throttled as error:
+                return Continue(cursor=verifying.to_json(), throttled=error)
         after_s = decide.next_delay_s(after.cursor, turn.now, self.config, self.ports.chance.fraction())
         return Continue(cursor=moved.to_json(), after_s=after_s)
 
@@ -327,11 +345,13 @@ class QueryRuns:
         if isinstance(after, Failed) or after.verify:
             return after
         cursor = after.cursor
+        asked.progress = cursor if task_id is not None else None
         if decide.wants_probe(cursor, now, config):
             self._count(QueryMetric.PROBE)
             size = config.row_probe_page_size
             found = asked.unless_unknown("rows", lambda token: remote.rows(token, cursor.target_key, 1, size))
             after = decide.after_probe(cursor, found, now, config)
+            asked.progress = after.cursor
             if after.verify:
                 return after
         return self._gate(turn, after.cursor, asked, said)
@@ -576,13 +596,16 @@ def _key(asset: RemoteCall) -> str:
 
 
 def _delete(remote: Remote, token: Token, asset: RemoteCall) -> None:
-    """Twice does no harm, and what is not there is gone."""
-    if asset.kind == "data_extension":
-        remote.delete_target(token, _key(asset))
-        return
-    object_id = asset.remote_id or remote.find_query(token, _key(asset))
-    if object_id is not None:
-        remote.delete_query(token, object_id)
+    """Twice does no harm, and what is not there is gone, in whatever words that is said."""
+    find = remote.find_target if asset.kind == "data_extension" else remote.find_query
+    try:
+        if asset.kind == "data_extension":
+            remote.delete_target(token, _key(asset))
+        elif (object_id := asset.remote_id or find(token, _key(asset))) is not None:
+            remote.delete_query(token, object_id)
+    except Permanent:
+        if find(token, _key(asset)) is not None:
+            raise
 
 
 def adopt(tx: Tx, signal: Signal) -> Sequence[Start]:

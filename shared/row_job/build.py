@@ -20,10 +20,11 @@ from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.control import Paces
 from shared.kernel.errors import Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
+from shared.kernel.model import RunCommand
 from shared.kernel.vault import live_vault
 from shared.row_job.adapters.hands import Threads
 from shared.row_job.adapters.s3 import S3Files
-from shared.row_job.model import UPSTREAM, Item, RowJobParams, RowSettings, Strategy
+from shared.row_job.model import KIND, UPSTREAM, Item, RowJobParams, RowSettings, Strategy
 from shared.row_job.ports import Ports, Search
 from shared.row_job.steps import row_job
 from shared.row_job.store import RowStore
@@ -60,6 +61,10 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
 
 def kind(engine: sa.Engine) -> Kind:
     return row_job(build_ports(engine))
+
+
+def commands() -> list[RunCommand]:
+    return [RunCommand("row_jobs.ingest", KIND)]
 
 
 def providers() -> list[Provider]:

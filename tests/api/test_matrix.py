@@ -22,6 +22,7 @@ from shared.kernel.api import sql as statements
 from shared.kernel.api.frame import API
 from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.clock import new_id
+from tests.kinds.query_run.cells import queried
 from tests.support.cells import ADMINS, EVERYBODY, READERS, STARTERS, Cells, Named
 from tests.support.door import ANONYMOUS, Answer, Door, TenantHouse, Who
 from tests.support.subject import brought
@@ -239,7 +240,7 @@ class Town:
         """Ids that are nobody's."""
         named = {name: str(new_id()) for name in ("run_id", "lane_id", "token_id", "connection_id")}
         named |= {name: str(new_id()) for cells in CELLS.values() for name in cells.names}
-        return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}"}
+        return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}", "attempt_no": "1"}
 
     def ask(self, operation: Operation, who: Who, named: Named) -> Answer:
         cells = CELLS[operation.id]
@@ -355,7 +356,7 @@ def test_another_tenants_lane_in_a_run_of_ones_own(
 
 LISTS = (
     "list_members", "list_tokens", "list_audit", "list_runs", "list_lanes", "list_steps", "list_gates", "list_partitions",
-    "list_connections", "list_jobs", "list_attempts",
+    "list_connections", "list_jobs", "list_attempts", "list_query_runs",
 )  # fmt: skip
 
 
@@ -376,6 +377,8 @@ def test_a_cursor_of_another_tenant_is_like_a_broken_one(
             town.target(Cells(roles=ADMINS, target="connection"), tenant)
         named = town.target(cells, tenant) or town.target(Cells(roles=READERS, target="run"), tenant)
         town.door.start(tenant)
+        for _ in range(2 if operation_id == "list_query_runs" else 0):
+            queried(town.door, tenant, town.door.start(tenant))
         if operation_id == "list_steps":
             for seq in range(2):
                 town.door.sql(

@@ -11,6 +11,7 @@ import pytest
 
 from infra.local.standins.mce import MceStandIn
 from shared.kernel import aws
+from shared.kernel.clock import new_id
 from shared.kernel.http import new_pool
 from shared.query_run import api
 from shared.query_run.adapters.mce import Mce
@@ -145,6 +146,29 @@ def test_a_run_needs_a_connection_that_is_there(door: Door, acme: TenantHouse, m
     answer = door.call(acme.member, "POST", "/query-runs", body)
     assert (answer.status, answer.code) == (422, "unknown_connection")
     assert door.call(acme.member, "POST", "/query-runs", {"sql_text": " ", "mid": "1"}).status == 422
+
+
+def test_another_tenants_connection_is_like_none_also_when_it_is_written_into_the_row(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    globex = door.new_tenant("Globex")
+    theirs = door.call(globex.admin, "POST", "/connections", connection(mce)).json()["id"]
+    body = {"sql_text": SQL, "mid": "1"}
+    foreign, unknown = (
+        door.call(acme.member, "POST", "/query-runs", {**body, "connection": wanted})
+        for wanted in (theirs, str(new_id()))
+    )
+    assert (foreign.status, foreign.body) == (422, unknown.body)
+
+    ready(door, run_id, mce)
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 200
+    door.sql(
+        "update run set params = jsonb_set(params, '{connection}', to_jsonb(cast(:c as text))) where id = :id",
+        c=theirs, id=run_id,
+    )  # fmt: skip
+    mce.calls.clear()
+    answer = door.call(acme.member, "GET", f"/query-runs/{run_id}/rows")
+    assert (answer.status, answer.code, mce.calls.total()) == (409, "not_readable", 0)
 
 
 def test_what_is_left_behind_is_listed_with_a_reason(door: Door, acme: TenantHouse, run_id: UUID) -> None:

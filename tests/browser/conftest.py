@@ -7,12 +7,13 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from infra.local.deploy import ROOT
-from tests.browser import seed
+from tests.browser import seed, seed_jobs
 from tests.browser.chromium import NONE_TO_BE_HAD, NoChromium, browser, find, this_machine
 from tests.support.browser import (
     DESK,
@@ -67,6 +68,13 @@ def seeded(cloud: Scene, people: People) -> seed.Seeded:
     """The tenant's runs in every state."""
     actors = [people.admin.actor, people.member.actor, people.other.actor]
     return seed.every_state(cloud.address.database_url, people.admin.tenant_id, actors, ended=6)
+
+
+@pytest.fixture(scope="session")
+def jobs(cloud: Scene, people: People) -> dict[str, UUID]:
+    """A tenant's jobs of every sort, by name."""
+    works = people.foreman
+    return seed_jobs.every_job(cloud.address.database_url, works.tenant_id, works.actor, people.super_admin.subject)
 
 
 @pytest.fixture

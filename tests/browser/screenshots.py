@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from uuid import UUID
 
 from playwright.sync_api import Browser, Page, ViewportSize
 
 from infra.local.deploy import ROOT
 from shared.kernel.clock import stopwatch
-from tests.browser import seed
+from tests.browser import seed, seed_jobs
 from tests.browser.chromium import NoChromium, browser, find_or_install, this_machine
 from tests.browser.seed import Seeded
 from tests.browser.views import VIEWS, View
@@ -45,8 +46,10 @@ def main(arguments: list[str]) -> int:
         people = make_people(scene.address)
         actors = [people.admin.actor, people.member.actor, people.other.actor]
         seeded = seed.every_state(scene.address.database_url, people.admin.tenant_id, actors)
+        works = people.foreman
+        jobs = seed_jobs.every_job(scene.address.database_url, works.tenant_id, works.actor, people.super_admin.subject)
         ingest(scene, people.admin)
-        Photographer(chromium, scene, people, seeded, IN_DOCS if options.docs else {}).tour(wanted)
+        Photographer(chromium, scene, people, seeded, jobs, IN_DOCS if options.docs else {}).tour(wanted)
     print(f"{len(wanted) * len(LOOKS)} pictures in {PICTURES.relative_to(ROOT)}  ({elapsed():.0f} s)")
     return 0
 
@@ -63,9 +66,16 @@ class Photographer:
     """`in_docs`: of which of them the first screenful is kept for the documents."""
 
     def __init__(
-        self, chromium: Browser, scene: Scene, people: People, seeded: Seeded, in_docs: Mapping[str, str]
+        self,
+        chromium: Browser,
+        scene: Scene,
+        people: People,
+        seeded: Seeded,
+        jobs: Mapping[str, UUID],
+        in_docs: Mapping[str, str],
     ) -> None:
         self._chromium, self._people, self._seeded, self._in_docs = chromium, people, seeded, in_docs
+        self._jobs = jobs
         self._url = console_url(scene.address)
 
     def tour(self, views: list[View]) -> None:
@@ -94,7 +104,7 @@ class Photographer:
         return page
 
     def _take(self, page: Page, view: View, look: str) -> None:
-        goto(page, view.at(self._seeded))
+        goto(page, view.at(self._seeded, self._jobs))
         page.evaluate("document.fonts.ready")
         size = LOOKS[look][1]
         whole = page.evaluate(

@@ -109,7 +109,7 @@ def test_a_query_from_the_account_to_the_downloaded_file(
         t=people.stranger.tenant_id,
     )
     goto(page, "work/query_run/leftovers")
-    expect(page.get_by_role("table", name="Unknown to this deployment")).to_contain_text("BTN_0123456789abcdef")
+    expect(page.get_by_role("table", name="Unknown", exact=True)).to_contain_text("BTN_0123456789abcdef")
     keeps_nobody_out(page)
 
 

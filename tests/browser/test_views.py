@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -20,9 +21,11 @@ MOST_BYTES = 150_000
 
 
 @pytest.mark.parametrize("view", [view for view in VIEWS if not view.twin], ids=lambda view: view.name)
-def test_a_view_keeps_nobody_out(view: View, enter: Enter, people: People, seeded: Seeded) -> None:
+def test_a_view_keeps_nobody_out(
+    view: View, enter: Enter, people: People, seeded: Seeded, jobs: dict[str, UUID]
+) -> None:
     """That nothing is wrong in its console, its requests and with its policy is watched, as in every test."""
-    page = enter(getattr(people, view.who), view.at(seeded))
+    page = enter(getattr(people, view.who), view.at(seeded, jobs))
     expect(page.get_by_role("heading", level=1, name=view.title)).to_be_visible()
 
     assert serious_violations(page) == []
@@ -34,9 +37,9 @@ def test_a_view_keeps_nobody_out(view: View, enter: Enter, people: People, seede
 @pytest.mark.long
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
 def test_a_view_keeps_nobody_out_by_any_rule_in_any_look(
-    view: View, enter: Enter, people: People, seeded: Seeded
+    view: View, enter: Enter, people: People, seeded: Seeded, jobs: dict[str, UUID]
 ) -> None:
-    page = enter(getattr(people, view.who), view.at(seeded))
+    page = enter(getattr(people, view.who), view.at(seeded, jobs))
     on_a_desk = serious_violations(page, in_the_dark=())
     page.set_viewport_size(PHONE)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from tests.browser.seed import Seeded
 
@@ -20,8 +22,9 @@ class View:
     who: str = "admin"
     twin: bool = False
 
-    def at(self, seeded: Seeded) -> str:
-        return self.path.format_map({name: getattr(seeded, name) for name in Seeded.__slots__})
+    def at(self, seeded: Seeded, jobs: Mapping[str, UUID]) -> str:
+        runs = {name: getattr(seeded, name) for name in Seeded.__slots__}
+        return self.path.format_map(runs | {f"job_{name}": job_id for name, job_id in jobs.items()})
 
 
 VIEWS = (
@@ -44,6 +47,16 @@ VIEWS = (
     View("query-new", "work/query_run/new", "New remote query"),
     View("query-polls", "work/query_run/polls", "Polls to ready"),
     View("query-leftovers", "work/query_run/leftovers", "Leftovers"),
+    View("jobs", "work/job", "Jobs", who="foreman"),
+    View("jobs-empty", "work/job", "Jobs", who="stranger", twin=True),
+    View("job-running", "runs/{job_running}/attempts", "train-keyword-models", who="foreman"),
+    View("job-dead", "runs/{job_dead}/attempts", "train-keyword-models", who="foreman", twin=True),
+    View("job-queued", "runs/{job_behind}/attempts", "train-keyword-models", who="foreman", twin=True),
+    View("job-overview", "runs/{job_retrying}", "train-keyword-models", who="foreman", twin=True),
+    View("job-new", "work/job/new", "New job", who="foreman"),
+    View("definitions", "work/job/definitions", "Job definitions", who="super_admin"),
+    View("workers", "work/job/workers", "Workers", who="super_admin"),
+    View("jobs-everywhere", "work/job/tenants", "Jobs of all tenants", who="super_admin"),
     View("connections", "connections", "Connections"),
     View("rate-limits", "rate-limits", "Rate limits"),
     View("members", "members", "Members"),

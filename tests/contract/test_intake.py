@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +19,7 @@ from shared.kernel.model import Finish
 from shared.kernel.ports import Ports
 from shared.kernel.queue_sqs import SqsQueue
 from shared.kernel.store import PgStore
+from tests.support.databases import as_user
 from tests.support.lambda_calls import FakeContext
 
 EVENT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "events" / "intake.json").read_text())
@@ -44,8 +44,10 @@ class Counted:
 
 
 @pytest.fixture
-def engine(url_as: Callable[[str], str]) -> sa.Engine:
-    return db.connect_engine(url_as("baton_worker"), pool="none")
+def engine(module_database_url: str) -> sa.Engine:
+    with db.connect_engine(module_database_url, pool="none").begin() as connection:
+        connection.execute(sa.text("truncate signal"))
+    return db.connect_engine(as_user(module_database_url, "baton_worker"), pool="none")
 
 
 @pytest.fixture

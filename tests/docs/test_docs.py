@@ -31,3 +31,18 @@ def test_every_file_that_is_named_exists(document: Path) -> None:
     named = re.findall(r"`((?:shared|infra|tests|docs|functions)/[\w./-]+)`", document.read_text())
 
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+# Where packages come from is the business of whoever installs them: a mirror, a cache, a folder.
+REGISTRIES = re.compile(
+    rb"pypi\.(?:org|python)|pythonhosted\.|npmjs\.|registry\.(?:npm|yarn)|unpkg\.|jsdelivr\.|docker\.io|ghcr\.io|quay\.io|crates\.io"
+)
+
+
+def test_no_file_names_the_host_of_a_package_registry() -> None:
+    ours = [path for path in ROOT.iterdir() if path.name in {".ci", ".gitignore"} or not path.name.startswith(".")]
+    files = [path for each in ours for path in ([each] if each.is_file() else each.rglob("*")) if path.is_file()]
+    files = [path for path in files if "__pycache__" not in path.parts]
+
+    assert len(files) > 300
+    assert [str(path.relative_to(ROOT)) for path in files if REGISTRIES.search(path.read_bytes())] == []

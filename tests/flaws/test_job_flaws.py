@@ -331,7 +331,9 @@ def test_a_command_that_is_not_on_the_list_is_not_run(office: Office) -> None:
 def test_a_priority_is_bounded_and_one_tenant_starves_nobody(office: Office) -> None:
     office.define()
     assert refused(office, priority=-1) == "bad_priority"
-    assert refused(office, priority=10, manages=False) == "bad_priority"
+    office.manages = False
+    assert refused(office, priority=10) == "bad_priority"
+    office.manages = True
     for _ in range(20):
         office.add(ALICE, priority=0)
     quiet = office.add(BOB)

@@ -43,9 +43,15 @@ FAILS = sa.text("select 1 / cast(:x as int)")
 
 
 @pytest.fixture
+def database_url(module_database_url: str) -> str:
+    return module_database_url
+
+
+@pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
     made = connect_engine(database_url)
     with made.begin() as tx:
+        tx.exec_driver_sql("drop table if exists probe")
         tx.exec_driver_sql("create table probe (id int primary key, body jsonb)")
     yield made
     made.dispose()

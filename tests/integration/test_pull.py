@@ -197,6 +197,38 @@ def test_a_renewal_moves_the_lease_and_hears_of_a_cancel_and_a_pause(depot: Depo
     assert depot.run(run_id).status == "canceled"
 
 
+def test_whoever_lost_a_turn_does_not_renew_it_for_its_successor(depot: Depot) -> None:
+    run_id = depot.post()
+    lost = depot.take_one()
+    depot.lose(lost)
+    depot.ticks()
+    depot.pass_time(100)
+    successor = depot.take_one()
+    before = depot.lane(run_id, "carry").lease_until
+
+    assert depot.offers.renew([lost], 500) == []
+
+    assert depot.lane(run_id, "carry").lease_until == before
+    assert len(depot.offers.renew([successor], 500)) == 1
+
+
+def test_the_end_of_one_lane_is_not_its_runs_while_another_holds_it(depot: Depot) -> None:
+    run_id = depot.post()
+    depot.sql(
+        """insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, check_at, max_steps, class_id, priority)
+           select gen_random_uuid(), run_id, tenant_id, kind, 'other', true, cursor, now(), 'infinity', 9, class_id, priority
+           from lane where run_id = :id""",
+        id=run_id,
+    )
+    first, last = depot.take(2)
+
+    assert depot.do(first) is StepOutcome.DONE
+    assert (depot.run(run_id).finished_at, depot.endings(run_id)) == (None, [])
+
+    assert depot.do(last) is StepOutcome.DONE
+    assert (depot.run(run_id).status, depot.endings(run_id)) == ("succeeded", ["succeeded"])
+
+
 def test_a_cancel_of_what_nobody_has_taken_ends_it_at_once(depot: Depot) -> None:
     waiting, later = depot.post(), depot.post(delay_s=600)
     for run_id in (waiting, later):

@@ -210,6 +210,21 @@ def test_a_run_of_many_rows_leaves_in_batches_and_cannot_be_retried_from_the_fir
     assert batches > 3 * steps
 
 
+def test_a_run_leaves_after_the_last_line_of_its_history(house: House) -> None:
+    run_id = old_run(house, lanes=1, steps=0)
+    house.sql(
+        """insert into history (run_id, n, tenant_id, epoch, type)
+           select :id, n, :t, 1, 'lane_woken' from generate_series(200, 250) n""",
+        id=run_id, t=ALICE,
+    )  # fmt: skip
+
+    while count(house, "run"):
+        batch = house.store.prune_runs([], 90, 10)
+        assert batch.rows or batch.runs, "it comes to an end"
+
+    assert count(house, "history") == 0
+
+
 def test_a_sweep_takes_a_run_with_more_rows_than_a_batch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "BATCH", 10)
     old_run(house, lanes=30, steps=2)

@@ -174,6 +174,11 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("files", "INSERT"), ("files", "UPDATE"), ("file_jobs", "INSERT"), ("file_jobs", "UPDATE"), ("job_items", "UPDATE"),
         # A query's own row is made with its run, and a run that is settled here gives its slot back.
         ("query_run", "INSERT"), ("query_run", "UPDATE"), ("query_slot", "DELETE"),
+        # A worker without a database commits its attempts through the API, as its tenant; and is listed.
+        ("step", "INSERT"), ("job_attempts", "INSERT"), ("job_attempts", "UPDATE"),
+        ("job_workers", "INSERT"), ("job_workers", "UPDATE"),
+        # Without AWS, batons travel through a table.
+        ("message", "INSERT"),
     }  # fmt: skip
 
 
@@ -201,7 +206,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
     `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
     nobody anything, and the worker may delete steps anyway. `add_person` is not the API's at all: a function of its own adds
-    the first person of a tenant. `put_job_definition` asks as `move_shared_gate` does. `offer_lane` is a trigger's: it offers
+    the first person of a tenant. `put_job_definition` and `jobs_everywhere` ask as `move_shared_gate` does; `pull_class_full`
+    says yes or no. `take_own_offers` takes jobs of the transaction's own tenant alone. `offer_lane` is a trigger's: it offers
     the lane that was written, and nobody can call it.
     """
     rows = house.sql("""
@@ -213,7 +219,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
 
     assert {row.name for row in rows} == {
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
-        "forget_steps", "add_person", "offer_lane", "put_job_definition",
+        "forget_steps", "add_person", "offer_lane", "put_job_definition", "jobs_everywhere", "pull_class_full",
+        "take_own_offers",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
     assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]

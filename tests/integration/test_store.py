@@ -1117,3 +1117,16 @@ def test_a_paused_run_is_looked_at_in_a_day_and_another_by_its_deadline(house: H
     assert look() == house.run(run_id).deadline_at
     runs.pause_run(house.ports, ALICE, run_id)
     assert look() > house.run(run_id).deadline_at
+
+
+def test_a_run_that_goes_on_is_looked_at_by_its_new_deadline(house: House) -> None:
+    run_id = house.start(time_limit_s=600)
+    runs.pause_run(house.ports, ALICE, run_id)
+    runs.resume_run(house.ports, ALICE, run_id)
+    assert house.run(run_id).check_at == house.run(run_id).deadline_at
+    house.sql("update run set status = 'failed', finished_at = now() where id = :id", id=run_id)
+    house.sql("update lane set status = 'failed' where run_id = :id", id=run_id)
+
+    runs.retry_run(house.ports, house.kind, ALICE, run_id)
+
+    assert house.run(run_id).check_at == house.run(run_id).deadline_at

@@ -297,6 +297,17 @@ def test_a_run_that_nobody_settled_is_found_by_the_daily_look(rig: Rig) -> None:
     assert rig.run(run_id)["status"] == "succeeded"
 
 
+def test_a_run_with_only_a_clean_up_lane_left_is_not_at_work(house: House) -> None:
+    run_id = house.start(lanes=2)
+    house.set_lane(run_id, "l0", "status = 'done'")
+    house.set_lane(run_id, "l1", "holds_run = false")
+    house.sql("update run set check_at = now() - interval '1 s'")
+
+    (due,) = house.store.due_runs(10)
+
+    assert not due.at_work
+
+
 # 10. A kind that raises where its run is settled or ended.
 
 
@@ -350,7 +361,7 @@ def test_a_kind_that_raises_at_the_end_ends_its_run_after_bounded_attempts(
     types = [row["type"] for row in rig.rows("select type from history order by n")]
     assert types == ["accepted", "running", *["settle_failed"] * 5, "failed"]
     assert rig.rows("select name from signal") == [{"name": "run.failed"}]
-    rig.pass_time(DAY)
+    rig.pass_time(2 * HOUR)
     assert rig.counted[Metric.RUN_ENDED] == 1
 
 
@@ -586,6 +597,16 @@ def test_while_others_are_claimed_late_the_copies_stay_few(rig: Rig) -> None:
         rig.tick()
 
     assert rig.lane(run_id)["resend_no"] <= 15, "one copy every three minutes would be 80"
+
+
+def test_one_turn_that_was_claimed_at_once_does_not_hide_a_backlog(rig: Rig) -> None:
+    for waited_s in (600, 1):
+        hold_one(rig, waited_s=waited_s)
+
+    with rig.ports.store.begin(None) as tx:
+        waits = tx.longest_waits(["tally"], rig.ports.relay.lease_s)
+
+    assert waits["tally"] >= 599
 
 
 # 14. A lane's own deadline.

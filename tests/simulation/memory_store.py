@@ -465,6 +465,11 @@ class MemoryTx:
         self.s = store
         self.tenant_id = tenant_id
 
+    def insert_pulled_run(
+        self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int
+    ) -> list[Due]:
+        raise NotImplementedError("what is pulled is simulated on Postgres")
+
     def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
         now = self.s.now()
         limit = None if new.time_limit_s is None else seconds(new.time_limit_s)

@@ -20,7 +20,7 @@ from infra.local.people import let_in, pool_user
 from shared.kernel.auth import Role
 
 PASSWORD = "Correct-horse-12"
-TENANT, ELSEWHERE = "Aurora Gems", "Borealis Stones"
+TENANT, ELSEWHERE, WORKS = "Aurora Gems", "Borealis Stones", "Cirrus Works"
 PATIENCE_MS = 30_000
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -46,7 +46,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """One of each role, and a second member; `stranger` is the admin of another tenant."""
+    """One of each role, and a second member; `stranger` is the admin of another tenant, `foreman` of one that has jobs."""
 
     viewer: Person
     member: Person
@@ -54,6 +54,7 @@ class People:
     admin: Person
     super_admin: Person
     stranger: Person
+    foreman: Person
 
 
 def make_people(address: Address) -> People:
@@ -69,6 +70,7 @@ def make_people(address: Address) -> People:
         other=person("mia", Role.MEMBER),
         admin=person("ada", Role.ADMIN),
         stranger=person("stan", Role.ADMIN, ELSEWHERE),
+        foreman=person("fay", Role.ADMIN, WORKS),
         super_admin=person("sue", Role.ADMIN, is_super=True),
     )
 

@@ -12,10 +12,10 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from functions.catalogue import KINDS
+from functions.catalogue import KINDS, all_commands
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
-from shared.job_queue.build import kind as job
+from shared.job_queue.build import kind_with as job
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.api.desk import Front
@@ -111,7 +111,12 @@ class Door:
         queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
         rows = row_job(replace(row_ports(self._worker, {}), needs_connection=False))
         self.kinds = Catalogue(
-            self.tally, page_ingest(build_ports(self._worker, {})), queries, job(self._worker), rows, *tried
+            self.tally,
+            page_ingest(build_ports(self._worker, {})),
+            queries,
+            job(self.engine, all_commands(), Catalogue()),
+            rows,
+            *tried,
         )
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)

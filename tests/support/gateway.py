@@ -76,7 +76,7 @@ def served(gateway: Gateway) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(said.encode())
 
-        do_GET = do_POST = do_PUT = do_DELETE = _any  # noqa: N815 - the names that the server calls
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any  # noqa: N815 - the names that the server calls
 
         def log_message(self, *_: Any) -> None:
             pass

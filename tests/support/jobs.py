@@ -53,6 +53,7 @@ class Office(House):
         super()._furnish()
         self.runner = FakeRunner()
         self.really = False
+        self.manages = True
         self.stopping = False
         self.ports = self.ports_of(self.store)
 
@@ -98,7 +99,7 @@ class Office(House):
         return definition_id
 
     def add(self, tenant: UUID = ALICE, key: str = "test", **asked: Any) -> UUID:
-        by = By(source="api")
+        by = By(source="api", manages=self.manages)
         return run.start_run(self.ports, self.job, tenant, {"definition_key": key, **asked}, by)
 
     def take(self, most: int = 1) -> list[Turn]:

@@ -36,8 +36,13 @@ STARS: Mapping[tuple[str, str], str] = {
     ("ApiRole", "secretsmanager:*Secret*"): "the secrets of connections, which tenants make; under their prefix only",
     ("ReadConnectionsPolicy", "secretsmanager:GetSecretValue"): "as above, to read",
     ("QueryRunRole", "s3:*Object"): "the files of its own results, of whichever tenant; S3 knows no narrower resource",
-    ("ApiRole", "s3:GetObject"): "files that go out, to sign links to them",
+    ("ApiRole", "s3:GetObject*"): "files that go out, to sign links to them; uploads of row jobs, to show how they are read",
+    ("ApiRole", "s3:PutObject"): "what it signs for a browser: one upload of a row job under its tenant",
+    ("RowJobRole", "s3:GetObject*"): "uploads of whichever tenant, at the version that arrived",
 }
+
+# A wake names a queue, and the tick sends another: one that nobody takes within the hour is worth nothing.
+WAKES = {"JobQueue"}
 
 # What is read by somebody else's code.
 READ_BY_OTHERS = {"LOG_LEVEL": "Powertools"}
@@ -229,7 +234,7 @@ def a_fifo_queue_is_fast_and_delays_nothing(template: Node) -> list[str]:
 def every_queue_has_dead_letters(template: Node) -> list[str]:
     queues, found = of_type(template, "AWS::SQS::Queue"), []
     for name, queue in queues.items():
-        if name.endswith("DeadQueue"):
+        if name.endswith("DeadQueue") or name in WAKES:
             continue
         redrive = queue.get("RedrivePolicy", {})
         dead = redrive.get("deadLetterTargetArn", {}).get("Fn::GetAtt", [""])[0]
@@ -380,9 +385,21 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
     return found
 
 
+def files_are_reached_under_a_named_folder(template: Node) -> list[str]:
+    """What came in is under uploads/, what goes out under exports/: no function may reach the bucket as a whole."""
+    found = []
+    for holder, statement in statements(template):
+        objects = [each for each in actions(statement) if each.startswith("s3:") and each.endswith(("Object", "*"))]
+        given = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
+        wide = [text for each in given for text in _texts(each) if not re.search(r"}/(uploads|exports)/", text)]
+        if objects and wide and statement["Effect"] == "Allow":
+            found.append(f"{holder} allows {objects} on {wide}")
+    return found
+
+
 def batons_are_sent_by_one_policy(template: Node) -> list[str]:
     """It names the queue of every kind, and the delay queue; nobody has the same right by another way."""
-    queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each}
+    queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each} | WAKES
     (sent,) = (each["Resource"] for holder, each in statements(template) if holder == "SendBatonsPolicy")
     named = {each["Fn::GetAtt"][0] for each in sent}
     found = [f"SendBatonsPolicy does not name {name}" for name in sorted(queues - named)]
@@ -450,6 +467,7 @@ RULES: list[Rule] = [
     the_schema_comes_first,
     strangers_see_only_what_is_nobodys,
     secrets_of_tenants_stay_under_their_prefix,
+    files_are_reached_under_a_named_folder,
     batons_are_sent_by_one_policy,
     connections_are_read_by_one_policy,
     whoever_reads_a_secret_may_use_its_key,

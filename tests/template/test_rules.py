@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 
 import pytest
 
-from tests.support.template import ROOT, Node, Values, load, stages
+from functions.catalogue import KINDS
+from tests.support.template import ROOT, Node, Values, functions, load, stages
 from tests.template import rules
 from tests.template.rules import RULES, STARS, Rule
 
@@ -69,7 +71,7 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.schedules_call_functions, "queue", lambda t: prop(t, "TickSchedule")["Target"].update(Arn={"Fn::GetAtt": ["DelayQueue", "Arn"]})),
     (rules.stars_have_reasons, "resource", lambda t: grant(t, "TickRole", Action="s3:GetObject", Resource="*")),
     (rules.stars_have_reasons, "action", lambda t: grant(t, "TickRole", Action=["s3:*"], Resource="arn:aws:s3:::x")),
-    (rules.stars_have_reasons, "part", lambda t: grant(t, "ApiRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
+    (rules.stars_have_reasons, "part", lambda t: grant(t, "TickRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
     (rules.stars_have_reasons, "any database", lambda t: prop(t, "WorkerDatabasePolicy")["PolicyDocument"]["Statement"].append({"Effect": "Allow", "Action": "rds-db:connect", "Resource": "arn:aws:rds-db:x:y:dbuser:*/baton_worker"})),
     (rules.stars_have_reasons, "managed", lambda t: prop(t, "ApiRole")["ManagedPolicyArns"].append("arn:aws:iam::aws:policy/AmazonSQSFullAccess")),
     (rules.each_function_has_a_role_of_its_own, "shared", lambda t: prop(t, "SweepFunction").update(Role={"Fn::GetAtt": ["TickRole", "Arn"]})),
@@ -83,6 +85,7 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.the_schema_comes_first, "head", lambda t: prop(t, "Schema").update(Head="0001")),
     (rules.the_schema_comes_first, "order", lambda t: t["Resources"]["ApiFunction"].pop("DependsOn")),
     (rules.strangers_see_only_what_is_nobodys, "open", lambda t: prop(t, "ApiRoute").update(AuthorizationType="NONE")),
+    (rules.files_are_reached_under_a_named_folder, "all", lambda t: grant(t, "ApiRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
     (rules.secrets_of_tenants_stay_under_their_prefix, "wider", lambda t: grant(t, "PageIngestRole", Action="secretsmanager:GetSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/*"})),
     (rules.secrets_of_tenants_stay_under_their_prefix, "write", lambda t: grant(t, "PageIngestRole", Action="secretsmanager:PutSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/connections/*"})),
     (rules.batons_are_sent_by_one_policy, "own", lambda t: grant(t, "SweepRole", Action="sqs:SendMessage", Resource={"Fn::GetAtt": ["DelayQueue", "Arn"]})),
@@ -150,3 +153,16 @@ def test_what_the_database_template_gives_is_what_the_template_takes() -> None:
 def test_only_the_local_cloud_does_without_tls() -> None:
     for stage, given in stages().items():
         assert Values(TEMPLATE, given).holds({"Condition": "SpeaksTls"}) is (stage != "local")
+
+
+def test_the_guide_says_of_every_function_what_it_may_reach_beyond_the_database() -> None:
+    guide = (ROOT / "docs" / "deploy.md").read_text().partition("## Who may do what")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)`(?: too)? \| ([^|]+) \|", guide, re.MULTILINE))
+    for settings in functions(TEMPLATE).values():
+        name, role = settings["Handler"].split(".")[1], rules.role_of(settings)
+        assert name in rows or name in KINDS, "what every kind may is said once for all"
+        said = rows.get(name, "")
+        if any(each.startswith("s3:") for held in rules.held_by(TEMPLATE, role) for each in rules.actions(held)):
+            assert "files" in said, name
+        if {"Ref": "ReadConnectionsPolicy"} in prop(TEMPLATE, role)["ManagedPolicyArns"] and name not in KINDS:
+            assert "secrets of connections" in said, name

@@ -38,7 +38,9 @@ def rowset(count: int = 1, mark: str = "m") -> Rowset:
 
 
 def test_the_constants_are_those_of_the_design() -> None:
-    assert CONFIG.model_dump(exclude={"late_adoption", "late_watch_interval_s", "late_watch_s", "drain_s"}) == {
+    assert CONFIG.model_dump(
+        exclude={"late_adoption", "late_watch_interval_s", "late_watch_s", "drain_s", "look_around_s"}
+    ) == {
         "initial_delay_ms": 2_000,
         "max_delay_ms": 30_000,
         "backoff_multiplier": 2,

@@ -188,7 +188,7 @@ function NewMenu({ at }) {
   };
   return html`<div class="menu" ref=${menu} onKeyDown=${close}>
     <button type="button" class="button main" aria-expanded=${isOpen} aria-controls="new-menu" onClick=${() => setOpen(!isOpen)}>New</button>
-    <ul id="new-menu" hidden=${!isOpen}>${deployedKinds().map((kind) => html`<li><${Link} to=${`work/${kind.name}/new`}>${kind.title}<//></li>`)}</ul>
+    <ul id="new-menu" hidden=${!isOpen}>${deployedKinds().map((kind) => html`<li><${Link} to=${`work/${kind.name}/new`}>${kind.one ?? kind.title}<//></li>`)}</ul>
   </div>`;
 }
 

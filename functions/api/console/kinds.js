@@ -3,7 +3,9 @@
 // The server says which kinds are deployed and which of them have a file here (the meta element `baton-kinds`). A kind
 // joins by one file, `kinds/<kind>.js`; nothing else is edited. Its default export is an object; every part is optional:
 //
-//   title     "Page ingestion": its entry under Work and in the menu New
+//   title     "Page ingestion": its entry under Work
+//   one       "Job": one run of it, in the menu New and the title of its form. Default: its title
+//   listTitle "Jobs": the tab of its first page, where it has more pages. Default: Runs
 //   New       component: the form at work/<kind>/new. `NewRun` of parts.js does the sending
 //   List      component ({ query }): the first page, work/<kind>. Default: `RunList` with the runs of this kind
 //   pages     [{ path, title, roles, View }]: more pages, shown as tabs beside the list at work/<kind>/<path>.
@@ -12,6 +14,7 @@
 //             View ({ run, reload }): `run` is GET /runs/{id}, kept up to date
 //   Actions   component ({ run, reload }): buttons beside Pause, Cancel run and Retry
 //   facts     (run) => [[name, value], …]: what the Overview of a run says about it, from `run.params`
+//   words     { retry, failed, cancel, canceling }: what these actions mean for a run of it, where the general words do not fit
 //   laneName  (key) => "$200 – $2,000", or null for a key it does not know
 //   moved     (path, kind) => new path, or null: old addresses that keep working. `path` is an array of its parts
 //
@@ -23,7 +26,7 @@ import { sentence } from "./format.js";
 const FILES = JSON.parse(document.querySelector('meta[name="baton-kinds"]').content);
 const known = new Map();
 
-const GENERAL = { New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], laneName: () => null, moved: () => null, problem: null };
+const GENERAL = { one: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], laneName: () => null, moved: () => null, problem: null };
 const general = (name) => ({ ...GENERAL, name, title: sentence(name), isDeployed: name in FILES });
 
 // Before anything is drawn. A file that cannot be loaded costs its kind its own view, and nobody else anything.

@@ -15,7 +15,8 @@ export function useClock() {
 }
 
 // An answer that is asked for again every few seconds. What was last known stays while the API does not answer.
-export function useAnswer(path, query = {}, every_s = 5) {
+// `turn`: it is asked at once when this changes, after an action.
+export function useAnswer(path, query = {}, every_s = 5, turn = 0) {
   const [state, setState] = useState({ data: null, problem: null });
   const asked = JSON.stringify([path, query]);
   const known = useRef(asked);
@@ -45,7 +46,7 @@ export function useAnswer(path, query = {}, every_s = 5) {
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", whenSeen);
     };
-  }, [asked, every_s]);
+  }, [asked, every_s, turn]);
   return state;
 }
 

@@ -115,6 +115,8 @@ const STATES = {
   succeeded: ["✓", "Succeeded", "Finished"],
   failed: ["✕", "Failed", "Stopped by an error; it can be retried"],
   canceled: ["–", "Canceled", "Stopped on request; it can be retried"],
+  dead_letter: ["✕", "Dead letter", "Its attempts are used up; retry it when the cause is gone"],
+  timeout: ["✕", "Timed out", "Stopped at its time limit"],
   open: ["✓", "Open"], closed: ["✕", "Closed"], half_open: ["◐", "Testing"], probing: ["◐", "Testing"],
 };
 export const Status = ({ of, children }) => {
@@ -162,6 +164,7 @@ export function Progress({ run }) {
   const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
   const isDone = run.status === "succeeded";
   if (more && !isDone) return html`<span class="quiet" title=${LANES}>more than ${number(lanes)} lanes</span>`;
+  if (lanes === 1) return steps > 0 ? html`<span class="quiet">${plural(steps, "step")}</span>` : NONE; // a bar of one lane says nothing
   const label = lanes === 0 ? "not started" : more ? `more than ${number(lanes)} lanes` : `${number(ended)} of ${number(lanes)} lanes`;
   return html`<span class="progress"><${Bar} done=${isDone ? 1 : ended} all=${isDone ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.state} />
     <span class="quiet nowrap" title=${LANES}>${label}${more ? "" : ` · ${plural(steps, "step")}`}${run.eta && html` · ETA <${Left} at=${run.eta} />`}</span></span>`;
@@ -277,7 +280,8 @@ export function useTurn() {
 }
 
 // The page that starts a run of a kind. `request(fields)` is what to send, as { path, body }; `isReady`: what the form needs is there.
-export function NewRun({ kind, request, isReady = true, children }) {
+// `opens`: the tab of the run that is opened then. `verb`: what its button says, while it works, and when it is done.
+export function NewRun({ kind, request, isReady = true, opens = "", verb = ["Start", "Starting…", "Started."], children }) {
   const [problem, setProblem] = useState(null);
   const [isBusy, setBusy] = useState(false);
   const [key, setKey] = useState(newKey); // sent twice it is one run; changed, it is another
@@ -287,19 +291,19 @@ export function NewRun({ kind, request, isReady = true, children }) {
     try {
       const { path, body } = request(new FormData(event.target));
       setBusy(true);
-      const { id } = await post(path, body, { "idempotency-key": key });
-      say("Started.");
-      go(`runs/${id}`);
+      const { id, already } = await post(path, body, { "idempotency-key": key });
+      say(already ? "It is there already: nothing new was added." : verb[2]);
+      go(opens ? `runs/${id}/${opens}` : `runs/${id}`);
     } catch (error) {
       setProblem(error);
       setBusy(false);
     }
   };
-  return html`<${Heading} title=${`New ${kind.title.toLowerCase()}`} />
+  return html`<${Heading} title=${`New ${(kind.one ?? kind.title).toLowerCase()}`} />
     <form class="sheet" onSubmit=${submit} onInput=${() => setKey(newKey())}>
       ${children}
       <${Trouble} problem=${problem} />
-      <div class="buttons"><${Link} to=${`work/${kind.name}`} class="button">Back<//><button type="submit" class="button main" disabled=${isBusy || !isReady}>${isBusy ? "Starting…" : "Start"}</button></div>
+      <div class="buttons"><${Link} to=${`work/${kind.name}`} class="button">Back<//><button type="submit" class="button main" disabled=${isBusy || !isReady}>${isBusy ? verb[1] : verb[0]}</button></div>
     </form>`;
 }
 

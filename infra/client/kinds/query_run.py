@@ -137,7 +137,7 @@ def leftovers(options: argparse.Namespace) -> None:
     def text(told: Mapping[str, Any]) -> None:
         show.table(told["assets"], "run_id", "kind", "made_at", "run_status", "why")
         if told["unknown"]:
-            show.console.print("\nunknown: they belong to no run of this deployment, and are never removed")
+            show.console.print("\nunknown: they belong to no run of yours, and are never removed")
             show.table(told["unknown"], "account", "kind", "key", "first_seen_at")
 
     tell(options, found, text)

@@ -82,6 +82,7 @@ class Target:
     id: str
     key: str
     columns: list[str]
+    kept_days: int = 1
     made: list[dict[str, str]] = field(default_factory=list)  # rows of queries that are over
     by: Activity | None = None  # who writes now
 
@@ -113,6 +114,7 @@ class Asked:
     what: str
     key: str
     at: float
+    size: int = 0  # of the page that was asked for
 
 
 class MceStandIn(StandIn):
@@ -125,6 +127,10 @@ class MceStandIn(StandIn):
         self.token_lives_s = TOKEN_LIVES_S
         self.names_columns = False
         self.keys_a_page = PAGE
+        self.token_uses: int | None = None  # a token dies after so many
+        self.taken_says = "{} with this CustomerKey already exists."
+        self.missing_code = "310002"
+        self.says_complete_early = False  # the status is Complete from the first poll on
         self._rest_of: dict[str, list[tuple[str, str]]] = {}  # what a retrieve has not answered yet, by its request id
         self.targets: dict[str, Target] = {}
         self.definitions: dict[str, Definition] = {}
@@ -132,6 +138,7 @@ class MceStandIn(StandIn):
         self.asked: list[Asked] = []
         self.wrong: list[str] = []  # what nobody may do to us
         self._tokens: dict[str, tuple[str, float]] = {}
+        self._used: Counter[str] = Counter()
         self._local = threading.local()
         self._random = Random(f"mce {seed}")  # noqa: S311 - repeatable, not secret
 
@@ -219,7 +226,8 @@ class MceStandIn(StandIn):
 
     def _knows(self, token: str) -> bool:
         _, until = self._tokens.get(token, ("", 0.0))
-        return until > self.now()
+        self._used[token] += 1
+        return until > self.now() and (self.token_uses is None or self._used[token] <= self.token_uses)
 
     # --- REST
 
@@ -242,7 +250,7 @@ class MceStandIn(StandIn):
         definition = self.definitions.get(about)
         key = definition.key if definition else about
         faults = self.struck_by(operation, sql=self._sql_of(key))
-        self.asked.append(Asked(operation, key, self.now()))
+        self._note(operation, key, faults, int(request.query.get("$pageSize", ["0"])[0]))
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not self._knows(token) or "token_expired" in faults:
             return Reply.json({"message": "Not Authorized", "errorcode": 0, "documentation": ""}, 401)
@@ -310,7 +318,7 @@ class MceStandIn(StandIn):
             return Reply(status=400, body=b"Bad Request", headers={"Content-Type": "text/html"})
         operation, key = self._named(action, asked)
         faults = self.struck_by(operation, sql=self._sql_of(key) or _text(asked, "Objects", "QueryText"))
-        self.asked.append(Asked(operation, key, self.now()))
+        self._note(operation, key, faults)
         token = root.findtext(f"{E}Header/{{http://exacttarget.com}}fueloauth") or ""
         if not self._knows(token) or "token_expired" in faults:
             return _fault("q0:Security", "Token Expired")
@@ -323,6 +331,11 @@ class MceStandIn(StandIn):
             return said
         reply = _envelope(answers[action](asked, faults))
         return self.spoil(reply, {name: how for name, how in faults.items() if name not in ("slow", "throttle", "server_error", "html")})  # fmt: skip
+
+    def _note(self, operation: str, key: str, faults: Mapping[str, Any], size: int = 0) -> None:
+        """What is turned away before it is looked at was not asked."""
+        away = faults.keys() & {"throttle", "blocked", "rate_limited"}
+        self.asked.append(Asked(f"refused {operation}" if away else operation, key, self.now(), size))
 
     def _named(self, action: str, asked: Element) -> tuple[str, str]:
         """The operation's name, and the key of what it is about."""
@@ -353,20 +366,23 @@ class MceStandIn(StandIn):
         if not 0 < len(key) <= 36:
             return _created("Error", "CustomerKey must have 1 to 36 characters.", type_)
         if taken:
-            return _created("Error", f"{type_} with this CustomerKey already exists.", type_)
+            return _created("Error", self.taken_says.format(type_), type_)
         new_id = str(UUID(int=self._random.getrandbits(128), version=4))
         if type_ == "DataExtension":
             columns = [each.findtext(f"{P}Name") or "" for each in made.findall(f"{P}Fields/{P}Field")]
             if not columns or "" in columns:
                 return _created("Error", "A data extension needs fields.", type_)
-            self.targets[key] = Target(new_id, key, columns)
+            kept = int(_text(asked, "Objects", "DataRetentionPeriodLength") or 0)
+            if _text(asked, "Objects", "DataRetentionPeriod") != "Days" or not kept:
+                return _created("Error", "A retention period is needed.", type_)
+            self.targets[key] = Target(new_id, key, columns, kept)
         else:
             target = _text(asked, "Objects", "DataExtensionTarget", "CustomerKey")
             if target not in self.targets or _text(asked, "Objects", "CategoryID") == "0":
                 return _created("Error", "The target data extension does not exist.", type_)
             self.definitions[new_id] = Definition(new_id, key, _text(asked, "Objects", "QueryText"), target)
         if "duplicate_key" in faults:
-            return _created("Error", f"{type_} with this CustomerKey already exists.", type_)
+            return _created("Error", self.taken_says.format(type_), type_)
         return _created("OK", f"{type_} created.", type_, new_id)
 
     def _perform(self, asked: Element, _: Mapping[str, Any]) -> str:
@@ -432,7 +448,7 @@ class MceStandIn(StandIn):
         if activity is None or "no_status" in faults:
             return ""
         over = self.now() >= activity.ends_at
-        status = ("Error" if activity.error else "Complete") if over else "Queued"
+        status = ("Error" if activity.error else "Complete") if over or self.says_complete_early else "Queued"
         message = activity.error if over else ""
         dated = over
         if "early_completed" in faults or "stays_queued" in faults:
@@ -466,7 +482,7 @@ class MceStandIn(StandIn):
         said = (
             "<StatusCode>OK</StatusCode><StatusMessage>deleted</StatusMessage>"
             if found
-            else "<StatusCode>Error</StatusCode><StatusMessage>It does not exist.</StatusMessage><ErrorCode>310002</ErrorCode>"
+            else f"<StatusCode>Error</StatusCode><StatusMessage>It does not exist.</StatusMessage><ErrorCode>{self.missing_code}</ErrorCode>"
         )
         status = "OK" if found else "Error"
         return f"<DeleteResponse xmlns='{P[1:-1]}'><Results>{said}</Results><RequestID>r</RequestID><OverallStatus>{status}</OverallStatus></DeleteResponse>"

@@ -7,7 +7,7 @@ from alembic import op
 from infra.migrations.tenancy import tenant_table
 
 revision = "0040"
-down_revision = "0031"
+down_revision = "0038"
 branch_labels = None
 depends_on = None
 
@@ -23,7 +23,7 @@ create table query_look (
     primary key (tenant_id, account)
 );
 
--- What was found there and belongs to no run: listed, never removed. Another deployment may use the same account.
+-- What was found there and belongs to no run: listed, never removed. Another deployment or tenant may use the same account.
 create table query_stray (
     tenant_id uuid not null,
     account text not null,

@@ -27,7 +27,8 @@ def _command(path: Path, key: str, said: Any) -> Command:
     unknown = set(said) - {"argv", "env"} if isinstance(said, dict) else {"it"}
     if unknown or not _are_texts(said.get("argv")) or not said["argv"] or not _are_texts(said.get("env", [])):
         raise BadSettings(f"{path}: [{key}] needs argv, a list of texts, and may have env, a list of names")
-    argv = [word.replace("{python}", sys.executable) for word in said["argv"]]
+    here = str(path.resolve().parent)
+    argv = [word.replace("{python}", sys.executable).replace("{here}", here) for word in said["argv"]]
     if not Path(argv[0]).is_absolute():
         raise BadSettings(f"{path}: [{key}] argv must start with an absolute path or {{python}}")
     return Command(key, argv, said.get("env", []))

@@ -22,6 +22,7 @@ from shared.kernel.errors import Overtaken
 LAUNCHER = str(Path(launch.__file__))
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
 SIGNALED = 128
+FIRST_BEAT_S = 1.0  # soon: from then on people see that it runs
 
 
 class ProcessRunner:
@@ -61,9 +62,10 @@ class _Running:
 
     def to_its_end(self, timeout_s: float, beat_s: float, beat: Callable[[int, str, str], Word]) -> Finished:
         deadline = time.monotonic() + timeout_s
-        word, timed_out = Word.GO_ON, False
+        word, timed_out, wait_s = Word.GO_ON, False, min(FIRST_BEAT_S, beat_s)
         try:
-            while not self._ended(min(beat_s, max(0.0, deadline - time.monotonic()))):
+            while not self._ended(min(wait_s, max(0.0, deadline - time.monotonic()))):
+                wait_s = beat_s
                 if time.monotonic() >= deadline:
                     timed_out = True
                     break

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from shared.kernel import db, direct
 from shared.kernel.api import sql
-from shared.kernel.auth import Membership, Principal, Role
+from shared.kernel.auth import MANAGES, Membership, Principal, Role
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.direct import Line, Row
 from shared.kernel.errors import Refused
@@ -91,7 +91,8 @@ class Desk:
         return self.principal.tenant_id
 
     def by(self, reason: str = "") -> By:
-        return By(self.principal.actor, reason, self.correlation_id or None, source="api")
+        manages = self.principal.may(MANAGES)
+        return By(self.principal.actor, reason, self.correlation_id or None, source="api", manages=manages)
 
     def own(self) -> dict[str, Any]:
         """The filter of somebody who sees only his own runs."""

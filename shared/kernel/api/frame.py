@@ -229,7 +229,8 @@ def _refuse_other_roles(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -
     route = next((each for each in _routes(app) if method in _methods(each) and each.rule.match(path)), None)
     roles = ANYBODY if route is None else frozenset(Role(name) for name in route.openapi_extensions[ROLES])
     if roles != ANYBODY and not _DESK.get().principal.may(roles):
-        raise Problem(403, "not_allowed", f"This needs the role {' or '.join(sorted(roles))}.")
+        needed = f"the role {' or '.join(sorted(roles))}" if roles else "a super admin"
+        raise Problem(403, "not_allowed", f"This needs {needed}.")
 
 
 def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> APIGatewayHttpResolver:

@@ -198,6 +198,7 @@ class RunFilter(Asked):
 
     kind: Annotated[str, Field(max_length=100)] | None = None
     status: Shown | None = None
+    outcome: Annotated[str, Field(max_length=100)] | None = None
     label: Annotated[str, Field(max_length=200)] | None = None
     source: Annotated[str, Field(max_length=200)] | None = None
     created_by: Annotated[str, Field(max_length=200)] | None = None
@@ -219,6 +220,7 @@ class RunFilter(Asked):
 def list_runs(
     kind: Annotated[str | None, Query(max_length=100)] = None,
     status: Annotated[Shown | None, Query()] = None,
+    outcome: Annotated[str | None, Query(max_length=100)] = None,
     label: Annotated[str | None, Query(max_length=200)] = None,
     source: Annotated[str | None, Query(max_length=200)] = None,
     created_by: Annotated[str | None, Query(max_length=200)] = None,
@@ -231,7 +233,7 @@ def list_runs(
 ) -> Runs:
     """List runs, newest first."""
     wanted = RunFilter(
-        kind=kind, status=status, label=label, source=source, created_by=created_by, created_from=created_from,
+        kind=kind, status=status, outcome=outcome, label=label, source=source, created_by=created_by, created_from=created_from,
         created_before=created_before, finished_from=finished_from, finished_before=finished_before,
     ).wanted()  # fmt: skip
     here, pager = desk(router), desk(router).pager("runs", wanted)

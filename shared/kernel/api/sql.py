@@ -7,6 +7,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from shared.kernel.api.state import STANDING
+from shared.kernel.sql import WAKES
 
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
@@ -39,6 +40,7 @@ FILTERS = {
     "kind": "r.kind = :kind",
     "status": "r.status = :status and r.paused_at is null",
     "paused": "r.paused_at is not null and r.status in ('queued', 'running')",
+    "outcome": "r.outcome = :outcome",
     "label": "r.label = :label",
     "source": "r.source = :source",
     "created_by": "r.created_by = :created_by",
@@ -253,7 +255,8 @@ where id in (
       and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
     order by l.next_due_at limit {MOST_WOKEN}
     for update of l skip locked)
-returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, 0::double precision as delay_s
+returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES},
+          0::double precision as delay_s
 """)
 
 # Acts on many runs. What an action would change; the relay decides it again, run by run.
@@ -385,7 +388,7 @@ open as materialized (
 
 # The lanes that were looked at of the run `o`.
 _LANES_NOW = f"""
-    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at from lane l
+    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at, l.class_id from lane l
     where l.run_id = o.id and l.status = 'active' and l.holds_run
     limit (select {MOST_LANES_NOW} / greatest(count(*), 1) from open)"""
 _A_DAY = "at > now() - interval '24 hours'"
@@ -410,7 +413,8 @@ def now(*, own: bool) -> sa.TextClause:
     """How things stand, as one row.
 
     Of a run the lane that is due first tells why it waits: of those that are due, one whose message is sent. What is late
-    was due two minutes ago; a lease counts from its end, for until then a step is being taken.
+    was due two minutes ago; a lease counts from its end, for until then a step is being taken. What waits in a queue of
+    jobs is not late: its turn comes when a worker is free.
     """
     mine = "and r.created_by = :owner" if own else ""
     return sa.text(f"""
@@ -422,7 +426,8 @@ runs as materialized (
     from open o
     left join lateral (
         select (array_agg(l.id order by l.next_due_at > now() + interval '1 s', l.sent_at is null, l.next_due_at, l.id))[1] as id,
-               min(l.next_due_at) filter (where l.claim_token is null and l.next_due_at < now() - interval '2 minutes') as due_at,
+               min(l.next_due_at) filter (where l.claim_token is null and l.class_id is null
+                                          and l.next_due_at < now() - interval '2 minutes') as due_at,
                min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until,
                max(l.updated_at) filter (where l.steps > 0 and l.attempts = 0) as moved_at
         from ({_LANES_NOW}) l) l on true
@@ -483,7 +488,8 @@ due as materialized (
     select l.sent_at, case when l.claim_token is null then l.next_due_at else l.lease_until end as at
     from open o
     cross join lateral ({_LANES_NOW}) l
-    where o.paused_at is null and l.next_due_at < now() and (l.lease_until is null or l.lease_until < now()))
+    where o.paused_at is null and l.next_due_at < now() and (l.lease_until is null or l.lease_until < now())
+      and (l.class_id is null or l.claim_token is not null))
 select
     now() as now,
     (select version_num from public.alembic_version) as schema,

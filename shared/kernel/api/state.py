@@ -24,14 +24,22 @@ class State(StrEnum):
 
 
 # How the lane that moves first stands: what can move now is better than what cannot. As a SQL expression of the lane `l`
-# and of `why(l.id)` as `w`. Overdue is what was due two minutes ago; a lease counts from its end.
+# and of `why(l.id)` as `w`. Overdue is what was due two minutes ago; a lease counts from its end. What waits for a worker in
+# a queue is never overdue.
 FREE, FAILING, OVERDUE, HELD = range(4)
 STANDING = f"""
-case when w.code is not null and w.code not in ('at_work', 'unsent') then {HELD}
+case when w.code = 'queued' and l.attempts > 0 then {FAILING}
+     when w.code is not null and w.code not in ('at_work', 'unsent') then {HELD}
      when coalesce(l.lease_until, l.next_due_at) < now() - interval '2 minutes' then {OVERDUE}
      when l.attempts > 0 then {FAILING}
      else {FREE} end"""
-HELD_BY = {"gate": State.THROTTLED, "retrying": State.RETRYING, "due_later": State.WAITING}
+HELD_BY = {
+    "gate": State.THROTTLED,
+    "retrying": State.RETRYING,
+    "due_later": State.WAITING,
+    "queued": State.QUEUED,
+    "inactive": State.WAITING,
+}
 
 
 def state_of(row: Mapping[str, Any]) -> State:

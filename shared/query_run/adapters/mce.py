@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, get_args
 from urllib.parse import quote as url_quoted
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ from shared.query_run.model import DOMAIN, ActivityStatus, Column, Rowset, Valid
 NAME: Final = "Marketing Cloud"
 RATE_LIMITED: Final = 17
 SOAP_WAIT_S: Final = 30.0  # its throttle never says how long
+MOST_LISTS: Final = 20
 TRY_AGAIN: Final = frozenset({2, 9, 10, 13})
 TYPES: Final = {name.casefold(): name for name in get_args(Column.model_fields["type"].annotation)}
 JSON_HEADERS: Final = {"content-type": "application/json", "accept": "application/json"}
@@ -41,6 +43,7 @@ class _Token(Shape):
 
 class _Running(Shape):
     isRunning: bool  # noqa: N815 - its name on the wire
+    queryDefinitionId: str | None = None  # noqa: N815
 
 
 class _Row(Shape):
@@ -52,11 +55,12 @@ class _Rowset(Shape):
     count: Annotated[int, Field(ge=0)]
     page: Annotated[int, Field(ge=1)]
     items: list[_Row] = Field(default_factory=list)
+    customObjectKey: str | None = None  # noqa: N815 - its name on the wire
 
 
 class _Validated(Shape):
     queryValid: bool  # noqa: N815 - its name on the wire
-    errors: list[Any] = Field(default_factory=list)
+    errors: Any = None
     errorMessage: str | None = None  # noqa: N815
     columns: list[Any] | None = None
 
@@ -119,12 +123,13 @@ class Mce:
         said = shaped(_Validated, read_json(answer.body))
         if said.queryValid:
             return Validation(valid=True, columns=_columns(said.columns))
-        told = [said.errorMessage, *(_error_text(each) for each in said.errors)]
+        errors = said.errors if isinstance(said.errors, list) else [said.errors]
+        told = [said.errorMessage, *(_error_text(each) for each in errors)]
         message = "; ".join(each for each in told if each) or "it gives no reason"
         return Validation(valid=False, message=self._http("", token.value).quote(message))
 
-    def create_target(self, token: Token, key: str, columns: Sequence[Column]) -> str:
-        result = self._change(token, "Create", soap.create_target(key, key, columns))
+    def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int = 1) -> str:
+        result = self._change(token, "Create", soap.create_target(key, key, columns, kept_days))
         return self._created(result, lambda: self.find_target(token, key))
 
     def find_target(self, token: Token, key: str) -> str | None:
@@ -142,6 +147,8 @@ class Mce:
         result = soap.one_result(element, inside="Result")
         if not result.ok:
             raise self._refused(result)
+        if (why := soap.task_refusal(result)) is not None:  # the call is OK, the task in it is not
+            raise self._refused(replace(result, message=why))
         return soap.task_id(result)
 
     # --- poll
@@ -154,15 +161,21 @@ class Mce:
         return soap.activity_status(self._retrieve(token, asked))
 
     def is_running(self, token: Token, object_id: str) -> bool:
-        path = f"/automation/v1/queries/{soap.guid(object_id)}/actions/isrunning/"
-        return shaped(_Running, read_json(self._rest(token, "GET", path).body)).isRunning
+        wanted = soap.guid(object_id)
+        path = f"/automation/v1/queries/{wanted}/actions/isrunning/"
+        said = shaped(_Running, read_json(self._rest(token, "GET", path).body))
+        if said.queryDefinitionId is not None and soap.guid(said.queryDefinitionId) != wanted:
+            raise bad_answer("The answer is about another query than the one that was asked for.")
+        return said.isRunning
 
     def rows(self, token: Token, key: str, page: int, size: int) -> Rowset:
         path = f"/data/v1/customobjectdata/key/{url_quoted(key, safe='')}/rowset"
         answer = self._rest(token, "GET", path, query={"$page": str(page), "$pageSize": str(size)})
         found = shaped(_Rowset, read_json(answer.body))
-        if found.page != page or len(found.items) > min(size, found.count):
+        if found.page != page or found.customObjectKey not in (None, key):
             raise bad_answer("The answer is another page of rows than the one that was asked for.")
+        if len(found.items) != max(0, min(size, found.count - (page - 1) * size)):
+            raise bad_answer(f"The answer has {len(found.items)} rows on page {page} of {found.count} rows in all.")
         rows = [_row(item) for item in found.items]
         text = json.dumps([found.count, rows], sort_keys=True)
         return Rowset(count=found.count, rows=rows, mark=hashlib.sha256(text.encode()).hexdigest()[:16])
@@ -179,7 +192,7 @@ class Mce:
         """The keys of what is there, by how they begin."""
         asked = soap.retrieve(type_, ("CustomerKey",), ("CustomerKey", "like", f"{prefix}%"))
         found: list[str] = []
-        while True:
+        for _ in range(MOST_LISTS):
             element = self._retrieve(token, asked)
             found += [
                 key for each in soap.retrieved(element) if (key := (soap.field(each, "CustomerKey") or "").strip())
@@ -188,6 +201,7 @@ class Mce:
             if soap.overall(element) != "MoreDataAvailable" or len(found) >= most or not request_id:
                 return [key for key in found if key.startswith(prefix)][:most]
             asked = soap.continued(type_, request_id)
+        raise bad_answer(f"{NAME} has no end to what it lists.")
 
     def _delete(self, token: Token, body: str) -> None:
         result = self._change(token, "Delete", body)
@@ -215,13 +229,12 @@ class Mce:
         return soap.one_result(element)
 
     def _created(self, result: soap.Result, find: Callable[[], str | None]) -> str:
-        """Whoever finds that the key is taken has made it before: nobody else makes this key."""
+        """Whoever is refused looks whether it is there, in whatever words that is said: nobody else makes this key."""
         if result.ok:
             return soap.new_object_id(result)
-        if soap.KEY_IN_USE.search(result.message):
-            found = find()
-            if found is not None:
-                return found
+        found = find()
+        if found is not None:
+            return found
         raise self._refused(result)
 
     def _refused(self, result: soap.Result) -> StepError:

@@ -25,7 +25,6 @@ PARTNER: Final = "http://exacttarget.com/wsdl/partnerAPI"
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _E, _P = f"{{{ENVELOPE}}}", f"{{{PARTNER}}}"
 MISSING_OBJECT: Final = "310002"
-KEY_IN_USE = re.compile(r"already (exists|in use)|(key|name) (is|must be) (not )?unique|duplicate", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +57,11 @@ def envelope(token: str, body: str) -> bytes:
     return text.encode()
 
 
-def create_target(key: str, name: str, columns: Sequence[Column]) -> str:
+def create_target(key: str, name: str, columns: Sequence[Column], kept_days: int) -> str:
     fields = "".join(f"<Field>{_field(column)}</Field>" for column in columns)
-    # A day of retention is a backstop: whatever happens to us, the data leaves by itself.
+    # Retention is a backstop: whatever happens to us, the data leaves by itself.
     kept = _tags(
-        IsSendable="false", DataRetentionPeriodLength="1", DataRetentionPeriod="Days", RowBasedRetention="false",
+        IsSendable="false", DataRetentionPeriodLength=str(kept_days), DataRetentionPeriod="Days", RowBasedRetention="false",
         ResetRetentionPeriodOnImport="false", DeleteAtEndOfRetentionPeriod="true",
     )  # fmt: skip
     return _create("DataExtension", f"{_tags(Name=name, CustomerKey=key)}{kept}<Fields>{fields}</Fields>")
@@ -201,6 +200,14 @@ def task_id(result: Result) -> str:
     return number
 
 
+def task_refusal(result: Result) -> str | None:
+    """Why the task was not started, if it was not."""
+    task = result.element.find(f"{_P}Task")
+    if task is None or (task.findtext(f"{_P}StatusCode") or "").strip() != "Error":
+        return None
+    return (task.findtext(f"{_P}StatusMessage") or "").strip() or "the task was not started"
+
+
 def guid(text: str | None) -> str:
     """An id that is one: it becomes part of an address."""
     try:
@@ -224,10 +231,10 @@ def field(result: Element, name: str) -> str | None:
 
 
 def properties(result: Element) -> Mapping[str, str | None]:
-    """Name and value pairs, in any order; those that are absent are absent."""
+    """Name and value pairs, in any order, by their names in lower case; those that are absent are absent."""
     found: dict[str, str | None] = {}
     for pair in result.findall(f"{_P}Properties/{_P}Property"):
-        name = (pair.findtext(f"{_P}Name") or "").strip()
+        name = (pair.findtext(f"{_P}Name") or "").strip().lower()
         if not name or name in found:
             raise bad_answer("A property of the answer has no name, or is there twice.")
         found[name] = pair.findtext(f"{_P}Value")
@@ -242,4 +249,4 @@ def activity_status(element: Element) -> ActivityStatus | None:
     if len(found) > 1:
         raise bad_answer(f"The answer has {len(found)} results for one task.")
     values: Mapping[str, Any] = properties(found[0])
-    return ActivityStatus.read(values.get("Status"), values.get("ErrorMsg"), values.get("CompletedDate"))
+    return ActivityStatus.read(values.get("status"), values.get("errormsg"), values.get("completeddate"))

@@ -9,6 +9,8 @@ from tests.support.cells import READERS, STARTERS, SUPERS, Cells, Named
 from tests.support.door import Door, TenantHouse
 
 KEY = "sync-dropbox"
+TOKEN = "0198a000-0000-7000-8000-000000000001"
+WORKERS = frozenset({"worker"})
 
 
 def defined(door: Door, tenant: TenantHouse) -> str:
@@ -43,6 +45,10 @@ def a_tried_job(door: Door, tenant: TenantHouse) -> Named:
     return job
 
 
+def a_first_attempt(door: Door, tenant: TenantHouse) -> Named:
+    return a_tried_job(door, tenant) | {"attempt_no": "1"}
+
+
 def an_ended_job(door: Door, tenant: TenantHouse) -> Named:
     job = a_job(door, tenant)
     assert door.call(tenant.member, "POST", f"/jobs/{job['job_id']}/cancel", {}).status == 200
@@ -54,7 +60,24 @@ def a_new_definition() -> dict[str, Any]:
 
 
 JOB: dict[str, Any] = {"target": "job", "make": a_job, "names": ["job_id"]}
+
+
+def a_claimed_job(door: Door, tenant: TenantHouse) -> Named:
+    job = a_job(door, tenant)
+    door.sql(
+        "update lane set claim_token = :token, lease_until = now() + interval '1 h' where run_id = cast(:id as uuid)",
+        token=TOKEN, id=job["job_id"],
+    )  # fmt: skip
+    return job
+
+
+CLAIMED: dict[str, Any] = {**JOB, "make": a_claimed_job}
+
 CELLS = {
+    "claim_jobs": Cells(roles=WORKERS, make=a_definition, body={"worker_id": "w", "queues": ["default"]}),
+    "heartbeat_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),
+    "complete_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),
+    "fail_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN, "exit_code": 1}),
     "list_definitions": Cells(roles=READERS),
     "make_definition": Cells(roles=SUPERS, body=a_new_definition, ok=201),
     "change_definition": Cells(
@@ -71,6 +94,7 @@ CELLS = {
     "summarize_jobs": Cells(roles=READERS),
     "get_job": Cells(roles=READERS, **JOB),
     "list_attempts": Cells(roles=READERS, **{**JOB, "make": a_tried_job}),
+    "get_attempt": Cells(roles=READERS, **{**JOB, "make": a_first_attempt}),
     "cancel_job": Cells(roles=STARTERS, **JOB, body={}),
     "retry_job": Cells(roles=STARTERS, **{**JOB, "make": an_ended_job}, body={}),
 }

@@ -30,7 +30,7 @@ from shared.query_run.model import (
     customer_key,
 )
 from shared.query_run.ports import Ports
-from shared.query_run.steps import QueryPoint, query_run
+from shared.query_run.steps import ASSET_TYPES, QueryPoint, query_run
 from shared.query_run.store import QueryStore
 from tests.simulation.invariants import require
 from tests.support.files import MemoryFiles
@@ -45,7 +45,7 @@ TROUBLES = ("transient", "transient", "transient", "throttled", "surprise", "tok
 HIDDEN_S = 10.0  # after its start a query is not seen running
 CONFIG = PollConfig(  # as in production, but for fewer polls and shorter waits: a schedule must not take for ever
     initial_delay_ms=5_000, max_delay_ms=60_000, max_duration_ms=120_000, results_kept_s=120, late_watch_interval_s=60,
-    late_watch_s=600, drain_s=900, max_in_flight=1,
+    late_watch_s=600, drain_s=900, max_in_flight=1, look_around_s=60,
 )  # fmt: skip
 
 
@@ -66,6 +66,7 @@ class System:
     targets: dict[str, str] = field(default_factory=dict)  # key -> id
     definitions: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # id -> key, target's key, sql
     activities: list[Activity] = field(default_factory=list)
+    owners: dict[str, UUID] = field(default_factory=dict)  # each tenant has an account of its own
     zombies: set[str] = field(default_factory=set)  # keys that a process which outlived its lease had its hands on
     ids: int = 0
 
@@ -87,8 +88,8 @@ class System:
 class Client:
     """The remote system as one step sees it: every question is a port call, and may meet trouble."""
 
-    def __init__(self, world: SubjectWorld, system: System) -> None:
-        self.world, self.system = world, system
+    def __init__(self, world: SubjectWorld, system: System, tenant: UUID) -> None:
+        self.world, self.system, self.tenant = world, system, tenant
 
     def authenticate(self) -> Token:
         return self._ask("authenticate", lambda: Token(f"token {self.system.new_id()}", 1_079))
@@ -96,7 +97,7 @@ class Client:
     def validate(self, token: Token, sql: str) -> Validation:
         return self._ask("validate", lambda: Validation(valid=True))
 
-    def create_target(self, token: Token, key: str, columns: Sequence[Column]) -> str:
+    def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int) -> str:
         def effect() -> str:
             self._touch(key)
             require(key not in self.system.targets or key in self.system.zombies, "a target is made once", key)
@@ -189,12 +190,18 @@ class Client:
         self._ask("delete_target", effect)
 
     def keys(self, token: Token, type_: str, prefix: str, most: int) -> list[str]:
-        return []
+        def effect() -> list[str]:
+            system = self.system
+            there = system.targets if type_ == "DataExtension" else [key for key, _, _ in system.definitions.values()]
+            return [key for key in there if key.startswith(prefix) and system.owners[key] == self.tenant]
+
+        return self._ask("keys", effect)
 
     def _by_key(self, key: str) -> str | None:
         return next((name for name, (own, _, _) in self.system.definitions.items() if own == key), None)
 
     def _touch(self, key: str) -> None:
+        self.system.owners[key] = self.tenant
         if self.world._alive().stalled:
             self.system.zombies.add(key)  # as no function of Lambda can: it is killed before its lease ends
 
@@ -223,7 +230,7 @@ class Client:
 def simulate(world: SubjectWorld) -> Simulated:
     system = System()
     ports = Ports(
-        remote=lambda tenant, params, left: Client(world, system),
+        remote=lambda tenant, params, left: Client(world, system, tenant),
         tokens=world.faulty(Tokens(world.worker)),
         store=world.faulty(QueryStore(world.worker)),
         files=MemoryFiles(),
@@ -256,6 +263,8 @@ def judge(world: SubjectWorld, system: System) -> None:
     listed = {customer_key(call.run_id, call.epoch, call.key) for call in world.store.left_outside()}  # type: ignore[attr-defined]
     left = {*system.targets, *(key for key, _, _ in system.definitions.values())}
     require(not left - listed - system.zombies, "nothing is left outside unlisted", left)
+    strays = {row["key"] for row in world.rows("select key from query_stray")}
+    require(not strays - system.zombies, "nothing of ours is taken for somebody else's", strays)
     ready = Counter(
         (row["run_id"], row["epoch"])
         for row in world.rows(
@@ -274,9 +283,12 @@ READY = sa.text("select run_id, row_count from query_run q join run r on r.id = 
 
 @contextmanager
 def outside() -> Iterator[OpenOutside]:
-    """It is deaf to the first start, expires the first token and throttles once."""
+    """Every call that changes something is done once and not answered; the first token expires, and it throttles once."""
     with MceStandIn() as standin:
-        standin.misbehave("reset", on=["perform"], budget=1)
+        for call in ("perform", *(f"{what} {of}" for what in ("create", "delete") for of in ASSET_TYPES.values())):
+            standin.misbehave("reset", on=[call], budget=1)
+        for question in ("validate", "isrunning", "rowset"):
+            standin.misbehave("server_error", on=[question], budget=1)
         standin.misbehave("token_expired", on=["status"], budget=1)
         standin.misbehave("rate_limited", on=["create QueryDefinition"], budget=1)
         yield OpenOutside(standin.start(), lambda connection: differences(standin, connection))
@@ -306,7 +318,7 @@ def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
 def a_query(play: Play) -> None:
     """Its start is not answered, its token expires; paused and resumed on its way."""
     run = play.start("succeeded", kind=KIND, sql_text=SQL, mid="1")
-    for wait_s in (40, 25, 20, 5, 5):
+    for wait_s in (40, 40, 40, 40, 25, 20, 5, 5):
         play.work()
         play.pass_time(wait_s)
     play.act("pause", run)
@@ -337,5 +349,4 @@ SUBJECT = Subject(
     ),
     scenarios={each.__name__: each for each in (a_query, a_canceled_query)},
     points=frozenset(QueryPoint),
-    schedules=100,
 )

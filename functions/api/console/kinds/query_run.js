@@ -194,8 +194,8 @@ function Leftovers({ kind }) {
           <${Cell} name="What">${KINDS[each.kind]}<//><${Cell} name="Run status"><${Status} of=${each.run_status} />${each.run_outcome && each.run_outcome !== each.run_status && html` <span class="quiet">${words(each.run_outcome)}</span>`}<//>
           <${Cell} name="Created"><${Ago} at=${each.made_at} /><//><${Cell} name="Why it is still there" className="long">${each.why}<//></tr>`)}</tbody><//>`}
     <//>
-    <${Section} title="Unknown" note="never removed: another deployment may use the same account">
-      ${unknown.length === 0 ? html`<${Empty}><p>Nothing in Marketing Cloud has a name of ours that no run knows.</p><//>` : html`<${Table} caption="Unknown to this deployment" columns=${["Key", "What", "Account", "First seen", "Last seen"]}><tbody>
+    <${Section} title="Unknown" note="never removed: another deployment or tenant may use the same account">
+      ${unknown.length === 0 ? html`<${Empty}><p>Nothing in Marketing Cloud has a name like Baton's that no run of yours made.</p><//>` : html`<${Table} caption="Unknown" columns=${["Key", "What", "Account", "First seen", "Last seen"]}><tbody>
         ${unknown.map((each) => html`<tr key=${`${each.account} ${each.kind} ${each.key}`}><${Cell}><code>${each.key}</code><//><${Cell} name="What">${KINDS[each.kind]}<//><${Cell} name="Account"><code>${each.account}</code><//>
           <${Cell} name="First seen"><${Ago} at=${each.first_seen_at} /><//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`)}</tbody><//>`}
     <//>`}<//>`;

@@ -74,12 +74,12 @@ function Head({ run, state }) {
   return html`<div class="run-head">
     <p class="run-state"><span aria-live="polite"><${Status} of=${run.state} /></span>
       ${run.outcome && run.outcome !== run.status && html`<span>${words(run.outcome)}</span>`}
-      ${isOpen && run.cancel_requested_at ? html`<span>Canceling: each lane stops at its next step.</span>` : isOpen && run.why && html`<${Why} of=${{ ...run.why, until: null }} />`}
+      ${isOpen && run.cancel_requested_at ? html`<span>${kindOf(run.kind).words.canceling ?? "Canceling: each lane stops at its next step."}</span>` : isOpen && run.why && html`<${Why} of=${{ ...run.why, until: null }} />`}
       <span class="spring"></span><span class=${`live live-${state}`} role="status">${STREAM[state]}</span></p>
     ${run.error && html`<div class="error-box"><p><strong>${withLaneNames(run.kind, run.error.message ?? run.error.code)}</strong></p>
       <p class="quiet">${run.error.code && html`code <code>${run.error.code}</code>`}${run.fingerprint && html` · fingerprint <code>${run.fingerprint}</code>`}</p></div>`}
     <${Next} run=${run} />
-    <${Progress} run=${run} />
+    ${run.progress.lanes > 1 && html`<${Progress} run=${run} />`}
   </div>`;
 }
 
@@ -95,8 +95,8 @@ function Next({ run }) {
     waiting: () => html`Continues ${at}.${mayAct && html` Use Run now on a lane to skip the wait.`}`,
     paused: () => "Resume it to continue.",
     stalled: () => "Overdue; retried automatically.",
-    failed: () => "Fix the cause, then retry: failed work resumes from its last step.",
-    canceled: () => "Retry it to resume from its last step.",
+    failed: () => kindOf(run.kind).words.failed ?? "Fix the cause, then retry: failed work resumes from its last step.",
+    canceled: () => (kindOf(run.kind).words.retry ? "Retry it to run it again." : "Retry it to resume from its last step."),
   }[run.state];
   return said && !(run.cancel_requested_at && !run.finished_at) ? html`<p class="next"><span class="quiet">Next</span> <span>${said()}</span></p>` : null;
 }
@@ -112,8 +112,8 @@ function Actions({ run, kind, reload }) {
     ${kind.Actions && html`<${kind.Actions} run=${run} reload=${reload} />`}
     ${mayAct && isOpen && run.status !== "paused" && html`<${Action} label="Pause" title="Pause run" explains="No new step starts until someone resumes the run. Steps that are running finish." action=${action("pause")} done="Paused." />`}
     ${mayAct && run.status === "paused" && html`<${Action} label="Resume" title="Resume run" tone="main" explains="The run continues where it was paused. Deadlines move by the length of the pause." action=${action("resume")} done="Resumed." />`}
-    ${mayAct && isOpen && html`<${Action} label="Cancel run" tone="danger" explains="Every lane stops at its next step, which runs now. Committed work stays." action=${action("cancel")} done="Canceling." />`}
-    ${mayAct && run.finished_at && run.status !== "succeeded" && html`<${Action} label="Retry" title="Retry run" tone="main" explains="Resumes failed and canceled work from its last step." action=${action("retry")} done="Retrying." />`}`;
+    ${mayAct && isOpen && html`<${Action} label=${`Cancel ${kind.one?.toLowerCase() ?? "run"}`} tone="danger" explains=${kind.words.cancel ?? "Every lane stops at its next step, which runs now. Committed work stays."} action=${action("cancel")} done="Canceling." />`}
+    ${mayAct && run.finished_at && run.status !== "succeeded" && html`<${Action} label="Retry" title="Retry run" tone="main" explains=${kind.words.retry ?? "Resumes failed and canceled work from its last step."} action=${action("retry")} done="Retrying." />`}`;
 }
 
 // --- the tabs

@@ -86,7 +86,7 @@ function Filters({ filter, fixed, at }) {
   </form>`;
 }
 
-function local(text) {
+export function local(text) {
   if (!text) return "";
   const date = new Date(text);
   if (Number.isNaN(date.getTime())) return "";
@@ -97,20 +97,22 @@ function local(text) {
 
 const BULK = { cancel: "Cancel", pause: "Pause", resume: "Resume", retry: "Retry" };
 
-function Bulk({ filter }) {
+// `actions`: those that are offered. `labels`: what may be chosen as a label, to narrow the filter. `what`: one and many of them.
+export function Bulk({ filter, label = "Bulk actions", ...rest }) {
   const [isOpen, setOpen] = useState(false);
-  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Bulk actions</button>
-    ${isOpen && html`<${Dialog} title="Bulk actions" onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} onClose=${() => setOpen(false)} /><//>`}`;
+  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>${label}</button>
+    ${isOpen && html`<${Dialog} title=${label} onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} ...${rest} onClose=${() => setOpen(false)} /><//>`}`;
 }
 
-function BulkForm({ filter, onClose }) {
-  const [action, setAction] = useState("cancel");
+function BulkForm({ filter, actions = Object.keys(BULK), what = ["run", "runs"], explains = null, labels = null, labelName = "Label", onDone = () => {}, onClose }) {
+  const [action, setAction] = useState(actions[0]);
+  const [chosen, setChosen] = useState("");
   const [reason, setReason] = useState("");
   const [preview, setPreview] = useState(null);
   const [work, setWork] = useState(null);
   const [problem, setProblem] = useState(null);
   const [stop] = useState({ asked: false });
-  const named = Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
+  const named = Object.fromEntries(Object.entries({ ...filter, ...(chosen ? { label: chosen } : {}) }).filter(([, value]) => value));
   const ask = (mode, token) => post("runs/bulk", { action, filter: named, reason, mode, token });
   const change = (set) => (event) => {
     set(event.target.value);
@@ -135,10 +137,11 @@ function BulkForm({ filter, onClose }) {
         refused += Object.values(answer.refused).reduce((sum, n) => sum + n, 0);
         token = answer.next;
       }
-      say(`${BULK[action]}: ${plural(done, "run")} done${refused ? `, ${refused} skipped because they had changed` : ""}${token === null ? "" : "; stopped before the rest"}.`);
+      onDone();
+      say(`${BULK[action]}: ${plural(done, ...what)} done${refused ? `, ${refused} skipped because they had changed` : ""}${token === null ? "" : "; stopped before the rest"}.`);
       onClose();
     } catch (error) {
-      if (done > 0) say(`${BULK[action]}: ${plural(done, "run")} done, then an error stopped it. ${error.message}`, "bad");
+      if (done > 0) say(`${BULK[action]}: ${plural(done, ...what)} done, then an error stopped it. ${error.message}`, "bad");
       setWork(null);
       setPreview(null);
       setProblem(error);
@@ -147,19 +150,20 @@ function BulkForm({ filter, onClose }) {
   };
 
   if (work) {
-    return html`<p role="status">${plural(work.done + work.refused, "run")} of ${work.all}…</p><${Bar} done=${work.done + work.refused} all=${work.all} label="Runs done" />
+    return html`<p role="status">${plural(work.done + work.refused, ...what)} of ${work.all}…</p><${Bar} done=${work.done + work.refused} all=${work.all} label="Done" />
       <div class="buttons"><button type="button" class="button" onClick=${() => { stop.asked = true; }}>Stop after this batch</button></div>`;
   }
   return html`<form onSubmit=${submit}>
-    <p class="quiet">${Object.keys(named).length === 0 ? "All runs in this tenant." : Object.entries(named).map(([name, value]) => `${words(name)}: ${value}`).join(", ")}</p>
-    <${Field} label="Action">${(id) => html`<select id=${id} value=${action} onChange=${change(setAction)}>${Object.entries(BULK).map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select>`}<//>
+    <p class="quiet">${explains ?? (Object.keys(named).length === 0 ? "All runs in this tenant." : Object.entries(named).map(([name, value]) => `${words(name)}: ${value}`).join(", "))}</p>
+    ${labels && html`<${Field} label=${labelName}>${(id) => html`<select id=${id} value=${chosen} onChange=${change(setChosen)}><option value="">All</option>${labels.map((each) => html`<option value=${each}>${each}</option>`)}</select>`}<//>`}
+    ${actions.length > 1 && html`<${Field} label="Action">${(id) => html`<select id=${id} value=${action} onChange=${change(setAction)}>${actions.map((value) => html`<option value=${value}>${BULK[value]}</option>`)}</select>`}<//>`}
     <${Field} label="Reason" hint="Kept in each run's timeline and in the audit log.">${(id) => html`<input id=${id} required maxlength="500" autocomplete="off" value=${reason} onInput=${change(setReason)} />`}<//>
     <${Trouble} problem=${problem} />
-    ${preview && html`<p role="status" class="preview">${preview.count === 0 ? `There are no runs to ${action}.` : html`This will ${action} <strong>${plural(preview.count, "run")}</strong>. Runs that start from now on are not affected.`}</p>`}
+    ${preview && html`<p role="status" class="preview">${preview.count === 0 ? `There are no ${what[1]} to ${action}.` : html`This will ${action} <strong>${plural(preview.count, ...what)}</strong>. ${sentence(what[1])} that start from now on are not affected.`}</p>`}
     <div class="buttons">
       <button type="button" class="button" onClick=${onClose}>Back</button>
       ${preview && preview.count > 0
-        ? html`<button type="submit" key="apply" class="button danger">${BULK[action]} ${plural(preview.count, "run")}</button>`
+        ? html`<button type="submit" key="apply" class=${`button ${action === "cancel" ? "danger" : "main"}`}>${BULK[action]} ${plural(preview.count, ...what)}</button>`
         : html`<button type="submit" key="preview" class="button main">Preview</button>`}
     </div>
   </form>`;

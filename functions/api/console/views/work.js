@@ -13,7 +13,7 @@ export default function Work({ kind, path, query }) {
   const page = pages.find((each) => each.path === first);
   if (first !== "" && !page) return html`<${NotFound} />`;
   const View = page ? page.View : kind.List;
-  return html`${pages.length > 0 && html`<${Tabs} label=${kind.title} below=${`work/${kind.name}`} tabs=${[{ path: "", title: "Runs" }, ...pages]} at=${first} />`}
+  return html`${pages.length > 0 && html`<${Tabs} label=${kind.title} below=${`work/${kind.name}`} tabs=${[{ path: "", title: kind.listTitle }, ...pages]} at=${first} />`}
     <${Trouble} problem=${kind.problem} />
     ${View ? html`<${View} key=${first} kind=${kind} path=${rest} query=${query} />` : html`<${RunList} title=${kind.title} query=${query} fixed=${{ kind: kind.name }} at=${`work/${kind.name}`} />`}`;
 }

@@ -1,0 +1,35 @@
+// Jobs: the queue, the form that adds one, attempts with their logs, definitions and workers. The contract is in ../kinds.js.
+// What it shows is loaded when it is opened.
+import { duration } from "../format.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { Loading, Trouble } from "../parts.js";
+
+function later(load) {
+  let View = null;
+  return (props) => {
+    const [problem, setProblem] = useState(null);
+    const [, again] = useState(0);
+    useEffect(() => {
+      if (View === null) load().then((found) => { View = found; again(1); }, () => setProblem(new Error("This page couldn't be loaded. You may be offline, or a new version was deployed: reload the page.")));
+    }, []);
+    if (problem) return html`<${Trouble} problem=${problem} />`;
+    return View === null ? html`<${Loading} />` : html`<${View} ...${props} />`;
+  };
+}
+
+export default {
+  title: "Jobs",
+  one: "Job",
+  listTitle: "Jobs",
+  New: later(async () => (await import("./job/new.js")).default),
+  List: later(async () => (await import("./job/list.js")).default),
+  pages: [
+    { path: "definitions", title: "Definitions", View: later(async () => (await import("./job/definitions.js")).default) },
+    { path: "workers", title: "Workers", roles: [], View: later(async () => (await import("./job/admin.js")).Workers) },
+    { path: "tenants", title: "All tenants", roles: [], View: later(async () => (await import("./job/admin.js")).Tenants) },
+  ],
+  tabs: [{ path: "attempts", title: "Attempts", View: later(async () => (await import("./job/attempts.js")).default) }],
+  facts: ({ params }) => [["Definition", `${params.definition_key}, version ${params.version}`], ["Attempts allowed", params.max_attempts], ["Time limit", `${duration(params.timeout_seconds)} per attempt`]],
+  laneName: (key) => (key === "run" ? "Command" : null),
+  words: { retry: "Runs the command again, with fresh attempts. They are numbered on.", failed: "Fix the cause, then retry: the command runs again.", cancel: "A waiting job ends at once; a running command is stopped.", canceling: "Canceling: the command is being stopped." },
+};

@@ -1,0 +1,14 @@
+"""Lambda entry point: a wake names a pull queue; the jobs that are due there are run one after the other."""
+
+from __future__ import annotations
+
+import os
+
+from functions.catalogue import all_kinds
+from shared.job_queue.build import LEASE_S, longest_turn_s
+from shared.kernel.entry import wake_handler
+from shared.kernel.live import live_engine, live_ports
+
+engine = live_engine()
+worker = f"lambda:{os.environ.get('AWS_LAMBDA_LOG_STREAM_NAME', '')[-100:] or os.getpid()}"
+handler = wake_handler(live_ports(engine=engine), all_kinds(engine), worker, LEASE_S, longest_turn_s(os.environ))

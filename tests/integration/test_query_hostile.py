@@ -1,0 +1,128 @@
+"""Runs against a Marketing Cloud that means harm: each ends with the truth, or says why it cannot."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from shared.query_run.model import Phase
+from shared.query_run.ports import QueryMetric
+from tests.support.queries import QueryRig, sql
+
+
+def ends_well(queries: QueryRig, run_id: Any, rows: int) -> None:
+    assert queries.finish(run_id) == "succeeded ready", queries.run(run_id)["error"]
+    assert queries.shown(run_id)["row_count"] == rows
+    assert queries.standin.wrong == []
+
+
+def test_a_token_that_dies_after_three_uses(queries: QueryRig) -> None:
+    queries.standin.token_uses = 3
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=60, rows=4))
+
+    ends_well(queries, run_id, 4)
+    assert len(queries.standin.activities) == 1
+    queries.pass_time(90_000)
+    assert queries.standin.left() == []
+
+
+def test_a_throttle_between_two_questions_repeats_neither(queries: QueryRig) -> None:
+    """The row probe was answered, the question after it was not: the probe is not made again for that."""
+    queries.standin.misbehave("early_completed")
+    queries.standin.misbehave("throttle", on=["isrunning"], every=2, retry_after="3")
+    run_id = queries.start(sql(seconds=150, rows=0))
+
+    ends_well(queries, run_id, 0)
+    assert queries.standin.struck["throttle"] >= 3
+    target = queries.cursor(run_id)["target_key"]
+    (activity,) = queries.standin.activities
+    probes = [each.at for each in queries.standin.asked if (each.what, each.key) == ("rowset", target)]
+    while_it_ran = [at for at in probes if at < activity.ends_at]
+    assert min(after - before for before, after in pairwise(while_it_ran)) >= 15
+
+
+@pytest.mark.parametrize("fault", ["throttle", "blocked"])
+def test_a_throttle_at_the_first_read_keeps_what_the_poll_found(queries: QueryRig, fault: str) -> None:
+    queries.standin.misbehave(fault, on=["rowset"], budget=2, retry_after="1")
+    run_id = queries.start(sql(seconds=1, rows=4))
+
+    ends_well(queries, run_id, 4)
+    query = queries.cursor(run_id)["query_key"]
+    assert queries.standin.questions(query)["status"] == queries.cursor(run_id)["poll_count"]
+
+
+def test_what_is_there_already_is_found_in_any_language(queries: QueryRig) -> None:
+    queries.standin.taken_says = "Ein Objekt mit diesem Schlüssel ist schon vorhanden ({})."
+    queries.standin.misbehave("duplicate_key", budget=2)
+    run_id = queries.start(sql(seconds=5, rows=2))
+
+    ends_well(queries, run_id, 2)
+    assert queries.standin.struck["duplicate_key"] == 2
+
+
+def test_what_is_gone_is_gone_by_any_code(queries: QueryRig) -> None:
+    queries.standin.missing_code = "12345"
+    run_id = queries.start(sql(seconds=5, error="no"))
+    assert queries.finish(run_id) == "failed failed"
+    queries.standin.targets.clear()
+    queries.standin.definitions.clear()
+    queries.pass_time(120)
+
+    assert queries.lane(run_id, "clean/1")["status"] == "done"
+
+
+def test_a_quick_query_without_rows_whose_start_was_lost_is_started_again_and_that_is_told(queries: QueryRig) -> None:
+    """It left no trace: nobody can know that it ran."""
+    queries.standin.misbehave("reset", on=["perform"], budget=1)
+    run_id = queries.start(sql(seconds=1, rows=0))
+
+    ends_well(queries, run_id, 0)
+    assert len(queries.standin.activities) == 2
+    assert queries.cursor(run_id)["starts"] == 2
+    assert queries.counted[QueryMetric.STARTED_AGAIN] == 1
+
+
+def test_a_definition_that_somebody_removes_does_not_end_the_run(queries: QueryRig) -> None:
+    run_id = queries.start(sql(seconds=100, rows=3))
+    while queries.cursor(run_id)["phase"] != Phase.POLL:
+        queries.pass_time(0.5)
+    queries.pass_time(20)
+    queries.standin.definitions.clear()
+
+    ends_well(queries, run_id, 3)
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(8, "succeeded ready"), (300, "failed not_readable")])
+def test_a_status_that_is_complete_too_early_never_makes_a_part_the_result(
+    queries: QueryRig, seconds: int, outcome: str
+) -> None:
+    """Two reads differ while rows arrive. There are six of them: then it is said that it cannot be read."""
+    queries.standin.says_complete_early = True
+    run_id = queries.start(sql(seconds=seconds, rows=6_000))
+
+    assert queries.finish(run_id) == outcome
+    assert queries.shown(run_id)["row_count"] in (None, 6_000)
+    assert queries.cursor(run_id)["rowset_ready_attempts"] <= 6
+
+
+def test_the_retention_in_marketing_cloud_is_longer_than_results_are_kept(queries: QueryRig) -> None:
+    for kept_s, days in ((600, 1), (86_400, 2), (5 * 86_400, 6)):
+        queries.configure(results_kept_s=kept_s)
+        run_id = queries.start(sql(seconds=1, rows=1))
+        ends_well(queries, run_id, 1)
+        assert queries.standin.targets[queries.cursor(run_id)["target_key"]].kept_days == days
+
+
+@pytest.mark.parametrize("fault", ["slow", "drip"])
+def test_an_answer_that_does_not_end_costs_a_poll_and_no_more(queries: QueryRig, fault: str) -> None:
+    queries.patience_s = 3.0
+    run_id = queries.start(sql(seconds=20, rows=2))
+    while queries.cursor(run_id)["phase"] != Phase.POLL:
+        queries.pass_time(0.5)
+    queries.standin.misbehave(fault, on=["status"], budget=1, seconds=5.0)
+
+    ends_well(queries, run_id, 2)
+    assert max(row["ms"] for row in queries.rows("select ms from step")) < 10_000

@@ -1,0 +1,305 @@
+"""Guards `baton worker`: what a job may start, everything on Postgres alone, a quick pick-up, a health endpoint, a worker over
+HTTP, and a wheel that runs in an empty environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from infra import worker as command
+from infra.client.http import Refusal
+from infra.remote_worker import RemoteWorker
+from shared.job_queue.build import RunStarter, build_ports
+from shared.job_queue.model import Finished, Word
+from shared.job_queue.steps import job_kind
+from shared.kernel.catalogue import Catalogue, Kind
+from shared.kernel.errors import NoRoom, Refused
+from shared.kernel.model import NewLane, NewRun, RunCommand, Starting
+from shared.kernel.ports import Tx
+from shared.kernel.queue import Outgoing
+from shared.kernel.queue_postgres import PgQueue
+from shared.kernel.step import do_turn
+from tests.support.databases import ServerAdmin, as_user
+from tests.support.house import ALICE
+from tests.support.jobs import FakeRunner, Office, job_office
+from tests.support.tally import QuietWorld, tally_kind
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shared_office(postgres_server: ServerAdmin, template: str) -> Iterator[Office]:
+    with job_office(postgres_server, template) as office:
+        yield office
+
+
+@pytest.fixture
+def office(shared_office: Office) -> Iterator[Office]:
+    shared_office.empty()
+    yield shared_office
+    shared_office.send_guests_home()
+
+
+def wait_until(done: Callable[[], Any], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.05)
+
+
+# --- commands that start runs ---
+
+
+def starting_kind(office: Office, kind: Kind) -> Kind:
+    starter = RunStarter(office.store._engine, Catalogue(kind), office.queue, office.relay)
+    commands = [RunCommand("tally.start", kind.name)]
+    return job_kind(
+        build_ports(office.store._engine, {}, runner=FakeRunner(), worker_id="w1", commands=commands, starter=starter)
+    )
+
+
+def a_starting_job(office: Office) -> Any:
+    office.define("begin", command="tally.start", arg_schema={}, max_attempts=2)
+    return office.add(key="begin")
+
+
+def started(office: Office) -> list[Any]:
+    return office.sql("select id, source, source_ref, tenant_id from run where kind = 'tally'")
+
+
+def simple_start(tx: Tx, starting: Starting) -> NewRun:
+    return NewRun(params={}, lanes=[NewLane(key="all")])
+
+
+def test_a_job_starts_a_run_of_another_kind_once_and_says_why(office: Office) -> None:
+    tally = replace(tally_kind(QuietWorld()), start=simple_start)
+    job = a_starting_job(office)
+    turn = office.take_one()
+    do_turn(turn, starting_kind(office, tally), office.ports)
+
+    ((run_id, source, ref, tenant),) = [(r.id, r.source, r.source_ref, r.tenant_id) for r in started(office)]
+    assert (source, ref, tenant) == ("job", str(job), ALICE)
+    assert office.seen(job).status == "succeeded"
+    assert str(run_id) in office.attempts(job)[0].stdout_tail
+
+
+def test_a_start_whose_answer_was_lost_is_not_repeated(office: Office) -> None:
+    tally = replace(tally_kind(QuietWorld()), start=simple_start)
+    job = a_starting_job(office)
+    kind = starting_kind(office, tally)
+    jobs: Any = kind.take_step
+    real = jobs.__self__.ports.starter
+
+    class Dies:
+        def start(self, *given: Any) -> UUID:
+            real.start(*given)
+            raise OSError("the answer was lost")
+
+    object.__setattr__(jobs.__self__, "ports", replace(jobs.__self__.ports, starter=Dies()))
+    do_turn(office.take_one(), kind, office.ports)
+    assert office.seen(job).status == "queued"
+    office.pass_time()
+    do_turn(office.take_one(), starting_kind(office, tally), office.ports)
+    assert (office.seen(job).status, len(started(office))) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Refused("bad", "low: is missing"), "failed"), (NoRoom("too_many_runs", "full"), "queued")]
+)
+def test_a_start_that_is_refused_fails_and_one_without_room_waits(office: Office, error: Refused, status: str) -> None:
+    def refuse(*_: object) -> NewRun:
+        raise error
+
+    job = a_starting_job(office)
+    do_turn(office.take_one(), starting_kind(office, replace(tally_kind(QuietWorld()), start=refuse)), office.ports)
+    assert (office.seen(job).status, started(office)) == (status, [])
+
+
+def test_page_ingest_declares_its_command() -> None:
+    from functions.catalogue import all_commands
+
+    assert "page_ingest.start" in {each.key for each in all_commands()}
+
+
+# --- queues in Postgres ---
+
+
+def test_messages_in_postgres_come_at_least_once_and_hide_meanwhile(office: Office) -> None:
+    queue, engine = PgQueue(office.store._engine, visibility_s=60), office.store._engine
+    q = "baton-x.fifo"
+    out = Outgoing(body="{}", group="g", dedup_id="d1")
+    assert queue.send(q, [out, replace(out, dedup_id="d2")]) == []
+    assert queue.send(q, [out]) == []
+    first = queue.receive(q, 10)
+    assert [(each.dedup_id, each.receive_count) for each in first] == [("d1", 1), ("d2", 1)]
+    assert queue.receive(q, 10) == []
+    queue.change_visibility(q, first[0].receipt, 0)
+    (again,) = queue.receive(q, 10)
+    assert (again.dedup_id, again.receive_count) == ("d1", 2)
+    queue.delete(q, first[0].receipt)  # the receipt of an earlier delivery: it is in other hands
+    assert not queue.is_empty(q)
+    queue.delete(q, again.receipt)
+    queue.delete(q, first[1].receipt)
+    assert queue.is_empty(q)
+    queue.send("baton-delay", [Outgoing(body="{}", group="g", delay_s=60)])
+    assert queue.receive("baton-delay") == []
+    queue.purge("baton-delay")
+    assert engine is not None
+
+
+# --- processes ---
+
+
+def environment(office: Office, **more: str) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "DATABASE_URL": as_user(office.url, "baton_worker"), **more,
+    }  # fmt: skip
+
+
+def test_a_worker_picks_up_runs_tells_its_health_and_stops(office: Office, tmp_path: Path) -> None:
+    office.define("sync-dropbox", command="sync-dropbox", arg_schema={}, timeout_seconds=60)
+    log = (tmp_path / "log").open("wb")
+    given = ["worker", "--poll", "30", "--health", "0", "--tick", "60", "--executors", "worker,lambda"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infra.cli", *given], cwd=ROOT, env=environment(office), stdout=log, stderr=log
+    )
+    try:
+
+        def said(pattern: str) -> re.Match[str] | None:
+            return re.search(pattern, (tmp_path / "log").read_text())
+
+        wait_until(lambda: said(r'"?port"?\W+(\d+)') or process.poll() is not None)
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        wait_until(lambda: office.sql("select 1 from pull_queue where listens_until > now()"))
+        # It looks every 30 s only: what is added now is heard of.
+        job = office.add(key="sync-dropbox")
+        wait_until(lambda: office.seen(job).status == "succeeded", 20)
+        assert "done" in office.attempts(job)[0].stdout_tail
+        port = said(r'"?port"?\W+(\d+)')
+        assert port is not None
+        with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/health", timeout=5) as answer:
+            assert json.load(answer)["well"] is True
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/other", timeout=5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert office.sql("select * from job_workers") == []
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--kinds", "nobody"], "unknown nobody. Available: page_ingest"),
+        (["--executors", "ship"], "unknown ship. Available: worker, lambda"),
+        (["--concurrency", "0"], "must be at least 1"),
+        (["--url", "https://example.com"], "BATON_TOKEN must hold a machine token"),
+    ],
+)
+def test_a_worker_says_what_is_wrong_with_its_options(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BATON_TOKEN", raising=False)
+    with pytest.raises(SystemExit):
+        command.main(given)
+    assert said in capsys.readouterr().err
+
+
+class Api:
+    """What a worker over HTTP asks; the API itself is tested at its door."""
+
+    def __init__(self, jobs: list[dict[str, Any]], word: str = "go_on") -> None:
+        self.jobs, self.word = jobs, word
+        self.told: list[tuple[str, Any]] = []
+
+    def post(self, path: str, body: Any) -> Any:
+        if path.endswith("/claim"):
+            return {"jobs": [self.jobs.pop()] if self.jobs else []}
+        self.told.append((path.rsplit("/", 1)[1], body))
+        if path.endswith("/heartbeat"):
+            if self.word == "lost":
+                raise Refusal("over", {"status": 409})
+            return {"word": self.word}
+        return {}
+
+
+JOB = {
+    "id": "0198a000-0000-7000-8000-000000000001", "tenant_id": str(ALICE), "claim_token": "t", "attempt_no": 1,
+    "definition_key": "sync-dropbox", "command": "sync-dropbox", "payload": {}, "timeout_seconds": 60,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("word", "ended", "told"),
+    [
+        ("go_on", Finished(exit_code=0, stdout="x"), [("complete", None)]),
+        ("go_on", Finished(exit_code=2), [("fail", "exit")]),
+        ("go_on", Finished(exit_code=None, timed_out=True), [("fail", "timeout")]),
+        ("cancel", Finished(exit_code=None, canceled=True), [("heartbeat", None), ("fail", "canceled")]),
+        ("lost", Finished(exit_code=None, lost=True), [("heartbeat", None)]),
+    ],
+)
+def test_a_worker_over_http_says_how_each_attempt_ended(word: str, ended: Finished, told: list[Any]) -> None:
+    api, runner = Api([dict(JOB)], word), FakeRunner()
+    words = {"cancel": Word.CANCEL, "lost": Word.LOST}
+
+    def ends(_: Any, __: Any, ___: float, beat: Any) -> Finished:
+        if word != "go_on":
+            assert beat(7, "out", "err") is words[word]
+        return ended
+
+    runner.ends = ends
+    client: Any = api
+    worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={}, runner=runner)
+    for job in worker._claim(1):
+        worker._do(job)
+    assert [(what, body.get("reason")) for what, body in api.told] == told
+    assert runner.asked[0][0][-1] == f"--tenant-id={ALICE}"
+
+
+def test_a_wheel_runs_in_an_empty_environment(office: Office, tmp_path: Path) -> None:
+    """Nothing is there but the wheel and what requirements.lock names; its commands come with it."""
+    uv, empty = ROOT / ".venv" / "bin" / "uv", tmp_path / "empty"
+    clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+
+    def run(*words: str | Path) -> None:
+        subprocess.run(words, check=True, env={**clean, "VIRTUAL_ENV": str(empty)}, cwd=ROOT)
+
+    run(uv, "build", "--wheel", "--quiet", "-o", tmp_path, ROOT)
+    run(uv, "venv", "--quiet", "--python", sys.executable, empty)
+    run(uv, "pip", "sync", "--quiet", "--require-hashes", "requirements.lock")
+    (wheel,) = tmp_path.glob("*.whl")
+    run(uv, "pip", "install", "--quiet", "--no-deps", "--offline", wheel)
+    baton, bare = (
+        empty / "bin" / "baton",
+        {"PATH": "/usr/bin:/bin", "DATABASE_URL": as_user(office.url, "baton_worker")},
+    )
+    told = subprocess.run(
+        [baton, "worker", "--help"], capture_output=True, text=True, cwd=tmp_path, env=bare, check=True
+    )
+    assert "--executors" in told.stdout
+    office.define("sync-dropbox", command="sync-dropbox", arg_schema={}, timeout_seconds=60)
+    job = office.add(key="sync-dropbox")
+    process = subprocess.Popen([baton, "worker"], cwd=tmp_path, env=bare)
+    try:
+        wait_until(lambda: office.seen(job).status == "succeeded", 60)
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
