@@ -21,6 +21,7 @@ KINDS = (
     "page_ingest",
     "query_run",
     "job",
+    "search",
     "row_job",
 )  # fmt: skip
 

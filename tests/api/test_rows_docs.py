@@ -14,7 +14,7 @@ from uuid import UUID
 import boto3
 import pytest
 
-from infra.local.standins.search import SearchStandIn
+from infra.local.standins.product_search import SearchStandIn
 from shared.kernel import aws
 from shared.kernel.baton import Baton
 from shared.kernel.metrics import NoMeter

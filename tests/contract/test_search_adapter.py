@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.local.standins.search import API_KEY, SearchStandIn
+from infra.local.standins.product_search import API_KEY, SearchStandIn
 from shared.kernel.http import new_pool
 from shared.row_job.adapters.hands import Threads
 from shared.row_job.adapters.search import HttpSearch

@@ -36,6 +36,8 @@ from shared.query_run.build import build_ports as query_ports
 from shared.query_run.steps import query_run
 from shared.row_job.build import build_ports as row_ports
 from shared.row_job.steps import row_job
+from shared.search.build import build_ports as search_ports
+from shared.search.steps import search
 from tests.support.databases import as_user
 from tests.support.house import new_queue
 from tests.support.lambda_calls import FakeContext
@@ -116,6 +118,7 @@ class Door:
             queries,
             job(self.engine, all_commands(), Catalogue()),
             rows,
+            search(search_ports(self._worker, {})),
             *tried,
         )
         self.queue = new_queue(QUEUES)

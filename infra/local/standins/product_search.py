@@ -33,7 +33,7 @@ class Asked:
 
 
 class SearchStandIn(StandIn):
-    name = "search"
+    name = "product_search"
 
     def __init__(self, seed: int = 0, **options: Any) -> None:
         super().__init__(seed, **options)
