@@ -21,6 +21,8 @@ KINDS = (
     "page_ingest",
     "query_run",
     "job",
+    "search",
+    "row_job",
 )  # fmt: skip
 
 FOLDERS = {"job": "job_queue"}

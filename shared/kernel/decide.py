@@ -76,19 +76,20 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
         case Continue():
             # The upstream asked to wait in the middle of a step: what was done counts, and its gate closes with it.
             closing = None if decision.throttled is None else _closing(decision.throttled, TRANSIENT.first_s)
+            waits = None if decision.goes_on else closing
             return LaneChange(
                 status=LaneStatus.ACTIVE,
                 outcome=StepOutcome.MOVED,
                 attempts=0,
                 cursor=decision.cursor,
-                delay_s=bounded_s(decision.after_s if closing is None else closing.retry_after_s),
+                delay_s=bounded_s(decision.after_s if waits is None else waits.retry_after_s),
                 spent=-turn.steps if decision.renews else 1,
                 effects=decision.effects,
                 rows=decision.rows,
                 lanes=decision.lanes,
                 says=decision.says,
                 closes_gate=closing,
-                waits_for=None if closing is None else f"gate:{closing.key}",
+                waits_for=None if waits is None else f"gate:{waits.key}",
             )
         case Wait():
             return LaneChange(

@@ -360,7 +360,8 @@ class Continue:
     """Progress was made; there is more to do.
 
     `renews`: the lane is meant to live on, and its step budget starts anew. `throttled`: the upstream asked to wait in the
-    middle of the step; what was done is kept, and the gate closes.
+    middle of the step; what was done is kept, and the gate closes. The lane waits with it, unless it `goes_on`: it has work
+    at other upstreams.
     """
 
     cursor: Json
@@ -371,6 +372,7 @@ class Continue:
     says: Sequence[Say] = ()
     renews: bool = False
     throttled: Throttled | None = None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,12 +122,14 @@ class _Step:
         closed = self._closed_gates()
         return closed if closed is not None else self.kind.take_step(self.turn, outside)
 
-    def _closed_gates(self) -> Wait | None:
+    def _closed_gates(self) -> Decision | None:
         keys = self.kind.gates(self.turn)
         if not keys or not self.turn.gated:
             return None
         passed = self.ports.store.pass_gates(self.turn, keys, self.ports.relay.lease_s)
         point(Point.STEP_GATED)
+        if passed.wait_s is not None and self.kind.at_closed_gate is not None:
+            return self.kind.at_closed_gate(self.turn)
         if passed.wait_s is not None:
             wait_s = min(passed.wait_s, LONGEST_GATE_WAIT_S)
             gate = None if passed.closed_by is None else f"gate:{passed.closed_by}"

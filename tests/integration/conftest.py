@@ -11,8 +11,9 @@ from tests.support.house import House, tally_house
 from tests.support.ingest import ingest, page_by_page
 from tests.support.queries import queries
 from tests.support.rig import make_rig, rig, rig_database
+from tests.support.searches import searches
 
-__all__ = ["ingest", "make_rig", "page_by_page", "queries", "rig", "rig_database"]
+__all__ = ["ingest", "make_rig", "page_by_page", "queries", "rig", "rig_database", "searches"]
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from infra.local.standins.boards import AdzunaStandIn, InfoJobsStandIn, with_offers
 from infra.local.standins.mce import MceStandIn
 from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
+from infra.local.standins.product_search import SearchStandIn
 from infra.local.standins.server import StandIn
 
 
@@ -45,5 +47,20 @@ STANDINS: Mapping[str, Place] = {
         make=lambda seed, _: MceStandIn(seed),
         address=("MceBaseUrl", "BATON_MCE_BASE_URL"),
         account={},  # every tenant brings a connection of its own
+    ),
+    "infojobs": Place(
+        make=lambda seed, _: with_offers(InfoJobsStandIn(seed)),
+        address=("InfojobsBaseUrl", "BATON_INFOJOBS_BASE_URL"),
+        account={},
+    ),
+    "adzuna": Place(
+        make=lambda seed, _: with_offers(AdzunaStandIn(seed)),
+        address=("AdzunaBaseUrl", "BATON_ADZUNA_BASE_URL"),
+        account={},
+    ),
+    "product_search": Place(
+        make=lambda seed, _: SearchStandIn(seed),
+        address=("ProductSearchBaseUrl", "BATON_ROWS_PROVIDER_URL"),
+        account={},  # as above
     ),
 }

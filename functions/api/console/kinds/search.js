@@ -1,0 +1,184 @@
+// Saved searches: their state and freshness, a calendar of what is covered, backfill by selecting days, the quarantine, offers
+// and companies. Runs of this kind are its cycles. The contract is in ../kinds.js.
+import { get, post } from "../api.js";
+import { moment, number, plural, words } from "../format.js";
+import { html, useState } from "../vendor/preact.js";
+import { useAnswer } from "../live.js";
+import { Action, Ago, Answer, Badge, Cell, Empty, Heading, Json, Link, MANAGES, Pages, Section, Status, Table, useMay, useTurn } from "../parts.js";
+
+const DAY_MS = 86_400_000;
+const STATE = { SUCCESS: "succeeded", ERROR: "failed", RUNNING: "running", IDLE: "waiting" };
+const WORD = { SUCCESS: "Success", ERROR: "Error", RUNNING: "Running", IDLE: "Idle" };
+const AT = "work/search/saved";
+
+const State = ({ of }) => html`<${Status} of=${of.paused ? "paused" : STATE[of.status]}>${of.paused ? "Paused" : WORD[of.status]}<//>`;
+const Fresh = ({ of }) => (of.fresh ? html`<span class="quiet">Fresh</span>` : html`<${Badge} kind="failed">Not fresh<//>`);
+
+function Saved({ path }) {
+  return path[0] ? html`<${One} key=${path[0]} id=${path[0]} />` : html`<${All} />`;
+}
+
+const COLUMNS = ["Name", "Client", "Status", "Freshness", "Last success"];
+
+function All() {
+  const load = async (cursor) => {
+    const { searches, next } = await get("searches", { cursor, limit: 50 });
+    return { rows: searches, next };
+  };
+  const row = (each) => html`<tr key=${each.id}>
+    <${Cell}><${Link} to=${`${AT}/${each.id}`}>${each.name}<//><//>
+    <${Cell} name="Client">${each.client}<//>
+    <${Cell} name="Status"><${State} of=${each} />${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
+    <${Cell} name="Freshness"><${Fresh} of=${each} /><//>
+    <${Cell} name="Last success"><${Ago} at=${each.last_success_at} /><//></tr>`;
+  return html`<${Heading} title="Saved searches" />
+    <${Clients} />
+    <${Table} caption="Saved searches by name" columns=${COLUMNS}>
+      <${Pages} load=${load} row=${row} columns=${COLUMNS.length} empty=${html`<${Empty}><p>No saved searches yet. Add one with <code>baton search add</code>.</p><//>`} />
+    <//>`;
+}
+
+function Clients() {
+  const answer = useAnswer("search-clients", {}, 5);
+  const may = useMay(MANAGES);
+  const move = (name, what) => async (reason) => {
+    await post(`search-clients/${name}/${what}`, { reason });
+  };
+  return html`<${Answer} of=${answer}>${({ clients }) => html`<ul class="plain">${clients.filter((each) => each.searches > 0).map((each) => html`<li key=${each.name}>
+    <strong>${each.title}</strong>: ${plural(each.searches, "search", "searches")}
+    ${each.paused_until ? html` <${Badge} kind="stuck">paused<//> <span class="quiet">${each.reason}</span>` : ""}
+    ${may && (each.paused_until
+      ? html` <${Action} label="Resume client" title=${`Resume ${each.title}`} explains="Its searches continue with the next cycle." action=${move(each.name, "resume")} done=${`${each.title} resumed.`} />`
+      : html` <${Action} label="Pause client" title=${`Pause ${each.title}`} explains="None of its searches is executed until you resume it." action=${move(each.name, "pause")} done=${`${each.title} paused.`} />`)}
+  </li>`)}</ul>`}<//>`;
+}
+
+function One({ id }) {
+  const [turn, again] = useTurn();
+  const answer = useAnswer(`searches/${id}`, {}, 5);
+  const may = useMay(MANAGES);
+  const move = (what) => async (reason) => {
+    await post(`searches/${id}/${what}`, { reason });
+    again();
+  };
+  return html`<${Answer} of=${answer}>${(told) => html`
+    <${Heading} title=${told.name}>${may && html`<${Action} label=${told.paused ? "Resume" : "Pause"} title=${`${told.paused ? "Resume" : "Pause"} ${told.name}`}
+      explains=${told.paused ? "It reads what it has missed." : "Nothing is read until you resume it."} action=${move(told.paused ? "resume" : "pause")} done=${told.paused ? "Resumed." : "Paused."} />`}<//>
+    <dl class="facts">
+      <dt>Status</dt><dd><${State} of=${told} /> <${Fresh} of=${told} /></dd>
+      ${told.problem && html`<dt>Error</dt><dd>${told.problem.message}</dd>`}
+      <dt>Parameters</dt><dd>${Object.entries(told.params).map(([name, value]) => `${words(name)}: ${value}`).join("; ") || "none"}</dd>
+      <dt>Last run</dt><dd><${Ago} at=${told.last_run_at} /></dd>
+      <dt>Last success</dt><dd><${Ago} at=${told.last_success_at} /></dd>
+      <dt>Read up to</dt><dd>${told.high_watermark ? moment(told.high_watermark) : "not read yet"}</dd>
+      <dt>History read back to</dt><dd>${told.last_processed_date ?? "not read yet"}${told.history_open ? " (in progress)" : ""}</dd>
+    </dl>
+    <${Calendar} of=${told} onDone=${again} />
+    ${told.in_quarantine > 0 && html`<${Quarantine} id=${id} turn=${turn} onDone=${again} />`}
+    <${Runs} id=${id} />
+    <${Offers} id=${id} />`}<//>`;
+}
+
+// One cell a day, of the last weeks: covered, unclean, or missing. A click starts the range, a second one ends it.
+const WEEKS = 10;
+const within = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) <= from && to <= Date.parse(each.end));
+const touches = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) < to && from < Date.parse(each.end));
+
+function Calendar({ of, onDone }) {
+  const [first, setFirst] = useState(null);
+  const [last, setLast] = useState(null);
+  const may = useMay(MANAGES);
+  const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
+  const days = Array.from({ length: WEEKS * 7 }, (_, n) => today - (WEEKS * 7 - 1 - n) * DAY_MS);
+  const pick = (day) => {
+    if (first === null || last !== null) {
+      setFirst(day);
+      setLast(null);
+    } else {
+      setFirst(Math.min(first, day));
+      setLast(Math.max(first, day));
+    }
+  };
+  const state = (day) => (touches(of.unclean, day, day + DAY_MS) ? "unclean" : within(of.covered, day, Math.min(day + DAY_MS, Date.now())) ? "covered" : touches(of.covered, day, day + DAY_MS) ? "partly covered" : "not covered");
+  const name = (day) => new Date(day).toISOString().slice(0, 10);
+  const chosen = (day) => first !== null && day >= first && day <= (last ?? first);
+  return html`<${Section} title="Coverage" note="days in UTC; select the first and the last day to backfill">
+    <div class="calendar" role="group" aria-label="Covered days">${days.map((day) => html`<button type="button" key=${day} class=${`day day-${state(day).replace(" ", "-")}`} aria-pressed=${chosen(day)}
+      title=${`${name(day)}: ${state(day)}`} aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${new Date(day).getUTCDate()}</button>`)}</div>
+    ${of.gaps.length > 0 && html`<p class="quiet">${plural(of.gaps.length, "gap")}: ${of.gaps.slice(0, 5).map((each) => `${moment(each.start)} – ${moment(each.end)}`).join("; ")}</p>`}
+    ${may && last !== null && html`<${Backfill} id=${of.id} start=${first} end=${Math.min(last + DAY_MS, Date.now() - 60_000)} onDone=${onDone} />`}
+  <//>`;
+}
+
+function Backfill({ id, start, end, onDone }) {
+  const range = { start: new Date(start).toISOString(), end: new Date(end).toISOString() };
+  const estimate = useAnswer(`searches/${id}/backfill`, range, 0);
+  return html`<${Answer} of=${estimate}>${(told) => html`<p>About ${plural(told.offers, "offer")}, ${plural(told.requests, "request")} in ${plural(told.cycles, "cycle")}${told.covered_already ? "; this range is covered already" : ""}.
+    <${Action} label="Start backfill" explains="Reads this range again. The watermark doesn't move." reason="" action=${async () => {
+      await post(`searches/${id}/backfill`, range);
+      onDone();
+    }} done="Backfill started." /></p>`}<//>`;
+}
+
+function Quarantine({ id, turn, onDone }) {
+  const may = useMay(MANAGES);
+  const load = async (cursor) => {
+    const { records, next } = await get(`searches/${id}/quarantine`, { cursor, limit: 20 });
+    return { rows: records, next };
+  };
+  const move = (record, what) => async (reason) => {
+    await post(`searches/${id}/quarantine/${record}/${what}`, { reason });
+    onDone();
+  };
+  const row = (each) => html`<tr key=${each.id}>
+    <${Cell}>${each.key}<details><summary>Record</summary><${Json} of=${each.payload} /></details><//>
+    <${Cell} name="Problem">${each.problem}<//>
+    <${Cell} name="Seen"><${Ago} at=${each.seen_at} /> <span class="quiet">${plural(each.times, "time")}</span><//>
+    <${Cell} name="Actions">${each.replay_at ? html`<span class="quiet">replay requested</span>` : may && html`<${Action} label="Replay" explains="Reads the record again with the next cycle." action=${move(each.id, "replay")} done="Replay requested." />
+      <${Action} label="Accept" explains="Its window counts as clean without this record." action=${move(each.id, "accept")} done="Accepted." />`}<//></tr>`;
+  return html`<${Section} title="Quarantine" note="records that couldn't be read as offers">
+    <${Table} caption="Quarantined records" columns=${["Record", "Problem", "Seen", "Actions"]}><${Pages} load=${load} row=${row} columns=${4} turn=${turn} empty=${html`<${Empty}><p>Nothing in quarantine.</p><//>`} /><//><//>`;
+}
+
+function Runs({ id }) {
+  const load = async (cursor) => {
+    const { runs, next } = await get(`searches/${id}/runs`, { cursor, limit: 10 });
+    return { rows: runs, next };
+  };
+  const row = (each) => html`<tr key=${each.id}>
+    <${Cell}><${Link} to=${`runs/${each.run_id}`}><${Ago} at=${each.started_at} /><//><//>
+    <${Cell} name="Window">${words(each.purpose)}, ${moment(each.window_from)} – ${moment(each.window_to)}<//>
+    <${Cell} name="Stopped by">${each.stop_reason ? words(each.stop_reason) : "still running"}${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
+    <${Cell} name="Read">${plural(each.offers_fetched, "offer")} on ${plural(each.pages_fetched, "page")}<//></tr>`;
+  return html`<${Section} title="Executions">
+    <${Table} caption="Executions, newest first" columns=${["Started", "Window", "Stopped by", "Read"]}><${Pages} load=${load} row=${row} columns=${4} empty=${html`<${Empty}><p>Not run yet.</p><//>`} /><//><//>`;
+}
+
+function Offers({ id }) {
+  const load = async (cursor) => {
+    const { offers, next } = await get(`searches/${id}/offers`, { cursor, limit: 20 });
+    return { rows: offers, next };
+  };
+  const row = (each) => html`<tr key=${each.external_id}>
+    <${Cell}>${each.title}${each.repost_of && html` <${Badge} kind="drift">repost<//>`}<//>
+    <${Cell} name="Company">${each.company ?? "hidden"}<//><${Cell} name="Place">${each.location}<//><${Cell} name="Updated"><${Ago} at=${each.updated_at} /><//></tr>`;
+  return html`<${Section} title="Offers">
+    <${Table} caption="Offers, newest first" columns=${["Title", "Company", "Place", "Updated"]}><${Pages} load=${load} row=${row} columns=${4} every_s=${30} empty=${html`<${Empty}><p>No offers found yet.</p><//>`} /><//><//>`;
+}
+
+function Companies() {
+  const load = async (cursor) => {
+    const { companies, next } = await get("search-companies", { cursor, limit: 50 });
+    return { rows: companies, next };
+  };
+  const row = (each) => html`<tr key=${each.id}><${Cell}>${each.name}<//><${Cell} name="Client">${each.client}<//>
+    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
+  return html`<${Heading} title="Companies" />
+    <${Table} caption="Companies, first seen first" columns=${["Name", "Client", "Open offers", "Last seen"]}><${Pages} load=${load} row=${row} columns=${4} every_s=${30} empty=${html`<${Empty}><p>No companies yet.</p><//>`} /><//>`;
+}
+
+export default {
+  title: "Search cycle",
+  pages: [{ path: "saved", title: "Saved searches", View: Saved }, { path: "companies", title: "Companies", View: Companies }],
+  laneName: (key) => (key === "cycle" ? "Cycle" : null),
+};

@@ -1,0 +1,582 @@
+"""Saved searches over HTTP: save one, see its state and coverage, backfill, look at what was quarantined, pause a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
+from pydantic import Field
+
+from shared.kernel import run as relay
+from shared.kernel.api import sql as kernel_sql
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import Problem, creates, desk, operation
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Limit, Short, Told
+from shared.kernel.auth import MANAGES, READS
+from shared.kernel.clock import new_id
+from shared.kernel.db import jsonb
+from shared.kernel.deliver import deliver
+from shared.kernel.direct import Line
+from shared.kernel.errors import NotFound, Refused
+from shared.kernel.model import GateClosing, account_name
+from shared.kernel.paging import USUAL_PAGE
+from shared.kernel.params import parse
+from shared.kernel.redact import redact, redact_json
+from shared.kernel.store import PgTx
+from shared.search import decide, store
+from shared.search.model import CLIENTS, KIND, MAX_OFFERS, MAX_PAGES, Window, canonical, changes, query_key
+
+router = Router()  # type: ignore[no-untyped-call]
+SearchId = Annotated[UUID, Path(description="The search's id")]
+RecordId = Annotated[UUID, Path(description="The quarantined record's id")]
+ClientName = Literal["infojobs", "adzuna"]
+AnyClient = Annotated[str, Path(max_length=50, description="The job board: infojobs or adzuna")]
+UNTIL_RESUMED_S = 10 * 366 * 86_400
+MOST_SEARCHES = 10_000
+
+
+class SaveSearch(Asked):
+    """`seed_from`: the first day of history to read, where the client is. `every_hours`: how often the head is due."""
+
+    name: Short
+    client: ClientName
+    connection: Short
+    params: dict[str, Any] = Field(default_factory=dict)
+    seed_from: date
+    max_pages: Annotated[int, Field(ge=1, le=1_000)] = MAX_PAGES
+    max_offers: Annotated[int, Field(ge=1, le=100_000)] = MAX_OFFERS
+    every_hours: Annotated[int, Field(ge=1, le=744)] = 24
+    fresh_within_hours: Annotated[int, Field(ge=1, le=2_000)] = 36
+
+
+class ChangeSearch(Asked):
+    """Other parameters are another query: it starts with a clean history."""
+
+    params: dict[str, Any]
+
+
+class Range(Told):
+    start: datetime
+    end: datetime
+
+
+class Search(Told):
+    """Its state answers: when was it last executed, did that succeed, how far back is its history read, is it running?
+
+    `covered`: what was read to its end; `gaps`: what is missing between `seed_floor` and the watermark; `unclean`: windows
+    with records in quarantine.
+    """
+
+    id: UUID
+    name: str
+    client: ClientName
+    connection: UUID
+    params: dict[str, Any]
+    query_key: str
+    status: Literal["IDLE", "RUNNING", "SUCCESS", "ERROR"]
+    paused: bool
+    fresh: bool
+    last_run_at: datetime | None
+    last_success_at: datetime | None
+    last_error_at: datetime | None
+    last_processed_date: date | None
+    consecutive_failures: int
+    high_watermark: datetime | None
+    seed_floor: datetime
+    seed_cursor: datetime | None
+    next_due_at: datetime
+    history_open: bool
+    problem: dict[str, Any] | None
+    max_pages: int
+    max_offers: int
+    every_hours: int
+    covered: list[Range]
+    gaps: list[Range]
+    unclean: list[Range]
+    in_quarantine: int
+    created_at: datetime
+
+
+class Searches(Told):
+    searches: list[Search]
+    next: str | None
+
+
+class Saved(Told):
+    id: UUID
+    query_key: str
+
+
+class Change(Told):
+    parameter: str
+    before: Any
+    after: Any
+
+
+class Changed(Told):
+    """`changes`: what makes it another query. Empty: the same one, and its history stays."""
+
+    query_key: str
+    changes: list[Change]
+
+
+class Estimate(Told):
+    """By what was seen a day so far. `covered_already`: nothing of it is missing."""
+
+    offers: int
+    requests: int
+    cycles: int
+    covered_already: bool
+
+
+class Backfill(Asked):
+    start: Instant
+    end: Instant
+
+
+class BackfillStarted(Told):
+    id: UUID
+    estimate: Estimate
+
+
+class Execution(Told):
+    id: UUID
+    run_id: UUID
+    query_key: str
+    purpose: Literal["head", "seed", "backfill"]
+    window_from: datetime
+    window_to: datetime
+    status: Literal["running", "success", "failure", "stopped"]
+    stop_reason: Literal["window_exhausted", "rate_limited", "cap", "error", "canceled"] | None
+    started_at: datetime
+    finished_at: datetime | None
+    pages_fetched: int
+    offers_fetched: int
+    requests_count: int
+    http_429_count: int
+    errors_count: int
+    companies_aggregated: int
+    companies_failed: int
+    problem: dict[str, Any] | None
+
+
+class Executions(Told):
+    runs: list[Execution]
+    next: str | None
+
+
+class Record(Told):
+    id: UUID
+    key: str
+    problem: str
+    payload: Any
+    times: int
+    window_from: datetime
+    window_to: datetime
+    first_seen_at: datetime
+    seen_at: datetime
+    replay_at: datetime | None
+
+
+class Records(Told):
+    records: list[Record]
+    next: str | None
+
+
+class FoundOffer(Told):
+    external_id: str
+    client: ClientName
+    title: str
+    company_id: UUID | None
+    company: str | None
+    location: str | None
+    link: str | None
+    salary: str | None
+    published_at: datetime | None
+    updated_at: datetime
+    repost_of: str | None
+
+
+class FoundOffers(Told):
+    offers: list[FoundOffer]
+    next: str | None
+
+
+class Company(Told):
+    id: UUID
+    client: ClientName
+    name: str
+    link: str | None
+    open_offers: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+
+
+class Companies(Told):
+    companies: list[Company]
+    next: str | None
+
+
+class Client(Told):
+    """`paused_until`: null: it may be asked now."""
+
+    name: ClientName
+    title: str
+    zone: str
+    searches: int
+    paused_until: datetime | None
+    reason: str | None
+
+
+class Clients(Told):
+    clients: list[Client]
+
+
+# --- searches
+
+
+@operation(router, "POST", "/searches", MANAGES, tag="searches", answers=creates(Saved), refuses=[409])
+def save_search(asked: Annotated[SaveSearch, Body()]) -> Response[str]:
+    """Save a search. Its first cycle begins at once, or soon after the one before."""
+    here, facts = desk(router), CLIENTS[asked.client]
+    parse(facts.identity, asked.params)
+    key, search_id = query_key(asked.client, asked.params), new_id()
+    with here.begin() as (line, tx):
+        connection = tx.find_connection(here.tenant_id, asked.client, asked.connection)
+        if connection is None:
+            raise Refused("unknown_connection", f"connection: no connection to {asked.client} has this name or id.")
+        told = {
+            "tenant_id": here.tenant_id, "id": search_id, "name": asked.name, "client": asked.client,
+            "connection": connection, "params": jsonb(canonical(asked.client, asked.params)), "query_key": key,
+            "max_pages": asked.max_pages, "max_offers": asked.max_offers, "every_s": asked.every_hours * 3600,
+            "fresh_within_s": asked.fresh_within_hours * 3600, "created_by": here.principal.actor,
+            "floor": decide.local_midnight(asked.seed_from, facts.zone), "most": MOST_SEARCHES,
+        }  # fmt: skip
+        if not line.all(store.SAVE, told):
+            raise Problem(409, "search_exists", "A search with this name or these parameters exists already.")
+        _new_state(line, here, asked.client, search_id)
+        here.audit(tx, "search.create", f"search:{search_id}", after={"name": asked.name, "client": asked.client})
+        dues = _begin_cycle(here, line, tx)
+    deliver(here.ports, dues)
+    return Response(201, "application/json", jsonb({"id": str(search_id), "query_key": key}))
+
+
+@operation(router, "GET", "/searches", READS, tag="searches")
+def list_searches(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Searches:
+    """List saved searches by name, each with its state and coverage."""
+    here = desk(router)
+    pager = here.pager("searches", {})
+    place = pager.place(cursor)
+    rows = here.all(store.LIST, after="" if place is None else place[0], most=limit + 1)
+    page = [_shown(row) for row in rows[:limit]]
+    return Searches(searches=page, next=pager.cursor([page[-1].name]) if len(rows) > limit else None)
+
+
+@operation(router, "GET", "/searches/<search_id>", READS, tag="searches")
+def get_search(search_id: SearchId) -> Search:
+    """Get a saved search with its state, coverage and gaps."""
+    return _shown(_row(desk(router), search_id))
+
+
+@operation(router, "PATCH", "/searches/<search_id>", MANAGES, tag="searches", refuses=[409])
+def change_search(search_id: SearchId, asked: Annotated[ChangeSearch, Body()]) -> Changed:
+    """Change the parameters of a search. Other parameters are another query, with a clean history; the answer says what
+    differs."""
+    here = desk(router)
+    row = _row(here, search_id)
+    client = row["client"]
+    parse(CLIENTS[client].identity, asked.params)
+    found, key = changes(client, row["params"], asked.params), query_key(client, asked.params)
+    if found:
+        with here.begin() as (line, tx):
+            told = {"tenant_id": here.tenant_id, "id": search_id, "query_key": key}
+            if line.one(store.KEY_TAKEN, told) is not None:
+                raise Problem(409, "search_exists", "Another search has these parameters already.")
+            line.run(store.DEACTIVATE, told)
+            line.run(store.CHANGE, {**told, "params": jsonb(canonical(client, asked.params))})
+            _new_state(line, here, client, search_id)
+            here.audit(tx, "search.change", f"search:{search_id}", row["params"], canonical(client, asked.params))
+            dues = _begin_cycle(here, line, tx)
+        deliver(here.ports, dues)
+    return Changed(query_key=key, changes=[Change(**each) for each in found])
+
+
+@operation(router, "POST", "/searches/<search_id>/pause", MANAGES, tag="searches")
+def pause_search(search_id: SearchId, asked: Annotated[Because, Body()]) -> Done:
+    """Pause a search: what is running ends, and nothing follows until it is resumed."""
+    _switch(search_id, paused=True, reason=asked.reason)
+    return Done()
+
+
+@operation(router, "POST", "/searches/<search_id>/resume", MANAGES, tag="searches")
+def resume_search(search_id: SearchId, asked: Annotated[Because, Body()]) -> Done:
+    """Resume a paused search: it reads what it has missed."""
+    _switch(search_id, paused=False, reason=asked.reason)
+    return Done()
+
+
+@operation(router, "DELETE", "/searches/<search_id>", MANAGES, tag="searches")
+def delete_search(search_id: SearchId) -> Done:
+    """Delete a search. Its offers stay; saved again, it goes on where it was."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        told = {"tenant_id": here.tenant_id, "id": search_id}
+        line.run(store.DEACTIVATE, told)
+        if not line.run(store.DELETE, told):
+            raise NotFound
+        here.audit(tx, "search.delete", f"search:{search_id}")
+    return Done()
+
+
+# --- backfill
+
+
+@operation(router, "GET", "/searches/<search_id>/backfill", READS, tag="searches")
+def estimate_backfill(
+    search_id: SearchId,
+    start: Annotated[Instant, Query(description="From here on")],
+    end: Annotated[Instant, Query(description="Before this")],
+) -> Estimate:
+    """Estimate what a backfill costs before you start it."""
+    here = desk(router)
+    return _estimate(here, _row(here, search_id), start, end)
+
+
+@operation(router, "POST", "/searches/<search_id>/backfill", MANAGES, tag="searches", answers=creates(BackfillStarted))
+def start_backfill(search_id: SearchId, asked: Annotated[Backfill, Body()]) -> Response[str]:
+    """Read any range again, or for the first time. It moves neither the watermark nor the place of seeding."""
+    here = desk(router)
+    row = _row(here, search_id)
+    estimate, backfill_id = _estimate(here, row, asked.start, asked.end), new_id()
+    with here.begin() as (line, tx):
+        told = {
+            "tenant_id": here.tenant_id,
+            "id": search_id,
+            "backfill_id": backfill_id,
+            "lo": asked.start,
+            "hi": asked.end,
+        }
+        line.run(store.START_BACKFILL, {**told, "created_by": here.principal.actor})
+        line.run(store.HISTORY_DUE, {"tenant_id": here.tenant_id, "id": search_id})
+        after = {"start": asked.start.isoformat(), "end": asked.end.isoformat()}
+        here.audit(tx, "search.backfill", f"search:{search_id}", after=after)
+        dues = _begin_cycle(here, line, tx)
+    deliver(here.ports, dues)
+    body = jsonb({"id": str(backfill_id), "estimate": estimate.model_dump()})
+    return Response(201, "application/json", body)
+
+
+# --- executions, quarantine, offers, companies
+
+
+@operation(router, "GET", "/searches/<search_id>/runs", READS, tag="searches")
+def list_search_runs(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Executions:
+    """List the executions of a search, newest first, each with its counters and why it stopped."""
+    here = desk(router)
+    _row(here, search_id)
+    pager = here.pager("search runs", {"id": search_id})
+    place = pager.place(cursor)
+    after = {"at": None, "after_id": None} if place is None else {"at": place[0], "after_id": place[1]}
+    rows = here.all(store.EXECUTIONS, id=search_id, most=limit + 1, **after)
+    page = [Execution(**row) for row in rows[:limit]]
+    last = page[-1] if len(rows) > limit else None
+    return Executions(
+        runs=page, next=None if last is None else pager.cursor([last.started_at.isoformat(), str(last.id)])
+    )
+
+
+@operation(router, "GET", "/searches/<search_id>/quarantine", READS, tag="searches")
+def list_quarantine(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Records:
+    """List records that could not be read as offers, oldest first."""
+    here = desk(router)
+    _row(here, search_id)
+    pager = here.pager("quarantine", {"id": search_id})
+    place = pager.place(cursor)
+    after = {"at": None, "after_id": None} if place is None else {"at": place[0], "after_id": place[1]}
+    rows = here.all(store.QUARANTINED, id=search_id, most=limit + 1, **after)
+    page = [
+        Record(**{**row, "payload": redact_json(row["payload"]), "problem": redact(row["problem"])})
+        for row in rows[:limit]
+    ]
+    last = page[-1] if len(rows) > limit else None
+    return Records(
+        records=page, next=None if last is None else pager.cursor([last.first_seen_at.isoformat(), str(last.id)])
+    )
+
+
+@operation(router, "POST", "/searches/<search_id>/quarantine/<record_id>/replay", MANAGES, tag="searches")
+def replay_record(search_id: SearchId, record_id: RecordId, asked: Annotated[Because, Body()]) -> Done:
+    """Read a quarantined record again, with the next cycle. It stays if it still can't be read."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        _resolve(here, line, store.REPLAY, search_id, record_id)
+        here.audit(tx, "quarantine.replay", f"record:{record_id}", reason=asked.reason)
+        line.run(store.DUE_NOW, {"tenant_id": here.tenant_id, "id": search_id})
+        dues = _begin_cycle(here, line, tx)
+    deliver(here.ports, dues)
+    return Done()
+
+
+@operation(router, "POST", "/searches/<search_id>/quarantine/<record_id>/accept", MANAGES, tag="searches")
+def accept_record(search_id: SearchId, record_id: RecordId, asked: Annotated[Because, Body()]) -> Done:
+    """Accept that a record isn't read: its window counts as clean."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        _resolve(here, line, store.ACCEPT, search_id, record_id)
+        here.audit(tx, "quarantine.accept", f"record:{record_id}", reason=asked.reason)
+    return Done()
+
+
+@operation(router, "GET", "/searches/<search_id>/offers", READS, tag="searches")
+def list_search_offers(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> FoundOffers:
+    """List the offers that a search has found, newest first."""
+    here = desk(router)
+    row = _row(here, search_id)
+    pager = here.pager("search offers", {"id": search_id})
+    place = pager.place(cursor)
+    after = {"at": None, "after_id": ""} if place is None else {"at": place[0], "after_id": place[1]}
+    rows = here.all(store.FOUND, query_key=row["query_key"], most=limit + 1, **after)
+    page = [FoundOffer(**each) for each in rows[:limit]]
+    last = page[-1] if len(rows) > limit else None
+    return FoundOffers(
+        offers=page, next=None if last is None else pager.cursor([last.updated_at.isoformat(), last.external_id])
+    )
+
+
+@operation(router, "GET", "/search-companies", READS, tag="searches")
+def list_companies(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Companies:
+    """List the companies behind all offers, in the order in which they were first seen."""
+    here = desk(router)
+    pager = here.pager("companies", {})
+    place = pager.place(cursor)
+    after = {"at": None, "after_id": None} if place is None else {"at": place[0], "after_id": place[1]}
+    rows = here.all(store.COMPANIES, most=limit + 1, **after)
+    page = [Company(**each) for each in rows[:limit]]
+    last = page[-1] if len(rows) > limit else None
+    return Companies(
+        companies=page, next=None if last is None else pager.cursor([last.first_seen_at.isoformat(), str(last.id)])
+    )
+
+
+# --- clients
+
+
+@operation(router, "GET", "/search-clients", READS, tag="searches")
+def list_search_clients() -> Clients:
+    """List the job boards, how many searches use each, and whether one is paused."""
+    known = {row["client"]: row for row in desk(router).all(store.CLIENTS)}
+    return Clients(
+        clients=[
+            Client(
+                name=each.name,  # type: ignore[arg-type]
+                title=each.title,
+                zone=each.zone,
+                searches=known.get(each.name, {}).get("searches", 0),
+                paused_until=known.get(each.name, {}).get("paused_until"),
+                reason=known.get(each.name, {}).get("reason"),
+            )
+            for each in CLIENTS.values()
+        ]
+    )
+
+
+@operation(router, "POST", "/search-clients/<client>/pause", MANAGES, tag="searches")
+def pause_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -> Done:
+    """Pause a job board: none of its searches is executed until you resume it."""
+    here = desk(router)
+    if client not in CLIENTS:
+        raise NotFound
+    with here.begin() as (line, tx):
+        for row in line.all(store.ACCOUNTS, {"tenant_id": here.tenant_id, "client": client}):
+            why = redact(asked.reason) or "Paused by hand."
+            closing = GateClosing(key=row["account"], shared=False, retry_after_s=UNTIL_RESUMED_S, reason=why)
+            tx.close_gate(here.tenant_id, closing)
+        here.audit(tx, "search_client.pause", f"search-client:{client}", reason=asked.reason)
+    return Done()
+
+
+@operation(router, "POST", "/search-clients/<client>/resume", MANAGES, tag="searches")
+def resume_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -> Done:
+    """Resume a job board, whoever paused it: you, a rate limit, or refused access."""
+    here = desk(router)
+    if client not in CLIENTS:
+        raise NotFound
+    with here.begin() as (line, tx):
+        for row in line.all(store.ACCOUNTS, {"tenant_id": here.tenant_id, "client": client}):
+            line.run(kernel_sql.OPEN_GATE, {"tenant_id": here.tenant_id, "key": row["account"]})
+        line.run(store.CLIENT_DUE, {"tenant_id": here.tenant_id, "client": client})
+        here.audit(tx, "search_client.resume", f"search-client:{client}", reason=asked.reason)
+        dues = _begin_cycle(here, line, tx)
+    deliver(here.ports, dues)
+    return Done()
+
+
+# --- what several of them do
+
+
+def _new_state(line: Line, here: Desk, client: str, search_id: UUID) -> None:
+    """A query that was there before goes on where it was; any other begins with nothing."""
+    (row,) = line.all(store.ONE_SAVED, {"tenant_id": here.tenant_id, "id": search_id})
+    account = account_name(client, str(row["connection"]))
+    line.run(
+        store.NEW_STATE,
+        {"tenant_id": here.tenant_id, "id": search_id, "account": account, "zone": CLIENTS[client].zone},
+    )
+
+
+def _begin_cycle(here: Desk, line: Line, tx: PgTx) -> list[Any]:
+    """The open cycle wakes; without one, a new one begins. Neither comes sooner than it may."""
+    started = relay.create_run(tx, here.ports, here.kinds[KIND], here.tenant_id, {}, here.by())
+    if not started.already:
+        return list(started.dues)
+    lane = line.one(store.WAITING_LANE, {"tenant_id": here.tenant_id, "run_id": started.run_id})
+    due = None if lane is None else tx.wake_lane(lane["id"])
+    return [] if due is None else [due]
+
+
+def _switch(search_id: UUID, *, paused: bool, reason: str) -> None:
+    here = desk(router)
+    dues: list[Any] = []
+    with here.begin() as (line, tx):
+        told = {"tenant_id": here.tenant_id, "id": search_id, "paused": paused}
+        if not line.run(store.PAUSE, told):
+            raise NotFound
+        line.run(store.ACTIVATE, {**told, "active": not paused})
+        here.audit(tx, "search.pause" if paused else "search.resume", f"search:{search_id}", reason=reason)
+        if not paused:
+            dues = _begin_cycle(here, line, tx)
+    deliver(here.ports, dues)
+
+
+def _resolve(here: Desk, line: Line, statement: Any, search_id: UUID, record_id: UUID) -> None:
+    if not line.run(statement, {"tenant_id": here.tenant_id, "id": search_id, "record_id": record_id}):
+        raise NotFound
+
+
+def _row(here: Desk, search_id: UUID) -> Mapping[str, Any]:
+    row = here.one(store.ONE, id=search_id)
+    if row is None:
+        raise NotFound
+    return row
+
+
+def _shown(row: Mapping[str, Any]) -> Search:
+    told = {name: row[name] for name in Search.model_fields if name in row}
+    return Search(**{**told, "every_hours": row["every_s"] // 3600})
+
+
+def _estimate(here: Desk, row: Mapping[str, Any], start: datetime, end: datetime) -> Estimate:
+    if not start < end:
+        raise Refused("bad_range", "start must be before end.")
+    seen = here.one(store.SEEN, id=row["id"], lo=start, hi=end)
+    assert seen is not None
+    if end > seen["now"]:
+        raise Refused("bad_range", "end must not be in the future.")
+    offers, requests = decide.estimate_pages(Window(start, end), seen["now"], float(seen["per_day"]), row["client"])
+    cycles = -(-requests // row["max_pages"])
+    return Estimate(offers=offers, requests=requests, cycles=cycles, covered_already=seen["covered"])

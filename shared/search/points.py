@@ -1,0 +1,10 @@
+"""Where a step of a cycle can be stopped by a test."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SearchPoint(StrEnum):
+    PICKED = "search.picked"
+    FETCHED = "search.fetched"

@@ -1,0 +1,68 @@
+"""Who may do what with saved searches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.kernel.clock import new_id
+from tests.support.cells import ADMINS, READERS, Cells, Named
+from tests.support.door import Door, TenantHouse
+
+RANGE = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}
+
+
+def connected(door: Door, tenant: TenantHouse) -> str:
+    name = f"c-{new_id()}"
+    door.sql(
+        """insert into connection (id, tenant_id, name, provider, settings, secret_ref, created_by)
+           values (:id, :t, :name, 'infojobs', '{"client_id": "a"}', '1', 'user:x')""",
+        id=new_id(), t=tenant.id, name=name,
+    )  # fmt: skip
+    return name
+
+
+def a_search(door: Door, tenant: TenantHouse) -> Named:
+    asked = {
+        "name": f"s-{new_id()}", "client": "infojobs", "connection": connected(door, tenant), "seed_from": "2026-01-01",
+        "params": {"q": str(new_id())},
+    }  # fmt: skip
+    made = door.call(tenant.admin, "POST", "/searches", asked)
+    assert made.status == 201, made
+    return {"search_id": made.json()["id"]}
+
+
+def a_record(door: Door, tenant: TenantHouse) -> Named:
+    search, record = a_search(door, tenant), new_id()
+    door.sql(
+        """insert into search_quarantine (id, tenant_id, client, key, search_id, query_key, window_from, window_to, problem, payload)
+           values (:id, :t, 'infojobs', cast(:id as text), cast(:s as uuid), 'q', now(), now(), 'p', '{}')""",
+        id=record, t=tenant.id, s=search["search_id"],
+    )  # fmt: skip
+    return {**search, "record_id": str(record)}
+
+
+SEARCH: dict[str, Any] = {"target": "search", "make": a_search, "names": ["search_id"]}
+RECORD: dict[str, Any] = {"target": "record", "make": a_record, "names": ["search_id", "record_id"]}
+CELLS = {
+    "save_search": Cells(
+        roles=ADMINS, ok=422,
+        body=lambda: {"name": f"s-{new_id()}", "client": "infojobs", "connection": "none", "seed_from": "2026-01-01"},
+    ),
+    "list_searches": Cells(roles=READERS),
+    "get_search": Cells(roles=READERS, **SEARCH),
+    "change_search": Cells(roles=ADMINS, body=lambda: {"params": {"q": str(new_id())}}, **SEARCH),
+    "pause_search": Cells(roles=ADMINS, body={}, **SEARCH),
+    "resume_search": Cells(roles=ADMINS, body={}, **SEARCH),
+    "delete_search": Cells(roles=ADMINS, **SEARCH),
+    "estimate_backfill": Cells(roles=READERS, query=RANGE, **SEARCH),
+    "start_backfill": Cells(roles=ADMINS, body=RANGE, ok=201, **SEARCH),
+    "list_search_runs": Cells(roles=READERS, **SEARCH),
+    "list_quarantine": Cells(roles=READERS, **SEARCH),
+    "list_search_offers": Cells(roles=READERS, **SEARCH),
+    "replay_record": Cells(roles=ADMINS, body={}, **RECORD),
+    "accept_record": Cells(roles=ADMINS, body={}, **RECORD),
+    "list_companies": Cells(roles=READERS),
+    "list_search_clients": Cells(roles=READERS),
+    "pause_search_client": Cells(roles=ADMINS, body={}, target="client", make=lambda *_: {"client": "infojobs"}, names=["client"], of_all=True),
+    "resume_search_client": Cells(roles=ADMINS, body={}, target="client", make=lambda *_: {"client": "infojobs"}, names=["client"], of_all=True),
+}  # fmt: skip
