@@ -69,6 +69,7 @@ check: lint types imports test ## lint, types, import contracts, tests: what CI 
 verify: check ## the long versions: simulation, kill matrix, chaos, soak, mutants; no time limit
 	$(RUN) -m tests.simulation.simulate --store memory --schedules 200000
 	$(RUN) -m tests.simulation.simulate --store postgres --schedules 10000
+	$(RUN) -m tests.simulation.jobs --schedules 10000
 	$(RUN) -m pytest -m long $(ARGS)
 	$(RUN) -m tests.soak
 	$(RUN) -m tests.mutants.run

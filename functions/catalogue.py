@@ -22,6 +22,7 @@ KINDS = (
     "query_run",
     "job",
     "search",
+    "row_job",
 )  # fmt: skip
 
 FOLDERS = {"job": "job_queue"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functions.catalogue import all_providers, all_routers
+from shared.job_queue.triggers import api as triggers
 from shared.kernel.api import bulk, connections, gates, now, people, runs, stream
 from shared.kernel.vault import live_vault
 
@@ -15,4 +16,5 @@ ROUTERS = (
     gates.router,
     connections.routes(all_providers(), live_vault()),
     *all_routers(),
+    triggers.router,
 )

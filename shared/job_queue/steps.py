@@ -10,6 +10,7 @@ from uuid import UUID
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, LANE, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
 from shared.job_queue.ports import JobMetric, Keeps, Ports
+from shared.job_queue.triggers.fire import SUBSCRIBERS, KeepTime
 from shared.kernel.catalogue import NO_CAP, Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
@@ -304,4 +305,6 @@ def job_kind(ports: Ports) -> Kind:
         limits_of=limits_of,
         delivery="pull",
         most_open_runs=NO_CAP,
+        subscribers=SUBSCRIBERS,
+        each_tick=KeepTime,
     )

@@ -12,6 +12,7 @@ from shared.kernel.model import (
     Already,
     Cancel,
     Decision,
+    Due,
     Effect,
     Ending,
     Json,
@@ -26,11 +27,31 @@ from shared.kernel.model import (
     Signal,
     Start,
     Starting,
+    Statement,
     Turn,
 )
-from shared.kernel.ports import Row, Tx
+from shared.kernel.ports import Ports, Row, Tx
 
 NO_CAP = -1
+
+
+class TickPart(Protocol):
+    """What a kind does of its own each minute, a batch at a time."""
+
+    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
+        """False: there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribers:
+    """Listeners that are rows. Each that wants a signal gets a hearing of its own, so that one that fails holds up no other.
+
+    `find`: of `:signal_ids`, the `signal_id` and the `subscriber` (a text) that wants it, of all tenants. `tell` runs once for
+    each, in the tenant's transaction, and answers the batons to send after it.
+    """
+
+    find: Statement
+    tell: Callable[[Tx, Ports, Kind, Signal, str], Sequence[Due]]
 
 
 class Outside(Protocol):
@@ -106,6 +127,8 @@ class Kind:
     prune: Callable[[Tx, Run, int], int] | None = None
     # What it reacts to, by the signal's name or a prefix that ends in `*`. Heard once each, in the tenant's transaction.
     listens: Mapping[str, Callable[[Tx, Signal], Sequence[Start]]] = field(default_factory=dict)
+    subscribers: Subscribers | None = None
+    each_tick: Callable[[Ports, Kind], TickPart] | None = None
     # Prefixes of the signals that it says beside `<name>.`; nobody outside may use any of them.
     says: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)

@@ -237,7 +237,7 @@ def cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By =
 
 
 def _cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:
-    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+    with changing(ports, tenant_id, run_id) as (tx, run, dues):
         if run.status.ended:
             raise Conflict("already_ended", f"the run has already {run.status}")
         if run.cancel_requested_at is not None:
@@ -255,7 +255,7 @@ def _cancel_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By,
 
 def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """No lane takes a new turn until resume; turns in progress still commit."""
-    with _action(ports, tenant_id, run_id) as (tx, run, _):
+    with changing(ports, tenant_id, run_id) as (tx, run, _):
         if run.status.ended:
             raise Conflict("already_ended", f"the run has already {run.status}")
         if run.cancel_requested_at is not None:
@@ -268,7 +268,7 @@ def pause_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> N
 
 def resume_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
     """Go on where the pause began: due times stay, deadlines move by the time it took."""
-    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+    with changing(ports, tenant_id, run_id) as (tx, run, dues):
         if run.paused_at is None:
             raise Conflict("not_paused", "the run is not paused")
         paused_s = tx.resume_run(run)
@@ -295,20 +295,32 @@ def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = 
 
 
 def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, failed: Unsettled | None) -> None:
-    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+    with changing(ports, tenant_id, run_id) as (tx, run, dues):
         if not run.status.ended:
             raise Conflict("not_ended", "only a run that has ended can be retried")
-        _check_room(tx, kind, tenant_id)
-        reopened = tx.reopen_run(run)
-        if reopened is None:
-            raise Conflict("too_old", TOO_OLD)
-        tx.add_history(reopened, "retried", _said(by))
-        _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
+        reopened = reopen(tx, run, kind, by)
         dues.extend(tx.reopen_lanes(run.id))
         if not dues:
             if not tx.lanes(run.id):
                 raise Conflict("too_old", TOO_OLD)
             dues.extend(settle(tx, reopened, kind, ports, failed))
+
+
+def reopen(tx: Tx, run: Run, kind: Kind, by: By) -> Run:
+    """Open the next epoch of an ended run under its lock; the caller sees to its lanes."""
+    _check_room(tx, kind, run.tenant_id)
+    reopened = tx.reopen_run(run)
+    if reopened is None:
+        raise Conflict("too_old", TOO_OLD)
+    tx.add_history(reopened, "retried", _said(by))
+    _audit(tx, run, "retry", by, before={"status": run.status, "outcome": run.outcome, "epoch": run.epoch})
+    return reopened
+
+
+def note_action(tx: Tx, run: Run, action: str, by: By, data: Json) -> None:
+    """A line of history, and one of the audit, for what a person did to a run in the words of its kind."""
+    tx.add_history(run, action, {**data, **_said(by)})
+    _audit(tx, run, action, by, after=data)
 
 
 def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> None:
@@ -329,7 +341,7 @@ def _lane_action(
     if found is None:
         raise NotFound
     run_id, holds_run = found
-    with _action(ports, tenant_id, run_id) as (tx, run, dues):
+    with changing(ports, tenant_id, run_id) as (tx, run, dues):
         # A lane that does not hold its run may outlive it: a clean-up that is stuck can be helped after the end.
         if holds_run and run.status.ended:
             raise Conflict("already_ended", f"the run has already {run.status}; retry the run instead")
@@ -344,7 +356,7 @@ def _lane_action(
 
 
 @contextmanager
-def _action(ports: Ports, tenant_id: UUID, run_id: UUID) -> Iterator[tuple[Tx, Run, list[Due]]]:
+def changing(ports: Ports, tenant_id: UUID, run_id: UUID) -> Iterator[tuple[Tx, Run, list[Due]]]:
     """An operator's change under the run's lock; the batons it makes due are sent after its commit."""
     dues: list[Due] = []
     with ports.store.begin(tenant_id) as tx:

@@ -60,5 +60,6 @@ RETENTION_DAYS: Mapping[str, int] = {
     "signal": 14,
     "hearing": 14,
     "answered": 2,
+    "pace_decision": 14,
     "run": 90,
 }

@@ -25,7 +25,8 @@ from shared.kernel.retry import SURPRISE
 from shared.kernel.run import create_run
 from shared.kernel.settings import RETENTION_DAYS
 
-OURS = ("run.", "object.")  # what the relay itself says
+OURS = ("run.", "object.", "provider.connection.")  # what the relay itself says
+SUBSCRIBER = "/"  # between a kind and the one of its subscribers that hears
 BATCH = 200
 MOST_ATTEMPTS = 10
 HEARING_S = 60.0  # and the time of a tick: whoever has not heard by then is dead
@@ -75,6 +76,7 @@ def _fan_out(ports: Ports, kinds: Catalogue) -> int:
             return 0
         point(Point.SIGNAL_LOCKED)
         heard_by = [(signal_id, kind.name) for signal_id, name in signals for kind in _listeners(kinds, name)]
+        heard_by += _subscribed(tx, kinds, [signal_id for signal_id, name in signals if name])
         tx.fan_out([signal_id for signal_id, _ in signals], heard_by)
     point(Point.SIGNAL_FANNED_OUT)
     return len(signals)
@@ -82,6 +84,16 @@ def _fan_out(ports: Ports, kinds: Catalogue) -> int:
 
 def _listeners(kinds: Catalogue, name: str) -> Iterator[Kind]:
     return (kind for kind in kinds.values() if _pattern(kind, name) is not None)
+
+
+def _subscribed(tx: Tx, kinds: Catalogue, signal_ids: Sequence[int]) -> list[tuple[int, str]]:
+    asked = {"signal_ids": [str(each) for each in signal_ids]}
+    return [
+        (row["signal_id"], f"{kind.name}{SUBSCRIBER}{row['subscriber']}")
+        for kind in kinds.values()
+        if kind.subscribers is not None
+        for row in tx.read(kind.subscribers.find, asked)
+    ]
 
 
 def _pattern(kind: Kind, name: str) -> str | None:
@@ -157,7 +169,10 @@ def _give_back(ports: Ports, hearings: Sequence[Hearing], delay_s: float) -> Non
 
 
 def _hear_one(tx: Tx, ports: Ports, kinds: Catalogue, hearing: Hearing) -> Sequence[Due]:
-    kind, signal = kinds.get(hearing.listener), hearing.signal
+    name, _, subscriber = hearing.listener.partition(SUBSCRIBER)
+    kind, signal = kinds.get(name), hearing.signal
+    if kind is not None and subscriber:
+        return () if kind.subscribers is None else kind.subscribers.tell(tx, ports, kind, signal, subscriber)
     pattern = None if kind is None else _pattern(kind, signal.name)
     if kind is None or pattern is None:
         return ()  # it listened when the signal was written, and does no more

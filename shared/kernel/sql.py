@@ -643,6 +643,7 @@ delete from signal s using old o where s.id = o.id
     "hearing": _prune_by_age("hearing"),
     "answered": _prune_by_age("answered"),
     "pulse": _prune_by_age("pulse", at="minute"),
+    "pace_decision": _prune_by_age("pace_decision"),
 }
 
 # A run leaves with all that belongs to it, but not while a lane works or an asset is left outside. It may have a million

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from uuid import UUID
 
 from shared.kernel import db
-from shared.kernel.catalogue import Catalogue, Kind
+from shared.kernel.catalogue import Catalogue, Kind, TickPart
 from shared.kernel.clock import stopwatch
 from shared.kernel.decide import PATIENT_RESENDS, expired, judge
 from shared.kernel.deliver import deliver
@@ -61,7 +60,8 @@ def tick(ports: Ports, kinds: Catalogue) -> TickReport:
     """
     report, elapsed = TickReport(), stopwatch()
     time_limit_s = max(LEAST_S, min(ports.relay.tick_seconds, ports.time_left_s() - SPARE_S))
-    parts: list[_Part] = [_Lanes(ports, report), _Runs(ports, kinds, report), _Signals(ports, kinds, report)]
+    parts: list[TickPart] = [_Lanes(ports, report), _Runs(ports, kinds, report), _Signals(ports, kinds, report)]
+    parts += [kind.each_tick(ports, kind) for kind in kinds.values() if kind.each_tick is not None]
     if ports.offers is not None:
         parts += [_Lost(ports, ports.offers, kinds, report), _Wakes(ports, ports.offers)]
     failures: list[Exception] = []
@@ -97,11 +97,6 @@ def roll_up(ports: Ports, since_last_s: float | None) -> None:
     """Sum up the minutes since the last tick, and those before it in which a step may have begun that it did not see yet."""
     since_s = MOST_SUMMED_S if since_last_s is None else min(since_last_s, MOST_SUMMED_S)
     ports.store.roll_up(since_s + ports.relay.step_timeout_s + IDLE_S)
-
-
-class _Part(Protocol):
-    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
-        """False: there are no more."""
 
 
 @dataclass(slots=True)

@@ -19,11 +19,12 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
+from shared.kernel.model import RunCommand
 from shared.kernel.settings import Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
 from shared.query_run.adapters.files import S3Files
-from shared.query_run.model import DOMAIN, SUBDOMAIN, UPSTREAM, PollConfig, QueryParams
+from shared.query_run.model import DOMAIN, KIND, SUBDOMAIN, UPSTREAM, PollConfig, QueryParams
 from shared.query_run.ports import Ports
 from shared.query_run.steps import query_run
 from shared.query_run.store import QueryStore
@@ -64,6 +65,11 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
 
 def kind(engine: sa.Engine) -> Kind:
     return query_run(build_ports(engine))
+
+
+def commands() -> list[RunCommand]:
+    """A job's payload is the run's parameters: `sql_text`, `mid`, `connection`."""
+    return [RunCommand("query_runs.execute", KIND)]
 
 
 def providers() -> list[Provider]:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.seed import owner
 from tests.browser.seed_jobs import define
-from tests.support.browser import Enter, People, act, expect_state, serious_violations, settled
+from tests.support.browser import Enter, People, Watch, act, expect_state, serious_violations, settled
 from tests.support.scene import Scene
 
 KEY = "recompute-trained-tags"
@@ -55,10 +55,13 @@ def test_a_super_admin_defines_a_job_and_holds_it(enter: Enter, people: People, 
     expect(page.get_by_role("row").filter(has_text="sync-dropbox")).to_be_visible()
     expect(page.get_by_role("button", name="Edit")).to_have_count(0)
     tabs = page.get_by_role("navigation", name="Jobs").get_by_role("listitem")
-    assert tabs.all_inner_texts() == ["Jobs", "Definitions"]
+    assert tabs.all_inner_texts() == ["Jobs", "Definitions", "Triggers"]
 
 
-def test_a_job_is_added_by_its_schemas_form_and_its_log_is_read(enter: Enter, people: People, defined: None) -> None:
+def test_a_job_is_added_by_its_schemas_form_and_its_log_is_read(
+    enter: Enter, people: People, defined: None, watch: Watch
+) -> None:
+    watch.expects(422, "/jobs")
     page = enter(people.foreman, "work/job")
     page.get_by_role("button", name="New", exact=True).click()
     page.locator("#new-menu").get_by_role("link", name="Job", exact=True).click()

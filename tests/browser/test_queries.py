@@ -68,7 +68,7 @@ def test_a_query_from_the_account_to_the_downloaded_file(
     stages = page.get_by_role("list", name="Stages").get_by_role("listitem")
     expect(stages.filter(has_text="Poll")).to_contain_text("Running", timeout=SLOW_MS)
     expect(page.get_by_role("definition").filter(has_text="select list, as text")).to_be_visible()
-    expect(page.get_by_label("SQL")).to_contain_text("from people -- everybody")
+    expect(page.get_by_role("region", name="SQL")).to_contain_text("from people -- everybody")
     tab(page, "Rows")
     expect(page.get_by_text("Rows are shown when the query has finished.")).to_be_visible()
     expect_state(page, "Succeeded", timeout=SLOW_MS)

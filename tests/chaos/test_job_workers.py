@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.databases import ServerAdmin, as_user
+from tests.support.databases import ServerAdmin, as_user, scratch_server
 from tests.support.house import ALICE, BOB
 from tests.support.jobs import Office, job_office
 
 ROOT = Path(__file__).parents[2]
+AT_WORK = "select distinct worker from offer where taken_at is not null"
 # Says when it begins and ends, and whether another of the same job is at work: the lock goes with its process.
 COMMAND = """
 import fcntl, os, sys, time
@@ -65,6 +66,57 @@ def wait_until(done: object, seconds: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
+def test_thousands_of_jobs_outlive_workers_that_are_killed_and_a_database_that_restarts(
+    template: str, tmp_path: Path
+) -> None:
+    """4 workers killed at random, and Postgres with them now and then: every job ends once, and none is at work twice."""
+    total = int(os.environ.get("BATON_CHAOS_JOBS", "5000"))
+    commands, folder = commands_file(tmp_path, seconds=0.01)
+    rng = random.Random(int(os.environ.get("BATON_CHAOS_SEED", "1")))
+    with scratch_server({"max_connections": "100"}) as server:
+        admin = ServerAdmin(server.url())
+        with job_office(admin, admin.create_template()) as office:
+            office.define(max_attempts=100, arg_schema={})
+            jobs = [office.add(rng.choice((ALICE, BOB))) for _ in range(total)]
+            workers = [worker(office, commands) for _ in range(4)]
+            until, restarts = time.monotonic() + 60 + total, 0
+            try:
+                while office.value("select count(*) from run where kind = 'job' and finished_at is null"):
+                    assert time.monotonic() < until, "it takes too long"
+                    time.sleep(1 + 2 * rng.random())
+                    at_work = [int(row.worker.split(":")[1]) for row in office.sql(AT_WORK)]
+                    victims = [n for n, each in enumerate(workers) if each.pid in at_work]
+                    if not victims:
+                        continue
+                    victim = rng.choice(victims)
+                    workers[victim].kill()
+                    workers[victim].wait()
+                    workers[victim] = worker(office, commands)
+                    if rng.random() < 0.1 or not restarts:
+                        restarts += 1
+                        server.kill()
+                        server.restart()
+                        for engine in office._own_engines:
+                            engine.dispose()
+                    office.pass_time(60)
+            finally:
+                for each in workers:
+                    each.kill()
+                    each.wait()
+            for job in jobs:
+                attempts, lines = office.attempts(job), (folder / str(job)).read_text().splitlines()
+                assert (office.seen(job).status, office.endings(job)) == ("succeeded", ["succeeded"])
+                assert [each.attempt_no for each in attempts] == list(range(1, len(attempts) + 1))
+                assert "overlap" not in lines
+                assert lines[-1] == "end"
+            lost = office.value("select count(*) from job_attempts where error_text like '%stopped responding%'")
+            assert lost > 0
+            print(f"\n{total} jobs, {restarts} restarts of Postgres, {lost} attempts lost with their workers, "
+                  f"{office.value('select count(*) from job_attempts')} attempts")  # fmt: skip
+        admin.close()
+
+
 def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) -> None:
     # The worker's own words come first (--tenant-id=…): the command takes the folder from the reviewed list.
     commands, folder = commands_file(tmp_path)
@@ -91,7 +143,8 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
         wait_until(over, 60)
         for each in workers:
             each.send_signal(signal.SIGTERM)
-        assert [each.wait(30) for each in workers] == [0, 0]
+        # One that was started last may not have come so far as to hear a signal.
+        assert {each.wait(30) for each in workers} in ({0}, {0, -signal.SIGTERM})
     finally:
         for each in workers:
             each.kill()

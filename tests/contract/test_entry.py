@@ -243,6 +243,7 @@ def test_a_sweep_says_how_much_it_removed(rig: Rig) -> None:
         "signal": 0,
         "hearing": 0,
         "answered": 0,
+        "pace_decision": 0,
         "run": 0,
     }
 

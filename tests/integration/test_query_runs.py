@@ -12,7 +12,9 @@ from uuid import UUID
 
 import pytest
 
+from functions.catalogue import all_commands
 from infra.local.standins.mce import Asked
+from shared.kernel.run import start_run
 from shared.query_run.model import QueryParams
 from shared.query_run.steps import READ_SIZE
 from tests.support.queries import QueryRig, sql
@@ -91,3 +93,13 @@ def test_tenants_with_many_queries_get_the_truth_from_a_system_that_lies(
 
 def hashed(rows: Sequence[Mapping[str, str | None]]) -> str:
     return hashlib.sha256(json.dumps([dict(row) for row in rows], sort_keys=True).encode()).hexdigest()
+
+
+def test_a_job_may_run_a_query(queries: QueryRig) -> None:
+    """By the command that the kind declares: a job's payload is the run's parameters."""
+    (command,) = [each for each in all_commands() if each.key == "query_runs.execute"]
+    assert command.kind == queries.kind.name
+    payload = command.params({"sql_text": sql(seconds=2, rows=3), "mid": "7281698"})
+    run_id = start_run(queries.ports, queries.kind, TENANT, payload)
+
+    assert queries.finish(run_id) == "succeeded ready"

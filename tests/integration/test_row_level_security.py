@@ -39,6 +39,10 @@ KERNEL_TABLES = ["gate", "hearing", "history", "lane", "pulse", "remote_call", "
 PULL_TABLES = ["offer", "pull_line", "pull_tenant"]
 # The sweep prunes what was answered by its age, of all tenants: it may delete there, and nothing else.
 PRUNED_TABLES = ["answered"]
+# And these, which it also writes, as the tenant whose account it is or for all who share one.
+PACED_TABLES = ["pace_decision"]
+# The tick finds what is due, and the dispatcher who listens, of all tenants. tests/flaws/test_trigger_flaws.py fills them.
+TRIGGER_TABLES = ["job_triggers", "trigger_firings"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
 OWN_RUN_TABLES = {"run", "lane", "step", "history", "remote_call", "pulse", "raw_item", "diamond"}
 ROLES = ("baton_owner", "baton_worker", "baton_api", "baton_people")
@@ -92,7 +96,9 @@ def test_every_table_with_a_tenant_has_a_policy_for_each_role(house: House, role
 def test_the_worker_finds_rows_of_all_tenants_in_the_kernel_tables_and_nowhere_else(house: House) -> None:
     unrestricted = {p.table for p in policies(house, "baton_worker") if "true" in (p.qual, p.with_check)}
 
-    assert sorted(unrestricted) == sorted([*KERNEL_TABLES, *PULL_TABLES, *PRUNED_TABLES])
+    assert sorted(unrestricted) == sorted(
+        [*KERNEL_TABLES, *PULL_TABLES, *PRUNED_TABLES, *PACED_TABLES, *TRIGGER_TABLES]
+    )
 
 
 def test_the_worker_only_prunes_what_was_answered(house: House) -> None:
@@ -168,8 +174,12 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("audit", "INSERT"), ("answered", "INSERT"), ("answered", "UPDATE"),
         # A gate of the tenant is opened or closed by hand.
         ("gate", "INSERT"), ("gate", "UPDATE"),
+        # An upload is issued and pinned, its job is made with its run; rows are opened again, a job is promoted or deleted.
+        ("files", "INSERT"), ("files", "UPDATE"), ("file_jobs", "INSERT"), ("file_jobs", "UPDATE"), ("job_items", "UPDATE"),
         # A query's own row is made with its run, and a run that is settled here gives its slot back.
         ("query_run", "INSERT"), ("query_run", "UPDATE"), ("query_slot", "DELETE"),
+        # An admin makes triggers; one that is run by hand, or by an event that came in here, notes what it did.
+        ("job_triggers", "INSERT"), ("job_triggers", "UPDATE"), ("trigger_firings", "INSERT"),
         # Searches are saved here; their state is made, switched off and on, and closed with a cycle that is settled here.
         ("saved_search", "INSERT"), ("saved_search", "UPDATE"), ("saved_search", "DELETE"), ("query_state", "INSERT"),
         ("query_state", "UPDATE"), ("search_backfill", "INSERT"), ("search_quarantine", "UPDATE"),

@@ -814,6 +814,8 @@ def test_a_sweep_cleans_leaked_assets_and_notes_it(house: House) -> None:
 
 AGED = {
     "answered": "insert into answered (tenant_id, actor, key, request_hash, at) values (:t, :id, :n, '', {at})",
+    "pace_decision": """insert into pace_decision (tenant_id, account, domain, window_no, rate_before, rate_after, reason, seen, at)
+        values (:t, :id, 'd', cast(:n as int), 1, 1, 'grow', '{{}}', {at})""",
     "repair": "insert into repair (lane_id, tenant_id, why, at) values (:id, :t, 'unsent' || :n, {at})",
     "pulse": "insert into pulse values (:t, {at}, :id || '-' || :n, 1, 0, 1)",
     "hearing": "insert into hearing (signal_id, listener, tenant_id, at, due_at) values (cast(:n as int), :id, :t, {at}, now())",

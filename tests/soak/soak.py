@@ -64,7 +64,7 @@ class Plan:
     seed: int = 1
     retention: Mapping[str, int] = field(
         default_factory=lambda: {
-            "step": 2, "pulse": 2, "repair": 2, "signal": 2, "hearing": 2, "answered": 2, "run": 3,
+            "step": 2, "pulse": 2, "repair": 2, "signal": 2, "hearing": 2, "answered": 2, "pace_decision": 2, "run": 3,
         }
     )  # fmt: skip
 

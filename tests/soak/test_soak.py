@@ -30,4 +30,4 @@ def test_only_what_is_never_swept_grows(postgres_server: ServerAdmin, sweeps: bo
     assert {figure.what for figure in figures} >= {"run", "lane", "step", "claim", "commit", "tick", "prune"}
 
 
-RETAINED = ("step", "pulse", "repair", "signal", "hearing", "answered", "run")
+RETAINED = ("step", "pulse", "repair", "signal", "hearing", "answered", "pace_decision", "run")

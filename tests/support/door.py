@@ -34,6 +34,8 @@ from shared.page_ingest.build import build_ports
 from shared.page_ingest.steps import page_ingest
 from shared.query_run.build import build_ports as query_ports
 from shared.query_run.steps import query_run
+from shared.row_job.build import build_ports as row_ports
+from shared.row_job.steps import row_job
 from shared.search.build import build_ports as search_ports
 from shared.search.steps import search
 from tests.support.databases import as_user
@@ -109,11 +111,13 @@ class Door:
             self.sql(subject.schema)
         tried = [subject.build(self._worker, None, superuser_url) for subject in here]
         queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
+        rows = row_job(replace(row_ports(self._worker, {}), needs_connection=False))
         self.kinds = Catalogue(
             self.tally,
             page_ingest(build_ports(self._worker, {})),
             queries,
             job(self.engine, all_commands(), Catalogue()),
+            rows,
             search(search_ports(self._worker, {})),
             *tried,
         )

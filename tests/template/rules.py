@@ -36,7 +36,12 @@ STARS: Mapping[tuple[str, str], str] = {
     ("ApiRole", "secretsmanager:*Secret*"): "the secrets of connections, which tenants make; under their prefix only",
     ("ReadConnectionsPolicy", "secretsmanager:GetSecretValue"): "as above, to read",
     ("QueryRunRole", "s3:*Object"): "the files of its own results, of whichever tenant; S3 knows no narrower resource",
-    ("ApiRole", "s3:GetObject"): "files that go out, to sign links to them",
+    (
+        "ApiRole",
+        "s3:GetObject*",
+    ): "files that go out, to sign links to them; uploads of row jobs, to show how they are read",
+    ("ApiRole", "s3:PutObject"): "what it signs for a browser: one upload of a row job under its tenant",
+    ("RowJobRole", "s3:GetObject*"): "uploads of whichever tenant, at the version that arrived",
 }
 
 # A wake names a queue, and the tick sends another: one that nobody takes within the hour is worth nothing.

@@ -75,6 +75,6 @@ def test_a_kind_has_a_fifo_queue_of_its_own() -> None:
 def test_what_is_pruned_is_kept_for_a_fortnight_at_least() -> None:
     answered = RETENTION_DAYS["answered"]
 
-    assert set(RETENTION_DAYS) == {"step", "pulse", "repair", "signal", "hearing", "answered", "run"}
+    assert set(RETENTION_DAYS) == {"step", "pulse", "repair", "signal", "hearing", "answered", "pace_decision", "run"}
     assert min(days for table, days in RETENTION_DAYS.items() if table != "answered") >= 14
     assert answered >= 2, "whoever repeats a request within a day finds its answer, whenever the sweep comes"

@@ -26,7 +26,7 @@ export function go(to, { quiet = false, replace = false } = {}) {
   if (!quiet) scrollTo(0, 0);
 }
 
-// A link that is handed on must lead its reader into the same tenant.
+// A link that is handed on must lead its reader into the same tenant. One that names a tenant leads there.
 let tenant = null;
 export const tenantInLinks = (id) => {
   tenant = id;
@@ -34,7 +34,7 @@ export const tenantInLinks = (id) => {
 export function withTenant(to) {
   if (tenant === null) return to;
   const url = new URL(to, document.baseURI);
-  url.searchParams.set("tenant", tenant);
+  if (!url.searchParams.has("tenant")) url.searchParams.set("tenant", tenant);
   return url.href;
 }
 

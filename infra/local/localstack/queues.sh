@@ -13,6 +13,8 @@ fifo baton-local-query-run-dead.fifo
 awslocal sqs create-queue --queue-name baton-local-job --attributes VisibilityTimeout=5400
 fifo baton-local-search.fifo
 fifo baton-local-search-dead.fifo
+fifo baton-local-row-job.fifo
+fifo baton-local-row-job-dead.fifo
 awslocal sqs create-queue --queue-name baton-local-delay --attributes VisibilityTimeout=180
 awslocal sqs create-queue --queue-name baton-local-delay-dead
 awslocal sqs create-queue --queue-name baton-local-events-dead

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from infra.local.standins.boards import AdzunaStandIn, InfoJobsStandIn, with_offers
 from infra.local.standins.mce import MceStandIn
 from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
+from infra.local.standins.product_search import SearchStandIn
 from infra.local.standins.server import StandIn
 
 
@@ -56,5 +57,10 @@ STANDINS: Mapping[str, Place] = {
         make=lambda seed, _: with_offers(AdzunaStandIn(seed)),
         address=("AdzunaBaseUrl", "BATON_ADZUNA_BASE_URL"),
         account={},
+    ),
+    "product_search": Place(
+        make=lambda seed, _: SearchStandIn(seed),
+        address=("ProductSearchBaseUrl", "BATON_ROWS_PROVIDER_URL"),
+        account={},  # as above
     ),
 }

@@ -7,7 +7,7 @@ from alembic import op
 from infra.migrations.tenancy import tenant_table
 
 revision = "0060"
-down_revision = "0040"
+down_revision = "0051"
 branch_labels = None
 depends_on = None
 

@@ -33,6 +33,7 @@ from shared.kernel.errors import NotFound
 from shared.kernel.model import Json
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.redact import redact
+from shared.kernel.store import PgTx
 
 LONGEST_CHECK_S = 12.0
 SPARE_S = 3.0  # of the function's own time, for what is written after a check
@@ -196,6 +197,7 @@ class Office:
             body = jsonb({"id": str(connection_id)})
             after = {"provider": asked.provider, "name": asked.name, "settings": asked.settings, "secret": "changed"}
             here.audit(tx, "connection.make", f"connection:{connection_id}", after=after)
+            _say(here, tx, connection_id, asked.provider, asked.name, "created")
             here.keep(line, key, 201, body)
         return Response(201, "application/json", body)
 
@@ -217,6 +219,7 @@ class Office:
                 before = {"name": row["name"], "settings": row["settings"]}
                 after = {"name": asked.name, "settings": asked.settings, **said}
                 here.audit(tx, "connection.put", f"connection:{connection_id}", before=before, after=after)
+                _say(here, tx, connection_id, row["provider"], asked.name, "changed")
         if not changed:  # deleted meanwhile: the version just kept must not outlive its row
             with _vault_answers():
                 self.vault.delete(secret_name(here.tenant_id, connection_id))
@@ -235,6 +238,7 @@ class Office:
                 raise Problem(409, "changed_meanwhile", "This connection was changed in the meantime. Try again.")
             before = {"provider": row["provider"], "name": row["name"], "settings": row["settings"]}
             here.audit(tx, "connection.delete", f"connection:{connection_id}", before=before)
+            _say(here, tx, connection_id, row["provider"], row["name"], "deleted")
 
     def check(self, here: Desk, connection_id: UUID, left_s: Callable[[], float]) -> Checked:
         row = self._row(here, connection_id)
@@ -300,6 +304,12 @@ class Office:
         if not rows:
             raise NotFound
         return dict(rows[0])
+
+
+def _say(here: Desk, tx: PgTx, connection_id: UUID, provider: str, name: str, change: str) -> None:
+    """Triggers may want to know. Neither its settings nor its secret are anybody's news."""
+    said = {"connection_id": str(connection_id), "provider": provider, "name": name, "change": change}
+    tx.add_signal(here.tenant_id, "provider.connection.changed", said)
 
 
 @contextmanager

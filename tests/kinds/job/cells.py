@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shared.kernel.clock import new_id
+from tests.kinds.job import trigger_cells
 from tests.support.cells import READERS, STARTERS, SUPERS, Cells, Named
 from tests.support.door import Door, TenantHouse
 
@@ -74,6 +75,7 @@ def a_claimed_job(door: Door, tenant: TenantHouse) -> Named:
 CLAIMED: dict[str, Any] = {**JOB, "make": a_claimed_job}
 
 CELLS = {
+    **trigger_cells.CELLS,
     "claim_jobs": Cells(roles=WORKERS, make=a_definition, body={"worker_id": "w", "queues": ["default"]}),
     "heartbeat_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),
     "complete_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),

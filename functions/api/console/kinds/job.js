@@ -2,7 +2,7 @@
 // What it shows is loaded when it is opened.
 import { duration } from "../format.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { Loading, Trouble } from "../parts.js";
+import { Loading, MANAGES, Trouble } from "../parts.js";
 
 function later(load) {
   let View = null;
@@ -25,6 +25,7 @@ export default {
   List: later(async () => (await import("./job/list.js")).default),
   pages: [
     { path: "definitions", title: "Definitions", View: later(async () => (await import("./job/definitions.js")).default) },
+    { path: "triggers", title: "Triggers", roles: MANAGES, View: later(async () => (await import("./job/triggers.js")).default) },
     { path: "workers", title: "Workers", roles: [], View: later(async () => (await import("./job/admin.js")).Workers) },
     { path: "tenants", title: "All tenants", roles: [], View: later(async () => (await import("./job/admin.js")).Tenants) },
   ],

@@ -76,8 +76,8 @@ function Stages({ of }) {
   const polls = `${plural(of.poll_count, "poll")}, ${plural(of.checks.rest_checks, "check")}`;
   const said = { poll: of.poll_count > 0 ? polls : "", verify: of.checks.rowset_ready_attempts > 0 ? plural(of.checks.rowset_ready_attempts, "read") : "" };
   return html`<ol class="stages" aria-label="Stages">${STAGES.map(([name, title], n) => {
-    const here = n === at ? ENDED[of.status] ?? "running" : null;
-    const state = n < at ? "done" : here === null ? "" : { running: "active", failed: "failed" }[here] ?? "";
+    const here = n === at ? ENDED[of.status] ?? (at === 0 ? "waiting" : "running") : null;
+    const state = n < at ? "done" : here === null ? "" : { running: "active", waiting: "active", failed: "failed" }[here] ?? "";
     return html`<li class=${`stage ${state && `stage-${state}`}`} key=${name}><span class="stage-name">${title}</span>
       ${n < at ? html`<${Status} of="succeeded" />` : here ? html`<${Status} of=${here} />` : html`<span class="quiet">Not started</span>`}
       <span class="quiet">${said[name] ?? ""}</span></li>`;
@@ -120,7 +120,7 @@ function Sql({ of }) {
     parts.push(of.slice(at, found.index), html`<span class=${comment ? "sql-comment" : quoted ? "sql-text" : "sql-word"}>${text}</span>`);
     at = found.index + text.length;
   }
-  return html`<pre class="json sql" tabindex="0" aria-label="SQL">${parts}${of.slice(at)}</pre>`;
+  return html`<pre class="json sql" tabindex="0">${parts}${of.slice(at)}</pre>`;
 }
 
 // --- the tab Rows

@@ -1,0 +1,368 @@
+"""Triggers at work: an event or a due time becomes a job, once, or a line that says why not.
+
+Whoever lets a trigger fire holds its row. Under it he looks whether it was done already, decides, and writes the job and the
+firing in the same transaction: it happens with them or not at all, whoever comes second, and whoever is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+from uuid import UUID
+
+from shared.job_queue.triggers import decide, store
+from shared.job_queue.triggers.model import (
+    Cause,
+    FiringStatus,
+    Follow,
+    Join,
+    LastJob,
+    Pass,
+    Passed,
+    Skipped,
+    StartAt,
+    StartNow,
+    Trigger,
+    Verdict,
+)
+from shared.job_queue.triggers.template import fits, render
+from shared.kernel import db
+from shared.kernel.catalogue import Kind, Subscribers
+from shared.kernel.clock import read_id
+from shared.kernel.db import jsonb
+from shared.kernel.deliver import deliver
+from shared.kernel.errors import Refused
+from shared.kernel.log import logger
+from shared.kernel.model import BEFORE_ALL, By, Due, Effect, Problem, Signal
+from shared.kernel.points import point
+from shared.kernel.ports import Ports, Row, Tx
+from shared.kernel.run import create_run
+
+REF = "trigger:"  # of a run: then the trigger's id, a slash, and the firing's
+RETENTION_DAYS = 90
+BATCH = 100
+PRUNE_BATCH = 1_000
+
+
+class TriggerPoint(StrEnum):
+    LOCKED = "trigger.locked"
+    NOTED = "trigger.noted"
+    ADVANCED = "trigger.advanced"
+    COMMITTED = "trigger.committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing:
+    """What one time of firing is about, before it is decided."""
+
+    trigger: Trigger
+    cause: Literal["event", "schedule", "manual"]
+    about: Cause
+    fire_at: datetime
+    now: datetime
+    signal_id: int | None = None
+    chain: int = 0
+    actor: str | None = None
+
+    def by(self, firing_id: UUID) -> By:
+        source = "api" if self.cause == "manual" else self.cause
+        seen_as = None if self.signal_id is None else f"event:{self.signal_id}"
+        ref = f"{REF}{self.trigger.id}/{firing_id}"
+        return By(self.actor, source=source, source_ref=ref, correlation_id=seen_as)
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    status: FiringStatus
+    run_id: UUID | None = None
+    problem: Problem | None = None
+    dues: Sequence[Due] = ()
+
+
+def fire(tx: Tx, ports: Ports, kind: Kind, firing: Firing) -> Fired | None:
+    """Decide and write it down, together with its job. The trigger's row is held. None: this was done before."""
+    trigger = firing.trigger
+    try:
+        payload = render(trigger.payload_template, firing.about)
+    except Refused as refused:
+        return _refuse(tx, ports, firing, refused)
+    key = "" if trigger.trigger_type == "schedule" else decide.payload_key(payload)
+    (last,) = tx.read(
+        store.LAST_JOB,
+        {
+            "id": trigger.id, "key": key, "cause": firing.cause, "signal_id": firing.signal_id, "fire_at": firing.fire_at,
+        },
+    )  # fmt: skip
+    if last["done"]:
+        return None
+    verdict = _verdict(firing, last)
+    match verdict:
+        case StartNow() | StartAt():
+            return _start(tx, ports, kind, firing, key, payload, verdict)
+        case Join():
+            _note(tx, ports, firing, key=key, status=FiringStatus.JOINED, run_id=verdict.run_id)
+            return Fired(FiringStatus.JOINED, verdict.run_id)
+        case Follow():
+            if firing.cause == "event" and last["waiting_id"] is not None:
+                # One more run serves all events that come before it begins.
+                _note(tx, ports, firing, key=key, status=FiringStatus.JOINED, joined_to=last["waiting_id"])
+                return Fired(FiringStatus.JOINED)
+            waits = {"waits_for": verdict.run_id, "payload": payload}
+            _note(tx, ports, firing, key=key, status=FiringStatus.WAITING, **waits)
+            return Fired(FiringStatus.WAITING)
+        case Pass():
+            _note(tx, ports, firing, key=key, status=FiringStatus.SKIPPED, reason=verdict.reason)
+            return Fired(FiringStatus.SKIPPED)
+
+
+def _verdict(firing: Firing, last: Row) -> Verdict:
+    trigger, job = firing.trigger, _last_job(last)
+    if firing.cause == "manual":
+        return StartNow()
+    if firing.cause == "event":
+        return decide.on_event(job, trigger.dedupe_window_seconds, firing.now)
+    verdict = decide.on_due(job, trigger.overlap)
+    if trigger.overlap == "queue" and last["waiting"]:
+        # Those that wait go first, even if nothing keeps them any more.
+        verdict = Follow(job.run_id) if job is not None else verdict
+    if isinstance(verdict, Follow) and last["waiting"] >= trigger.catch_up_most:
+        return Pass(Skipped.OVER_CAP)
+    return verdict
+
+
+def _last_job(row: Row) -> LastJob | None:
+    if row["run_id"] is None:
+        return None
+    return LastJob(run_id=row["run_id"], state=row["state"], began_window_at=row["began_window_at"])
+
+
+def _start(
+    tx: Tx, ports: Ports, kind: Kind, firing: Firing, key: str, payload: Mapping[str, Any], verdict: StartNow | StartAt
+) -> Fired:
+    firing_id = ports.chance.new_id()
+    asked = _asked(firing.trigger, payload, verdict)
+    try:
+        started = create_run(tx, ports, kind, firing.trigger.tenant_id, asked, firing.by(firing_id))
+    except Refused as refused:
+        return _refuse(tx, ports, firing, refused, key)
+    _note(tx, ports, firing, id=firing_id, key=key, status=FiringStatus.STARTED, run_id=started.run_id)
+    point(TriggerPoint.NOTED)
+    return Fired(FiringStatus.STARTED, started.run_id, dues=started.dues)
+
+
+def _asked(trigger: Trigger, payload: Mapping[str, Any], verdict: StartNow | StartAt) -> dict[str, Any]:
+    asked: dict[str, Any] = {"definition_key": trigger.definition_key, "payload": dict(payload)}
+    return asked | ({"scheduled_for": verdict.at.isoformat()} if isinstance(verdict, StartAt) else {})
+
+
+def _refuse(tx: Tx, ports: Ports, firing: Firing, refused: Refused, key: str = "") -> Fired:
+    """The kind writes nothing before it refuses, so the line is all there is. People see it, and nothing is tried again."""
+    problem = Problem(refused.code, refused.message)
+    _note(tx, ports, firing, key=key, status=FiringStatus.REFUSED, error=problem.to_json())
+    return Fired(FiringStatus.REFUSED, problem=problem)
+
+
+def _note(tx: Tx, ports: Ports, firing: Firing, **said: Any) -> None:
+    row = {
+        "trigger_id": firing.trigger.id, "id": ports.chance.new_id(), "tenant_id": firing.trigger.tenant_id,
+        "cause": firing.cause, "signal_id": firing.signal_id, "fire_at": firing.fire_at, "chain": firing.chain, **said,
+    }  # fmt: skip
+    tx.apply(Effect(store.NOTE, {"firings": jsonb([row])}))
+
+
+# Events.
+
+
+def tell(tx: Tx, ports: Ports, kind: Kind, signal: Signal, subscriber: str) -> Sequence[Due]:
+    """One trigger hears one event."""
+    rows = tx.read(store.LOCK_TRIGGER, {"id": subscriber, "tenant_id": signal.tenant_id})
+    if not rows or not rows[0]["is_enabled"] or rows[0]["active_since"] > signal.at:
+        return ()  # it wanted to hear when the event was written, and does no more
+    point(TriggerPoint.LOCKED)
+    trigger = store.trigger_of(rows[0])
+    event, caused_by, chain = _about(tx, signal)
+    if not fits(trigger.event_filter, event):
+        return ()
+    firing = Firing(
+        trigger=trigger, cause="event", about=Cause(event=event), fire_at=signal.at, now=rows[0]["now"],
+        signal_id=signal.id, chain=chain,
+    )  # fmt: skip
+    if decide.loops(trigger.id, caused_by, chain):
+        _note(tx, ports, firing, status=FiringStatus.SKIPPED, reason=Skipped.LOOP)
+        return ()
+    fired = fire(tx, ports, kind, firing)
+    return () if fired is None else fired.dues
+
+
+def _about(tx: Tx, signal: Signal) -> tuple[dict[str, Any], UUID | None, int]:
+    """The event, the trigger whose job caused it, and how many jobs have started each other before."""
+    event = dict(signal.payload)
+    run_id = read_id(str(event.get("run_id"))) if signal.name.startswith("run.") else None
+    found = [] if run_id is None else tx.read(store.RUN, {"run_id": run_id, "tenant_id": signal.tenant_id})
+    if not found:
+        return event, None, 0
+    event |= {name: found[0][name] for name in ("label", "definition_key")}
+    event["status"] = signal.name.partition(".")[2]
+    trigger, _, firing = (found[0]["source_ref"] or "").removeprefix(REF).partition("/")
+    trigger_id, firing_id = read_id(trigger), read_id(firing)
+    if trigger_id is None or firing_id is None:
+        return event, None, 0
+    chains = tx.read(store.CHAIN, {"trigger_id": trigger_id, "id": firing_id})
+    return event, trigger_id, 1 + (chains[0]["chain"] if chains else 0)
+
+
+SUBSCRIBERS = Subscribers(find=store.SUBSCRIBED, tell=tell)
+
+
+# Schedules.
+
+
+@dataclass(slots=True)
+class KeepTime:
+    """The schedules that were due when the tick began, what waited for a job that has ended, and what is past its retention."""
+
+    ports: Ports
+    kind: Kind
+    at: datetime | str = "-infinity"
+    after: UUID = BEFORE_ALL
+    released: tuple[UUID, UUID] = (BEFORE_ALL, BEFORE_ALL)
+    fired: int = field(default=0)
+
+    def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
+        """False: there are no more."""
+        more = self._release(in_time)
+        more |= self._fire_due(in_time)
+        with self.ports.store.begin(None) as tx:
+            pruned = tx.apply(Effect(store.PRUNE, {"days": RETENTION_DAYS, "most": PRUNE_BATCH}))
+        return more or pruned == PRUNE_BATCH
+
+    def _fire_due(self, in_time: Callable[[], bool]) -> bool:
+        with self.ports.store.begin(None) as tx:
+            rows = tx.read(store.DUE, {"at": self.at, "after": self.after, "most": BATCH})
+        for row in rows:
+            if not in_time():
+                return True
+            self.at, self.after = row["next_fire_at"], row["id"]
+            _alone("a schedule could not be kept", row["id"], lambda: fire_due(self.ports, self.kind, row))  # noqa: B023
+        return len(rows) == BATCH
+
+    def _release(self, in_time: Callable[[], bool]) -> bool:
+        after_trigger, after = self.released
+        with self.ports.store.begin(None) as tx:
+            rows = tx.read(store.RELEASABLE, {"after_trigger": after_trigger, "after": after, "most": BATCH})
+        for row in rows:
+            if not in_time():
+                return True
+            self.released = (row["trigger_id"], row["id"])
+            _alone("a waiting job could not be added", row["id"], lambda: release(self.ports, self.kind, row))  # noqa: B023
+        return len(rows) == BATCH
+
+
+def _alone(otherwise: str, which: UUID, act: Callable[[], None]) -> None:
+    """One that fails must not stand in the way of the others; the next tick finds it as it is."""
+    try:
+        act()
+    except Exception as error:
+        if db.is_disconnect(error):
+            raise
+        logger.exception(otherwise, extra={"trigger": str(which)})
+
+
+def fire_due(ports: Ports, kind: Kind, row: Row) -> None:
+    """All due times of one schedule: started, waiting, or listed as passed over; in one transaction with what comes next."""
+    dues: list[Due] = []
+    with ports.store.begin(row["tenant_id"]) as tx:
+        found = tx.read(store.LOCK_DUE, {"id": row["id"], "tenant_id": row["tenant_id"]})
+        if not found:
+            return  # another tick was faster
+        point(TriggerPoint.LOCKED)
+        trigger, now = store.trigger_of(found[0]), found[0]["now"]
+        try:
+            plan = decide.plan(trigger, _schedule(trigger, now), now)
+        except Refused as refused:
+            # Its zone or its expression is not understood any more. It stands still, and says why.
+            tx.apply(Effect(store.ADVANCE, {"id": trigger.id, "next_at": None, "problem": refused.message}))
+            return
+        if plan.passed:
+            tx.apply(Effect(store.NOTE, {"firings": jsonb([_passed(ports, trigger, each) for each in plan.passed])}))
+        for at in plan.fire:
+            about = {"fire_at": at.isoformat(), "trigger_id": str(trigger.id)}
+            firing = Firing(trigger=trigger, cause="schedule", about=Cause(schedule=about), fire_at=at, now=now)
+            fired = fire(tx, ports, kind, firing)
+            dues += () if fired is None else fired.dues
+        tx.apply(Effect(store.ADVANCE, {"id": trigger.id, "next_at": plan.next_at, "problem": None}))
+        point(TriggerPoint.ADVANCED)
+    point(TriggerPoint.COMMITTED)
+    deliver(ports, dues)
+
+
+def _schedule(trigger: Trigger, now: datetime) -> Any:
+    from shared.job_queue.triggers.cron import read_schedule  # noqa: PLC0415 - only the tick and the API need cronsim
+
+    assert trigger.cron_expr is not None
+    assert trigger.timezone is not None
+    assert trigger.next_fire_at is not None
+    schedule = read_schedule(trigger.cron_expr, trigger.timezone, now)
+    return schedule.after(trigger.next_fire_at - timedelta(seconds=1))
+
+
+def _passed(ports: Ports, trigger: Trigger, passed: Passed) -> dict[str, Any]:
+    return {
+        "trigger_id": trigger.id, "id": ports.chance.new_id(), "tenant_id": trigger.tenant_id, "cause": "schedule",
+        "fire_at": passed.first, "through": passed.last, "due_count": passed.count, "status": FiringStatus.SKIPPED,
+        "reason": passed.reason,
+    }  # fmt: skip
+
+
+def release(ports: Ports, kind: Kind, row: Row) -> None:
+    """The job that a firing waited for has ended: its own is added, or waits for another that came between."""
+    dues: Sequence[Due] = ()
+    with ports.store.begin(row["tenant_id"]) as tx:
+        locked = tx.read(store.LOCK_TRIGGER, {"id": row["trigger_id"], "tenant_id": row["tenant_id"]})
+        which = {"trigger_id": row["trigger_id"], "id": row["id"]}
+        found = tx.read(store.WAITING, which)
+        if not found:
+            return
+        if not locked:  # it was deleted meanwhile
+            problem = Problem("trigger_deleted", "The trigger was deleted while this waited.")
+            tx.apply(
+                Effect(store.RELEASE, {**which, "status": "refused", "run_id": None, "error": jsonb(problem.to_json())})
+            )
+            return
+        point(TriggerPoint.LOCKED)
+        dues = _release(tx, ports, kind, store.trigger_of(locked[0]), locked[0]["now"], found[0])
+    point(TriggerPoint.COMMITTED)
+    deliver(ports, dues)
+
+
+def _release(tx: Tx, ports: Ports, kind: Kind, trigger: Trigger, now: datetime, waited: Row) -> Sequence[Due]:
+    key, cause, which = waited["key"], waited["cause"], {"trigger_id": trigger.id, "id": waited["id"]}
+    (last,) = tx.read(
+        store.LAST_JOB, {"id": trigger.id, "key": key, "cause": cause, "signal_id": None, "fire_at": None}
+    )
+    job = _last_job(last)
+    window_s = trigger.dedupe_window_seconds
+    verdict = decide.on_event(job, window_s, now) if cause == "event" else decide.on_due(job, "queue")
+    if isinstance(verdict, Follow):
+        tx.apply(Effect(store.WAIT_ON, {**which, "run_id": verdict.run_id}))
+        return ()
+    if isinstance(verdict, Join):
+        tx.apply(Effect(store.RELEASE, {**which, "status": "joined", "run_id": verdict.run_id, "error": None}))
+        return ()
+    assert not isinstance(verdict, Pass)
+    by = By(source=cause, source_ref=f"{REF}{trigger.id}/{waited['id']}", correlation_id=_seen_as(waited["signal_id"]))
+    try:
+        started = create_run(tx, ports, kind, trigger.tenant_id, _asked(trigger, waited["payload"], verdict), by)
+    except Refused as refused:
+        error = jsonb(Problem(refused.code, refused.message).to_json())
+        tx.apply(Effect(store.RELEASE, {**which, "status": "refused", "run_id": None, "error": error}))
+        return ()
+    tx.apply(Effect(store.RELEASE, {**which, "status": "started", "run_id": started.run_id, "error": None}))
+    return started.dues
+
+
+def _seen_as(signal_id: int | None) -> str | None:
+    return None if signal_id is None else f"event:{signal_id}"

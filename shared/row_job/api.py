@@ -1,0 +1,379 @@
+"""Row jobs over HTTP: a place to upload to, a look at the file, the job with its rows, and what can be done to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
+from pydantic import Field
+
+from shared.kernel import run as relay
+from shared.kernel.api import runs
+from shared.kernel.api.desk import Desk
+from shared.kernel.api.frame import Problem, creates, desk, operation
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Key, Limit, RunId, Told
+from shared.kernel.auth import READS, STARTS
+from shared.kernel.clock import new_id
+from shared.kernel.db import jsonb
+from shared.kernel.errors import NotFound, StepError
+from shared.kernel.paging import USUAL_PAGE
+from shared.row_job import control, store, table
+from shared.row_job.adapters.s3 import LARGEST_UPLOAD, LINK_S, S3Files
+from shared.row_job.build import PREFIX
+from shared.row_job.model import KIND, UPLOADS, Options, RowJobParams, RowSettings, Status
+
+router = Router()  # type: ignore[no-untyped-call]
+PREVIEWED = 200
+FileId = Annotated[UUID, Path(description="The upload's id")]
+Statuses = Annotated[list[Status], Field(max_length=6)]
+
+
+class Upload(Options):
+    """`hold`: the job is not started when the file arrives; look at the preview first, then start it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    size: Annotated[int, Field(ge=1, le=LARGEST_UPLOAD)]
+    hold: bool = False
+
+
+class Place(Told):
+    """Where to send the file: a form with these fields and the file as `file`, to this address, within an hour."""
+
+    file_id: UUID
+    url: str
+    fields: dict[str, str]
+    expires_in_s: int
+
+
+class PreviewRow(Told):
+    row_no: int
+    input: dict[str, Any]
+    normalized: dict[str, str] | None
+    problem: str | None
+
+
+class Preview(Told):
+    """How the file is read, and its first rows. `mapping`: which column is taken for what."""
+
+    encoding: str
+    delimiter: str
+    columns: list[str]
+    mapping: dict[str, str]
+    rows: list[PreviewRow]
+    problems: int
+
+
+class StartRowJob(RowJobParams):
+    label: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class RowJob(Told):
+    """`queue_state` says in one word how the job stands. Counters are counted at `counted_at`."""
+
+    id: UUID
+    name: str
+    file_id: UUID
+    user_id: str | None
+    ip_address: str | None
+    job_type: str
+    queue_state: Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]
+    total_items: int
+    processed_items: int
+    failed_items: int
+    pending: int
+    processing: int
+    done: int
+    errors: int
+    not_found: int
+    skipped: int
+    read_bytes: int
+    size: int | None
+    read_rows: int
+    read_done: bool
+    canary: int | None
+    columns: list[str] | None
+    last_heartbeat: datetime | None
+    attempts: int | None
+    last_error: dict[str, Any] | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class RowItem(Told):
+    """A row, by its number in the file. `result` is what is shown and exported."""
+
+    row_no: int
+    status: Status
+    attempts: int
+    last_error: str | None
+    permanent: bool
+    result: dict[str, Any] | None
+    price: str | None
+    locked_at: datetime | None
+    updated_at: datetime
+    title: str | None
+    brand: str | None
+    sku: str | None
+
+
+class RowItems(Told):
+    items: list[RowItem]
+    next: str | None
+
+
+class Kickoff(Asked):
+    """`duration_ms` is how long the caller would like work to go on; it never makes a slice longer."""
+
+    duration_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
+
+
+class KickedOff(Told):
+    """How many lanes that waited look again now."""
+
+    lanes: int
+
+
+class ReprocessAsked(Asked):
+    scope: Literal["job", "items"] = "job"
+    item_ids: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=10_000)] | None = Field(
+        default=None, alias="itemIds"
+    )
+    statuses: Statuses = Field(default=[Status.ERROR, Status.NOT_FOUND])
+    reset_attempts: bool = False
+    dry_run: bool = False
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class Reprocessed(Told):
+    rows: int
+    dry_run: bool
+
+
+class PaceDecision(Told):
+    domain: str
+    at: datetime
+    rate_before: float
+    rate_after: float
+    reason: str
+    seen: dict[str, Any]
+
+
+class PaceDecisions(Told):
+    decisions: list[PaceDecision]
+
+
+@operation(router, "POST", "/row-jobs/uploads", STARTS, tag="row jobs", answers=creates(Place))
+def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
+    """A place to upload a CSV file to. When it arrives its job starts, unless `hold` is set."""
+    here, file_id, files = desk(router), new_id(), _files()
+    options = asked.model_dump(mode="json", exclude_none=True, exclude={"name", "size", "hold"})
+    address = _source_ip()
+    with here.begin() as (line, tx):
+        line.run(
+            store.ISSUE,
+            {
+                "file_id": file_id, "tenant_id": here.tenant_id, "name": asked.name, "options": jsonb(options),
+                "hold": asked.hold, "created_by": here.principal.actor, "ip_address": address,
+            },
+        )  # fmt: skip
+        here.audit(tx, "row_upload.create", f"file:{file_id}")
+    given = files.place(UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id), asked.size)
+    place = Place(file_id=file_id, url=given["url"], fields=given["fields"], expires_in_s=LINK_S)
+    return Response(201, "application/json", place.model_dump_json())
+
+
+@operation(router, "GET", "/row-jobs/uploads/<file_id>/preview", READS, tag="row jobs", refuses=[409])
+def preview_row_upload(file_id: FileId) -> Preview:
+    """How an uploaded file would be read: its columns, what they are taken for, and its first 200 rows."""
+    here = desk(router)
+    row = here.one(store.UPLOADED, file_id=file_id)
+    if row is None:
+        raise NotFound
+    if not row["arrived"]:
+        raise Problem(409, "not_uploaded", "The file hasn't been uploaded yet.")
+    key = UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id)
+    size = int(row["size"])
+    try:
+        sample = _files().read(key, row["version_id"], 0, min(size, table.SAMPLE_BYTES)) if size else b""
+        return preview_of(sample, size, row["options"].get("mapping"))
+    except table.BadFile as error:
+        raise Problem(409, error.code, error.message) from None
+    except StepError as error:
+        raise Problem(409, "not_readable", str(error)) from None
+
+
+def preview_of(sample: bytes, size: int, wanted: Mapping[str, str] | None) -> Preview:
+    dialect = table.detect(sample)
+    records, _ = table.records(sample[dialect.first :], dialect, PREVIEWED + 1, last=len(sample) >= size)
+    if not records:
+        raise table.BadFile("bad_header", "The first line is too long to hold the names of the columns.")
+    names = table.columns(records[0], dialect)
+    mapping = table.mapping_of(names, wanted)
+    rows: list[table.Row] = []
+    for record in records[1:]:
+        row = table.row_of(len(rows) + 1, record, names, mapping, dialect)
+        if row is not None:
+            rows.append(row)
+    shown = [
+        PreviewRow(row_no=each.row_no, input=each.input, normalized=each.normalized, problem=each.problem)
+        for each in rows
+    ]
+    return Preview(
+        encoding=dialect.encoding, delimiter=dialect.delimiter, columns=names, mapping=mapping, rows=shown,
+        problems=sum(each.problem is not None for each in rows),
+    )  # fmt: skip
+
+
+@operation(
+    router,
+    "POST",
+    "/row-jobs",
+    STARTS,
+    tag="row jobs",
+    answers=creates(runs.Started, or_finds=True),
+    refuses=[409, 429],
+)
+def start_row_job(asked: Annotated[StartRowJob, Body()], idempotency_key: Key = None) -> Response[str]:
+    """Start the job of an uploaded file. The same upload is the same job, however often it is started."""
+    params = asked.model_dump(mode="json", exclude_none=True, exclude={"label"})
+    request = b"row-job:" + asked.model_dump_json().encode()
+    return runs.start(desk(router), KIND, params, asked.label, idempotency_key, request)
+
+
+@operation(router, "GET", "/row-jobs/<run_id>", READS, tag="row jobs")
+def get_row_job(run_id: RunId) -> RowJob:
+    """A row job: how far it has read its file, and how many of its rows are in which state."""
+    row = desk(router).one(store.GET, run_id=run_id)
+    if row is None:
+        raise NotFound
+    told = {name: row[name] for name in RowJob.model_fields if name in row}
+    ended = row["done"] + row["errors"] + row["not_found"] + row["skipped"]
+    return RowJob(
+        **told,
+        queue_state=queue_state(row["status"], paused=row["paused"]),
+        total_items=row["total"],
+        processed_items=ended,
+        failed_items=row["errors"] + row["not_found"],
+        canary=row["process_upto"],
+        last_error=row["error"],
+    )
+
+
+def queue_state(status: str, *, paused: bool) -> Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]:
+    if status == "succeeded":
+        return "DONE"
+    if status in ("failed", "canceled"):
+        return "FAILED"
+    return "PAUSED" if paused else "QUEUED" if status == "queued" else "RUNNING"
+
+
+@operation(router, "GET", "/row-jobs/<run_id>/items", READS, tag="row jobs")
+def list_row_items(
+    run_id: RunId,
+    statuses: Annotated[list[Status] | None, Query(description="Only rows in one of these states")] = None,
+    limit: Limit = USUAL_PAGE,
+    cursor: Cursor = None,
+) -> RowItems:
+    """The rows of a job in the order of the file, a page at a time."""
+    here = desk(router)
+    wanted = sorted(set(statuses)) if statuses else None
+    pager = here.pager("row_items", {"run_id": str(run_id), "statuses": wanted})
+    after = pager.place(cursor)
+    if here.one(store.ACCOUNT, run_id=run_id) is None:
+        raise NotFound
+    rows = here.all(
+        store.ITEMS, run_id=run_id, statuses=wanted, after=0 if after is None else int(after[0]), most=limit + 1
+    )
+    page = rows[:limit]
+    more = pager.cursor([page[-1]["row_no"]]) if len(rows) > limit else None
+    return RowItems(items=[RowItem(**row) for row in page], next=more)
+
+
+@operation(router, "GET", "/row-jobs/<run_id>/pace", READS, tag="row jobs")
+def list_pace_decisions(run_id: RunId, limit: Limit = USUAL_PAGE) -> PaceDecisions:
+    """How fast the provider was asked lately, newest first: each change of the rate, why, and what had been seen."""
+    here = desk(router)
+    row = here.one(store.ACCOUNT, run_id=run_id)
+    if row is None:
+        raise NotFound
+    account = RowJobParams.model_validate(row["params"]).account
+    rows = here.all(store.DECISIONS, account=account, most=limit)
+    return PaceDecisions(decisions=[PaceDecision(**each) for each in rows])
+
+
+@operation(router, "POST", "/row-jobs/<run_id>/kickoff", STARTS, tag="row jobs", refuses=[409])
+def kick_off_row_job(run_id: RunId, asked: Annotated[Kickoff, Body()]) -> KickedOff:  # noqa: ARG001 - checked, and a wish
+    """Let the lanes of a job that wait look again now. It never starts a second worker on the same rows."""
+    here = desk(router)
+    return KickedOff(lanes=control.kickoff(here.ports, here.tenant_id, run_id, here.by()))
+
+
+@operation(router, "POST", "/row-jobs/<run_id>/pause", STARTS, tag="row jobs", refuses=[409])
+def pause_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Pause a job: the slices in hand end, and no other begins."""
+    here = _of_job(run_id)
+    relay.pause_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@operation(router, "POST", "/row-jobs/<run_id>/resume", STARTS, tag="row jobs", refuses=[409])
+def resume_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Let a paused job go on."""
+    here = _of_job(run_id)
+    relay.resume_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@operation(router, "POST", "/row-jobs/<run_id>/promote", STARTS, tag="row jobs", refuses=[409])
+def promote_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
+    """Work on all rows of a job that was held back at its canary."""
+    here = desk(router)
+    control.promote(here.ports, here.tenant_id, run_id, here.by(because.reason))
+    return Done()
+
+
+@operation(router, "POST", "/row-jobs/<run_id>/reprocess", STARTS, tag="row jobs", refuses=[409, 429])
+def reprocess_row_job(run_id: RunId, asked: Annotated[ReprocessAsked, Body()]) -> Reprocessed:
+    """Work on rows again: those that failed, or those that you name. With `dry_run` they are only counted."""
+    if (asked.scope == "items") != (asked.item_ids is not None):
+        raise Problem(422, "bad_scope", "`itemIds` belongs to the scope `items`, and to no other.")
+    here = desk(router)
+    wanted = control.Reprocess(
+        row_nos=asked.item_ids, statuses=asked.statuses, reset_attempts=asked.reset_attempts, dry_run=asked.dry_run
+    )
+    kind, settings = here.kinds[KIND], RowSettings.from_env(os.environ, PREFIX)
+    rows = control.reprocess(here.ports, kind, here.tenant_id, run_id, wanted, settings, here.by(asked.reason))
+    return Reprocessed(rows=rows, dry_run=asked.dry_run)
+
+
+@operation(router, "DELETE", "/row-jobs/<run_id>", STARTS, tag="row jobs", refuses=[409])
+def delete_row_job(run_id: RunId) -> Done:
+    """Delete an ended job: it is gone at once, and its rows follow."""
+    here = desk(router)
+    control.delete(here.ports, here.kinds[KIND], here.tenant_id, run_id, here.by())
+    return Done()
+
+
+def _of_job(run_id: UUID) -> Desk:
+    here = desk(router)
+    if here.one(store.ACCOUNT, run_id=run_id) is None:
+        raise NotFound
+    return here
+
+
+def _files() -> S3Files:
+    bucket = os.environ.get("BATON_BUCKET")
+    if not bucket:
+        raise Problem(503, "no_bucket", "This deployment has no bucket for uploads.")
+    return S3Files(bucket)
+
+
+def _source_ip() -> str | None:
+    context = router.current_event.raw_event.get("requestContext", {})
+    return context.get("http", {}).get("sourceIp") or None

@@ -1,0 +1,128 @@
+"""What a person does to a row job: nudge it, promote its canary, work on rows again, delete it. Each under its run's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from shared.kernel import run as runs
+from shared.kernel.catalogue import Kind
+from shared.kernel.errors import Conflict, NotFound, Refused
+from shared.kernel.model import By, Due, Effect, NewLane, Run
+from shared.kernel.ports import Ports, Tx
+from shared.row_job import store
+from shared.row_job.model import ENDED, ERASE, RowSettings, Status
+from shared.row_job.steps import work_lanes
+
+AGAIN = (Status.ERROR, Status.NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reprocess:
+    """Which rows to work on again. `row_nos`: these, and their attempts start anew; else all with one of the statuses that have
+    attempts left, or all of them with `reset_attempts`."""
+
+    row_nos: Sequence[int] | None = None
+    statuses: Sequence[Status] = AGAIN
+    reset_attempts: bool = False
+    dry_run: bool = False
+
+
+def reprocess(
+    ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, wanted: Reprocess, settings: RowSettings, by: By
+) -> int:
+    """Answers how many rows there are; without `dry_run` they are open again, and so is the job, in one transaction."""
+    if not set(wanted.statuses) <= ENDED:
+        raise Refused("bad_statuses", "statuses: only rows that have ended can be worked on again.")
+    with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
+        job = _job(tx, run)
+        if run.cancel_requested_at is not None and not run.status.ended:
+            raise Conflict("being_canceled", "The job is being canceled.")
+        which = _which(run, wanted, settings)
+        if wanted.row_nos is not None:
+            _refuse_open(tx, which)
+        if wanted.dry_run:
+            return int(tx.read(store.COUNT_RESET, which)[0]["count"])
+        count = tx.apply(Effect(store.RESET, which))
+        if count:
+            dues.extend(_go_on(tx, ports, kind, run, job, by))
+            runs.note_action(tx, run, "reprocess", by, {"rows": count})
+        return count
+
+
+def _go_on(tx: Tx, ports: Ports, kind: Kind, run: Run, job: Any, by: By) -> list[Due]:
+    """A new generation of lanes: it waits for the one before to end, so no row is ever two lanes'."""
+    dues: list[Due] = []
+    if run.status.ended:
+        run = runs.reopen(tx, run, kind, by)
+        dues += tx.reopen_lanes(run.id)
+    generation = -(-int(job["lanes"]) // int(job["slots"]))
+    return dues + runs.create_lanes(tx, run, work_lanes(int(job["slots"]), generation), kind, ports)
+
+
+def _which(run: Run, wanted: Reprocess, settings: RowSettings) -> dict[str, Any]:
+    named = wanted.row_nos is not None
+    statuses = sorted(ENDED) if named else sorted(set(wanted.statuses))
+    return {
+        "run_id": run.id, "tenant_id": run.tenant_id, "statuses": [str(each) for each in statuses], "named": named,
+        "row_nos": None if wanted.row_nos is None else list(wanted.row_nos), "anew": wanted.reset_attempts,
+        "most_error": settings.max_attempts_error, "most_not_found": settings.max_attempts_not_found,
+    }  # fmt: skip
+
+
+def _refuse_open(tx: Tx, which: dict[str, Any]) -> None:
+    named = {name: which[name] for name in ("run_id", "tenant_id", "row_nos")}
+    still = tx.read(store.OPEN_AMONG, named)
+    if still:
+        listed = ", ".join(f"{row['row_no']} is {row['status']}" for row in still)
+        raise Conflict("items_open", f"Only rows that have ended can be worked on again: {listed}.")
+
+
+def kickoff(ports: Ports, tenant_id: UUID, run_id: UUID, by: By) -> int:
+    """Let lanes that wait look again now. It starts no second worker: a lane at work is left alone."""
+    with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
+        _job(tx, run)
+        if run.status.ended:
+            raise Conflict("already_ended", f"The job has already {run.status}.")
+        dues.extend(_wake(tx, run))
+        runs.note_action(tx, run, "kickoff", by, {"lanes": len(dues)})
+        return len(dues)
+
+
+def promote(ports: Ports, tenant_id: UUID, run_id: UUID, by: By) -> None:
+    """The canary has shown enough: all rows may be worked on."""
+    with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
+        _job(tx, run)
+        if not tx.apply(Effect(store.PROMOTE, _key(run))):
+            raise Conflict("no_canary", "The job isn't held back at a canary.")
+        dues.extend(_wake(tx, run))
+        runs.note_action(tx, run, "promoted", by, {})
+
+
+def delete(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By) -> None:
+    """Hide an ended job at once and take its rows away."""
+    with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
+        _job(tx, run)
+        if not run.status.ended:
+            raise Conflict("not_ended", "Only a job that has ended can be deleted. Cancel it first.")
+        tx.apply(Effect(store.DELETE, _key(run)))
+        dues.extend(runs.create_lanes(tx, run, [NewLane(key=ERASE, holds_run=False)], kind, ports))
+        runs.note_action(tx, run, "deleted", by, {})
+
+
+def _wake(tx: Tx, run: Run) -> list[Due]:
+    found = tx.read(store.WAITING_LANES, {"run_id": run.id})
+    return [due for row in found if (due := tx.wake_lane(row["id"])) is not None]
+
+
+def _job(tx: Tx, run: Run) -> Any:
+    found = tx.read(store.SLOTS, _key(run))
+    if not found or found[0]["deleted"]:
+        raise NotFound
+    return found[0]
+
+
+def _key(run: Run) -> dict[str, Any]:
+    return {"run_id": run.id, "tenant_id": run.tenant_id}

@@ -1,0 +1,127 @@
+"""Names, parameters and settings of row jobs. No I/O."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.kernel.settings import Settings
+
+KIND = "row_job"
+INGEST, ERASE = "ingest", "erase"
+UPSTREAM = "product_search"
+UPLOADS = "uploads/{tenant_id}/rows/{file_id}"
+FIELDS = ("title", "brand", "sku")
+ANYWHERE = "any"  # the domain of a search that names no retailer
+
+
+class Status(StrEnum):
+    PENDING = "PENDING"
+    PROCESSING = "PROCESSING"
+    DONE = "DONE"
+    ERROR = "ERROR"
+    NOT_FOUND = "NOT_FOUND"
+    SKIPPED = "SKIPPED"
+
+
+ENDED = frozenset({Status.DONE, Status.ERROR, Status.NOT_FOUND, Status.SKIPPED})
+
+
+class Strategy(StrEnum):
+    EXACT_SKU = "exact_sku"
+    BRAND_TITLE = "brand_title"
+    TITLE_ONLY = "title_only"
+    RELAXED = "relaxed"
+
+
+Domain = Annotated[str, Field(pattern=r"^[a-z0-9.-]{1,100}$")]
+Column = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Options(BaseModel):
+    """What a person may choose for a file. `mapping`: which column holds the title, the brand and the sku."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    connection: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    mapping: dict[Annotated[str, Field(pattern="^(title|brand|sku)$")], Column] | None = None
+    retailers: Annotated[list[Domain], Field(max_length=20)] = []
+    locale: Annotated[str, Field(pattern=r"^[a-z]{2}-[A-Z]{2}$")] = "en-US"
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    canary: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
+class RowJobParams(Options):
+    file_id: Annotated[UUID, Field(strict=False)]
+
+    @property
+    def account(self) -> str:
+        return f"{UPSTREAM}:{self.connection}" if self.connection else UPSTREAM
+
+
+class RowSettings(Settings):
+    """The thirteen bounds of the pipeline, and the provider's knobs. Within them the work tunes itself."""
+
+    ingest_min_rows: Annotated[int, Field(ge=1, le=10_000)] = 64
+    ingest_max_rows: Annotated[int, Field(ge=1, le=50_000)] = 2_048
+    ingest_max_batch_bytes: Annotated[int, Field(ge=10_000, le=16_000_000)] = 1_000_000
+    db_p50_ms: Annotated[int, Field(ge=10, le=10_000)] = 500
+    db_p95_ms: Annotated[int, Field(ge=10, le=60_000)] = 2_000
+    worker_target_slice_ms: Annotated[int, Field(ge=500, le=60_000)] = 5_000
+    claim_min: Annotated[int, Field(ge=1, le=1_000)] = 4
+    claim_max: Annotated[int, Field(ge=1, le=10_000)] = 500
+    safety_factor: Annotated[float, Field(gt=0, le=1)] = 0.7
+    lock_floor_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 30_000
+    lock_cap_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 900_000
+    max_attempts_error: Annotated[int, Field(ge=1, le=50)] = 5
+    max_attempts_not_found: Annotated[int, Field(ge=1, le=50)] = 2
+    slots: Annotated[int, Field(ge=1, le=64)] = 4
+    threads: Annotated[int, Field(ge=1, le=64)] = 16
+    most_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    provider_first_rate: Annotated[float, Field(gt=0, le=1_000)] = 1.0
+    provider_min_rate: Annotated[float, Field(gt=0, le=1_000)] = 0.1
+    provider_max_rate: Annotated[float, Field(gt=0, le=10_000)] = 500.0
+    provider_timeout_ms: Annotated[int, Field(ge=100, le=60_000)] = 25_000
+    provider_url: str | None = None
+
+    @model_validator(mode="after")
+    def bounds_are_in_order(self) -> Self:
+        pairs: list[tuple[str, str]] = [
+            ("ingest_min_rows", "ingest_max_rows"), ("db_p50_ms", "db_p95_ms"), ("claim_min", "claim_max"),
+            ("lock_floor_ms", "lock_cap_ms"), ("provider_min_rate", "provider_max_rate"),
+        ]  # fmt: skip
+        for low, high in pairs:
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(f"{low} is above {high}")
+        return self
+
+
+class Item(BaseModel):
+    """One claimed row, as a lane works on it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    row_no: int
+    attempts: int
+    normalized: dict[str, Any]
+    last_error: str | None = None
+
+
+class Found(BaseModel):
+    """One offer of a provider, as it is shown and exported."""
+
+    model_config = ConfigDict(frozen=True)
+
+    title: Annotated[str, Field(max_length=2_000)]
+    brand: Annotated[str, Field(max_length=500)] | None = None
+    sku: Annotated[str, Field(max_length=200)] | None = None
+    price: Annotated[str, Field(pattern=r"^-?[0-9]{1,12}(\.[0-9]{1,4})?$")] | None = None
+    currency: Annotated[str, Field(max_length=10)] | None = None
+    url: Annotated[str, Field(max_length=4_000)] | None = None
+    retailer: Annotated[str, Field(max_length=300)] | None = None
+    domain: Annotated[str, Field(max_length=300)] | None = None
+    score: float | None = None
+    in_stock: bool | None = None

@@ -1,0 +1,91 @@
+"""What row jobs need from outside: the bytes of a file, a provider that finds products, and hands to call it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+from uuid import UUID
+
+from shared.kernel.clock import Chance
+from shared.kernel.control import Pace
+from shared.kernel.metrics import Meter, NoMeter
+from shared.row_job.decide import Answered
+from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy
+
+
+class Files(Protocol):
+    """Bytes of an upload at a pinned version. `read` answers fewer than asked only at the end of the file.
+
+    Raises Transient, or Permanent when that version is not there (any more).
+    """
+
+    def read(self, key: str, version_id: str | None, offset: int, length: int) -> bytes: ...
+
+
+class Search(Protocol):
+    """One question to the provider. It never raises for what the provider says: the answer tells."""
+
+    def find(self, item: Item, strategy: Strategy, retailers: Sequence[str], idempotency_key: str) -> Answered: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call was made for, and the window that gave it its slot."""
+
+    item: Item
+    domain: str
+    window_no: int
+
+
+class Hands(Protocol):
+    """Calls under way, and the clock that they are timed by."""
+
+    def now(self) -> float: ...
+    def submit(self, call: Callable[[], Answered], made_for: Call) -> None: ...
+    def collect(self, timeout_s: float) -> list[tuple[Call, Answered]]: ...
+    def pressure(self) -> float: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    files: Files
+    search: Callable[[UUID, RowJobParams, Callable[[], float]], Search]
+    hands: Callable[[int], Hands]
+    pace: Pace
+    reads: RowReads
+    settings: RowSettings = field(default_factory=RowSettings)
+    chance: Chance = field(default_factory=Chance)
+    meter: Meter = field(default_factory=NoMeter)
+    needs_connection: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the reading of a file is, and what is known of it."""
+
+    key: str
+    version_id: str | None
+    size: int
+    dialect: dict[str, object] | None
+    columns: list[str] | None
+    read_bytes: int
+    read_rows: int
+    read_done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRows:
+    """What is left of a lane's rows."""
+
+    read_done: bool
+    next_due_s: float | None  # of rows that may be taken
+    held_back: bool  # rows beyond the canary
+    elder: bool  # a lane before this one still owns the rows
+
+
+class RowReads(Protocol):
+    def progress(self, tenant_id: UUID, run_id: UUID) -> Progress | None: ...
+    def open_rows(self, tenant_id: UUID, run_id: UUID, slot: int, gen: int) -> OpenRows: ...

@@ -1,0 +1,522 @@
+"""The steps of row jobs: read the file into rows, work on them in paced slices, take away what was deleted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from shared.kernel import db
+from shared.kernel.catalogue import Kind, Outside
+from shared.kernel.clock import read_id, stopwatch
+from shared.kernel.control import Bounds, Paced, trade
+from shared.kernel.decide import Limits, all_or_nothing
+from shared.kernel.errors import Conflict, Permanent, Refused
+from shared.kernel.log import logger
+from shared.kernel.model import (
+    Already,
+    Continue,
+    Decision,
+    Effect,
+    Ending,
+    Finish,
+    Lane,
+    LaneStatus,
+    NewLane,
+    NewRun,
+    Problem,
+    Run,
+    RunStatus,
+    Settlement,
+    Signal,
+    Start,
+    Starting,
+    Turn,
+    Wait,
+)
+from shared.kernel.params import parse, with_connection
+from shared.kernel.points import point
+from shared.kernel.ports import Tx
+from shared.kernel.slices import Slice
+from shared.row_job import decide, store, table
+from shared.row_job.decide import Answered, Batch
+from shared.row_job.model import ERASE, INGEST, KIND, UPSTREAM, Item, Options, RowJobParams, Status
+from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
+
+ERASED_AT_ONCE = 5_000
+READ_AHEAD = 2.0  # bytes read for a batch, in batches
+PROMOTION_S = 3600.0
+LONGEST_WAIT_S = 900.0
+DATA_ERRORS = ("22", "23")  # what the database will not keep
+
+
+class RowPoint(StrEnum):
+    ROWS_WRITTEN = "row_job.rows_written"
+    CLAIMED = "row_job.claimed"
+    CALLED = "row_job.called"
+
+
+class RowMetric(StrEnum):
+    """Under the names that people know them by."""
+
+    INGEST_MS = "ingest_ms"
+    ITEMS_SEC = "items_sec"
+    ERROR_RATE = "error_rate"
+    NOT_FOUND_RATE = "not_found_rate"
+    DB_LATENCY = "db_latency_ewma"
+    THROTTLE_RATE = "api_throttle_rate"
+    QUEUE_DEPTH = "queue_depth"
+
+
+def work_lanes(slots: int, gen: int) -> list[NewLane]:
+    """One lane for each share of the rows. A later generation waits until the one before has ended."""
+    return [NewLane(key=f"work:{slot}:{gen}") for slot in range(slots)]
+
+
+@dataclass(frozen=True, slots=True)
+class RowJobs:
+    ports: Ports
+
+    def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
+        wanted = parse(RowJobParams, starting.params)
+        which = {"file_id": wanted.file_id, "tenant_id": starting.tenant_id}
+        found = tx.read(store.FILE, which)
+        if not found:
+            raise Refused("unknown_file", "file_id: there is no such upload.")
+        (file,) = found
+        if file["run_id"] is not None:
+            return Already(file["run_id"])
+        if not file["arrived"]:
+            raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
+        wanted = with_connection(tx, starting.tenant_id, wanted, UPSTREAM)
+        if self.ports.needs_connection and wanted.connection is None:
+            raise Refused("bad_params", f"connection: name a connection to {UPSTREAM}.")
+        job = {
+            **which, "run_id": starting.run_id, "user_id": starting.by.actor or file["created_by"],
+            "ip_address": file["ip_address"], "job_type": "csv", "slots": self.ports.settings.slots,
+            "process_upto": wanted.canary,
+        }  # fmt: skip
+        tx.apply(Effect(store.ADD_JOB, job))
+        lanes = [NewLane(key=INGEST), *work_lanes(self.ports.settings.slots, 0)]
+        return NewRun(
+            params=wanted.model_dump(mode="json", exclude_none=True), lanes=lanes, label=str(file["name"])[:200]
+        )
+
+    def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        if turn.key == INGEST:
+            return _Reading(self.ports, turn, outside).step()
+        if turn.key.startswith(ERASE):
+            return self._erase(outside)
+        return _Working(self.ports, turn, outside).step()
+
+    def _erase(self, outside: Outside) -> Decision:
+        gone = outside.write(Effect(store.ERASE_ROWS, {"most": ERASED_AT_ONCE}))
+        if len(gone) < ERASED_AT_ONCE:
+            return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
+        return Continue(cursor={}, rows=len(gone))
+
+    def on_arrival(self, tx: Tx, signal: Signal) -> Sequence[Start]:
+        """An upload has arrived: pin what came, and begin, unless its owner wants to look first."""
+        payload = signal.payload
+        parts = str(payload.get("key", "")).split("/")
+        file_id = read_id(parts[3]) if len(parts) == 4 and parts[2] == "rows" else None
+        if file_id is None:
+            return []
+        which = {"file_id": file_id, "tenant_id": signal.tenant_id}
+        came = {"size": payload.get("size"), "version_id": payload.get("version_id"), "etag": payload.get("etag")}
+        tx.apply(Effect(store.ARRIVE, {**which, **came}))
+        found = tx.read(store.FILE, which)
+        if not found or found[0]["hold"]:
+            return []
+        options = parse(Options, found[0]["options"]).model_dump(mode="json", exclude_none=True)
+        return [Start(KIND, {**options, "file_id": str(file_id)})]
+
+
+def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
+    """A file that cannot be read fails the job; rows that failed do not: each says so itself."""
+    ending = all_or_nothing(run, lanes)
+    if isinstance(ending, Ending) and ending.status is RunStatus.SUCCEEDED:
+        return replace(ending, outcome="done")
+    why = next((lane.last_error for lane in lanes if lane.status is LaneStatus.FAILED and lane.last_error), None)
+    if isinstance(ending, Ending) and ending.status is RunStatus.FAILED and why is not None:
+        return replace(ending, problem=Problem(str(why["code"]), str(why["message"])))
+    return ending
+
+
+def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+    tx.apply(Effect(store.COUNT, {"run_id": run.id, "tenant_id": run.tenant_id}))
+    what = "done" if ending.status is RunStatus.SUCCEEDED else "failed"
+    tx.add_signal(run.tenant_id, f"{KIND}.{what}", {"run_id": str(run.id), "epoch": run.epoch, "status": ending.status})
+    return ()
+
+
+def prune(tx: Tx, run: Run, most: int) -> int:
+    which = {"run_id": run.id, "most": most}
+    gone = tx.apply(Effect(store.PRUNE_EVENTS, which)) or tx.apply(Effect(store.PRUNE_ITEMS, which))
+    return gone or tx.apply(Effect(store.PRUNE_JOB, {"run_id": run.id}))
+
+
+def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
+    jobs = RowJobs(ports)
+    return Kind(
+        name=KIND,
+        take_step=jobs.take_step,
+        start=jobs.start,
+        settle=settle,
+        on_end=on_end,
+        prune=prune,
+        listens={"object.created": jobs.on_arrival},
+        limits=limits or Limits(max_attempts=10),
+    )
+
+
+# Reading.
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A part of the file, as long as a slice lasts. Its place is committed with the step, and only then."""
+
+    ports: Ports
+    turn: Turn
+    outside: Outside
+
+    def step(self) -> Decision:
+        job = self.ports.reads.progress(self.turn.tenant_id, self.turn.run_id)
+        if job is None:
+            raise Permanent("The job's file isn't known any more.", "no_file")
+        try:
+            return self._read(job)
+        except table.BadFile as error:
+            raise Permanent(error.message, error.code) from None
+
+    def _read(self, job: Progress) -> Decision:
+        settings, cursor = self.ports.settings, self.turn.cursor
+        fresh = "offset" not in cursor
+        if fresh:
+            sample = self._bytes(job, 0, table.SAMPLE_BYTES)
+            dialect = table.detect(sample)
+            found, size = table.records(sample[dialect.first :], dialect, 1, last=len(sample) >= job.size)
+            if not found:
+                raise table.BadFile("bad_header", "The first line is too long to hold the names of the columns.")
+            names = table.columns(found[0], dialect)
+            offset, rows = dialect.first + size, 0
+        else:
+            dialect, names = table.Dialect(**cursor["dialect"]), list(cursor["columns"])
+            offset, rows = int(cursor["offset"]), int(cursor["rows"])
+        asked = RowJobParams.model_validate(dict(self.turn.params)).mapping
+        mapping = table.mapping_of(names, asked)
+        if not mapping:
+            raise table.BadFile("no_columns", "No column holds a title or a SKU. Choose the columns and upload again.")
+        batch = Batch(
+            rows=int(cursor.get("batch", min(256, settings.ingest_max_rows))),
+            log_s=cursor.get("log_s"),
+            calm=int(cursor.get("calm", 0)),
+        )
+        place = _Place(offset, rows, batch)
+        self._read_on(job, dialect, names, mapping, place)
+        if fresh and place.offset >= job.size and not place.rows:
+            raise table.BadFile("no_rows", "The file holds the names of its columns and no rows.")
+        return self._commit(job, dialect, names, place)
+
+    def _read_on(
+        self, job: Progress, dialect: table.Dialect, names: Sequence[str], mapping: dict[str, str], place: _Place
+    ) -> None:
+        settings, elapsed = self.ports.settings, stopwatch()
+        seconds = decide.slice_s(settings, self.outside.time_left_s())
+        width = float(self.turn.cursor.get("width", 200.0))  # bytes of a row
+        while place.offset < job.size and elapsed() < seconds:
+            wanted = int(min(settings.ingest_max_batch_bytes, max(65_536.0, READ_AHEAD * width * place.batch.rows)))
+            data = self._bytes(job, place.offset, wanted)
+            last = place.offset + len(data) >= job.size
+            found, size = table.records(data, dialect, place.batch.rows, last=last)
+            if not found and not last:
+                data = self._bytes(job, place.offset, 4 * table.LONGEST_RECORD + 16)
+                last = place.offset + len(data) >= job.size
+                found, size = table.records(data, dialect, 1, last=last)
+            if not found:
+                raise table.BadFile("unreadable", f"The file can't be read from byte {place.offset:,} on.")
+            width = max(1.0, size / len(found))
+            self._write(found, names, mapping, dialect, place)
+            place.offset += size
+        place.width = width
+
+    def _write(
+        self, found: list[str], names: Sequence[str], mapping: dict[str, str], dialect: table.Dialect, place: _Place
+    ) -> None:
+        rows: list[table.Row] = []
+        for record in found:
+            row = table.row_of(place.rows + 1, record, names, mapping, dialect)
+            if row is not None:
+                rows.append(row)
+                place.rows += 1
+        if not rows:
+            return
+        elapsed = stopwatch()
+        bad = self._keep(rows)
+        seconds = elapsed()
+        place.batch, why = decide.next_batch(place.batch, len(rows), seconds, self.ports.settings)
+        self.ports.meter.count(RowMetric.INGEST_MS, seconds * 1000)
+        point(RowPoint.ROWS_WRITTEN)
+        if bad or why not in ("hold", "grow"):
+            logger.info(
+                "rows were kept", extra={"rows": len(rows), "set_aside": bad, "batch": place.batch.rows, "why": why}
+            )
+
+    def _keep(self, rows: Sequence[table.Row]) -> int:
+        """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
+        try:
+            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(row) for row in rows])}))
+        except Exception as error:
+            if not (db.sqlstate(error) or "").startswith(DATA_ERRORS) and not isinstance(error, TypeError):
+                raise
+            if len(rows) > 1:
+                half = len(rows) // 2
+                return self._keep(rows[:half]) + self._keep(rows[half:])
+            aside = table.Row(row_no=rows[0].row_no, input={}, problem="The database can't store this row.")
+            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(aside)])}))
+            return 1
+        return 0
+
+    def _bytes(self, job: Progress, offset: int, length: int) -> bytes:
+        length = min(length, job.size - offset)
+        if length <= 0:
+            return b""
+        data = self.ports.files.read(job.key, job.version_id, offset, length)
+        if len(data) != length:
+            raise Permanent("The file changed while it was read. Upload it again.", "file_changed")
+        return data
+
+    def _commit(self, job: Progress, dialect: table.Dialect, names: Sequence[str], place: _Place) -> Decision:
+        done = place.offset >= job.size
+        noted = Effect(
+            store.NOTE_READ,
+            {
+                "dialect": db.jsonb(dialect.to_json()), "columns": db.jsonb(list(names)), "read_bytes": place.offset,
+                "read_rows": place.rows, "batch_rows": place.batch.rows, "done": done,
+            },
+        )  # fmt: skip
+        if done:
+            return Finish(effects=[noted], rows=place.rows)
+        cursor = {
+            "offset": place.offset, "rows": place.rows, "dialect": dialect.to_json(), "columns": list(names),
+            "batch": place.batch.rows, "log_s": place.batch.log_s, "calm": place.batch.calm, "width": place.width,
+        }  # fmt: skip
+        return Continue(cursor=cursor, effects=[noted], renews=True)
+
+
+@dataclass(slots=True)
+class _Place:
+    offset: int
+    rows: int
+    batch: Batch
+    width: float = 200.0
+
+
+def _packed(row: table.Row) -> dict[str, Any]:
+    return {"n": row.row_no, "i": row.input, "c": row.normalized, "p": row.problem}
+
+
+# Working.
+
+
+@dataclass(slots=True)
+class _Working:
+    """One slice of a lane: claim rows, call for them at the pace that all functions share, commit what came of it."""
+
+    ports: Ports
+    turn: Turn
+    outside: Outside
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+
+    @property
+    def slot(self) -> int:
+        return int(self.turn.key.split(":")[1])
+
+    @property
+    def gen(self) -> int:
+        return int(self.turn.key.split(":")[2])
+
+    def step(self) -> Decision:
+        settings, cursor = self.ports.settings, self.turn.cursor
+        params = RowJobParams.model_validate(dict(self.turn.params))
+        with self.ports.hands(settings.threads) as hands:
+            seconds = decide.slice_s(settings, self.outside.time_left_s())
+            avg_ms = cursor.get("avg_ms")
+            most = decide.claim_size(avg_ms, seconds, settings, hands.pressure())
+            most = min(most, max(1, settings.most_in_flight // settings.slots))
+            if self.turn.claims > 1:
+                most = 1  # the one before us died: whichever row did that shall do it alone
+            items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
+            if not items:
+                return self._nothing_due()
+            point(RowPoint.CLAIMED)
+            elapsed = stopwatch()
+            waits = self._call(items, params, hands, seconds)
+            took = elapsed()
+        done = len(self.ended)
+        self._measure(done, took)
+        cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1]}
+        effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
+        if self.events:
+            effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
+        return Continue(cursor=cursor, after_s=waits[0], effects=effects, rows=done, renews=True)
+
+    def _claim(self, most: int, lease_s: float) -> list[Item]:
+        settings = self.ports.settings
+        asked = {"most": most, "slot": self.slot, "gen": self.gen, "holder": self.turn.token, "lease_s": lease_s}
+        rows = self.outside.write(Effect(store.CLAIM, asked))
+        items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
+        for item in items:
+            if decide.lost(item, settings, self.turn.claims):
+                message = item.last_error or "The worker stopped each time it worked on this row."
+                self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
+        return items
+
+    def _nothing_due(self) -> Decision:
+        left = self.ports.reads.open_rows(self.turn.tenant_id, self.turn.run_id, self.slot, self.gen)
+        return idle(left)
+
+    def _call(self, items: Sequence[Item], params: RowJobParams, hands: Hands, seconds: float) -> tuple[float, int]:
+        """Send a call for each slot of the pace, until the rows or the time are used up. Answers how long to wait, and how
+        often in a row there was no slot."""
+        lost = {row["row_no"] for row in self.verdicts}
+        waiting: dict[str, deque[Item]] = {}
+        for item in items:
+            if item.row_no not in lost:
+                waiting.setdefault(decide.domain_of(item, params.retailers), deque()).append(item)
+        settings, refusals = self.ports.settings, int(self.turn.cursor.get("refusals", 0))
+        search = self.ports.search(self.turn.tenant_id, params, self.outside.time_left_s)
+        slices = {domain: Slice(hands.now(), seconds, settings.threads, refusals) for domain in waiting}
+        while True:
+            self._send(slices, waiting, params, search, hands)
+            if self._ask(slices, waiting, params, hands):
+                continue
+            now = hands.now()
+            if all(piece.over(now) for piece in slices.values()):
+                break
+            until = min(piece.next_at(now) for piece in slices.values())
+            for call, answer in hands.collect(min(max(0.0, until - now), 5.0)):
+                self._answered(call, answer, slices[call.domain], hands.now())
+        for domain, piece in slices.items():
+            if piece.report:
+                trade(
+                    self.ports.pace,
+                    self._paced(params, domain),
+                    self.turn.token,
+                    piece.report.hand_over(),
+                    0,
+                    self._bounds(),
+                )
+        for unsent in waiting.values():
+            for item in unsent:  # never sent: its attempt is given back
+                self.verdicts.append(_verdict(item, decide.Verdict(status=Status.PENDING, attempts=item.attempts - 1)))
+        wait_s = max((piece.wait_s for piece in slices.values()), default=0.0)
+        worst = max((piece.refusals for piece in slices.values()), default=0)
+        return (wait_s if not self.ended else min(wait_s, 15.0)), worst
+
+    def _send(
+        self,
+        slices: dict[str, Slice],
+        waiting: dict[str, deque[Item]],
+        params: RowJobParams,
+        search: Search,
+        hands: Hands,
+    ) -> None:
+        for domain, piece in slices.items():
+            now = hands.now()
+            for window_no in piece.due(now):
+                if not waiting[domain]:
+                    piece.unused(window_no)
+                    continue
+                item = waiting[domain].popleft()
+                strategy, retailers = decide.strategy_of(item), decide.retailers_of(item, params.retailers)
+                key = f"{self.turn.run_id}:{item.row_no}:{item.attempts}"
+
+                def call(
+                    item: Item = item, key: str = key, strategy: Any = strategy, retailers: list[str] = retailers
+                ) -> Answered:
+                    return search.find(item, strategy, retailers, key)
+
+                hands.submit(call, Call(item, domain, window_no))
+
+    def _ask(
+        self, slices: dict[str, Slice], waiting: dict[str, deque[Item]], params: RowJobParams, hands: Hands
+    ) -> bool:
+        for domain, piece in slices.items():
+            want = piece.wants(hands.now(), len(waiting[domain]))
+            if want is not None:
+                paced, report = self._paced(params, domain), piece.report.hand_over()
+                granted = trade(self.ports.pace, paced, self.turn.token, report, want, self._bounds())
+                piece.told(hands.now(), want, granted, self.ports.chance.fraction())
+                return True
+        return False
+
+    def _answered(self, call: Call, answer: Answered, piece: Slice, now: float) -> None:
+        item = call.item
+        point(RowPoint.CALLED)
+        what = {"found": "ok", "not_found": "ok", "invalid": "ok"}.get(answer.what, answer.what)
+        piece.answered(now, call.window_no, what, answer.ms / 1000, answer.retry_after_s)
+        failed = sum(each["status"] == "failed" for each in self.events)
+        spike = len(self.events) >= 10 and failed > len(self.events) / 2
+        verdict = decide.judge(item, answer, self.ports.settings, self.ports.chance.fraction(), spike)
+        strategy = decide.strategy_of(item)
+        self.events.append(
+            {"row_no": item.row_no, "attempt": item.attempts, "strategy": strategy, "domain": call.domain,
+             "status": answer.what, "ms": answer.ms}
+        )  # fmt: skip
+        self._end(item, verdict, answer)
+        if verdict.again_s is not None:
+            logger.debug(
+                "a row comes again", extra={"row": item.row_no, "after_s": verdict.again_s, "why": answer.what}
+            )
+
+    def _end(self, item: Item, verdict: decide.Verdict, answer: Answered | None = None) -> None:
+        offers = answer.offers if answer is not None else ()
+        self.verdicts.append(_verdict(item, verdict, offers))
+        if answer is None or answer.what != "throttled":
+            self.ended.append(verdict.status)
+
+    def _paced(self, params: RowJobParams, domain: str) -> Paced:
+        return Paced(params.account, domain, self.turn.tenant_id)
+
+    def _bounds(self) -> Bounds:
+        settings = self.ports.settings
+        return Bounds(
+            first=settings.provider_first_rate, least=settings.provider_min_rate, most=settings.provider_max_rate
+        )
+
+    def _measure(self, done: int, took_s: float) -> None:
+        count, called = self.ports.meter.count, max(1, len(self.events))
+        met = [each["status"] for each in self.events]
+        count(RowMetric.ITEMS_SEC, done / max(took_s, 0.001))
+        count(RowMetric.ERROR_RATE, met.count("failed") / called)
+        count(RowMetric.NOT_FOUND_RATE, met.count("not_found") / called)
+        count(RowMetric.THROTTLE_RATE, met.count("throttled") / called)
+
+
+def idle(left: OpenRows) -> Decision:
+    """What a lane does that found no row to take: it ends only when the file is read and none of its rows is open."""
+    if left.elder:
+        return Wait(after_s=2, waits_for="the lane before it")
+    if left.next_due_s is not None:
+        return Wait(after_s=min(max(left.next_due_s, 0.5), LONGEST_WAIT_S), waits_for="rows that come again")
+    if not left.read_done:
+        return Wait(after_s=2, waits_for="rows of the file")
+    if left.held_back:
+        return Wait(after_s=PROMOTION_S, waits_for="the canary to be promoted")
+    return Finish()
+
+
+def _verdict(item: Item, verdict: decide.Verdict, offers: Sequence[Any] = ()) -> dict[str, Any]:
+    best = offers[0] if offers else None
+    result = {"offers": [each.model_dump() for each in offers]} if offers else None
+    return {
+        "row_no": item.row_no, "claimed": item.attempts, "status": verdict.status, "attempts": verdict.attempts,
+        "result": result, "price": None if best is None else best.price, "message": verdict.message,
+        "permanent": verdict.permanent, "again_s": verdict.again_s,
+    }  # fmt: skip

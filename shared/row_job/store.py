@@ -1,0 +1,254 @@
+"""Every SQL statement of row jobs. Those of steps select from `turn`."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.kernel import direct
+from shared.kernel.model import Statement
+from shared.row_job.model import UPLOADS
+from shared.row_job.ports import OpenRows, Progress
+
+# The start of a job, in the transaction that creates its run.
+FILE = Statement(
+    "row_job.file",
+    """select id, name, size, version_id, hold, options, created_by, ip_address::text as ip_address, arrived_at is not null as arrived,
+              (select j.run_id from file_jobs j where j.file_id = f.id) as run_id
+       from files f where id = :file_id and tenant_id = :tenant_id for update""",
+)
+ARRIVE = Statement(
+    "row_job.arrive",
+    """update files set size = cast(:size as bigint), version_id = :version_id, etag = :etag, arrived_at = now()
+       where id = :file_id and tenant_id = :tenant_id and arrived_at is null""",
+)
+ADD_JOB = Statement(
+    "row_job.add",
+    """insert into file_jobs (run_id, tenant_id, file_id, user_id, ip_address, job_type, slots, process_upto, created_at)
+       values (:run_id, :tenant_id, :file_id, :user_id, cast(:ip_address as inet), :job_type, cast(:slots as smallint),
+               cast(:process_upto as bigint), now())
+       on conflict (file_id) do nothing""",
+)
+# The reading of its file. Rows are written as they are read, and the place behind them with the step: one that did not come
+# to its end is done again from where it began, and finds its rows there.
+ADD_ROWS = Statement(
+    "row_job.rows",
+    """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
+                              last_error, permanent, due_at, updated_at)
+       select j.run_id, r.n, j.tenant_id, j.user_id, j.job_type, r.n % j.slots,
+              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
+              timestamptz '2000-01-01 00:00+00', now()
+       from turn t join file_jobs j on j.run_id = t.run_id
+       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
+       on conflict (run_id, row_no) do nothing""",
+)
+NOTE_READ = Statement(
+    "row_job.read",
+    """update file_jobs j set dialect = coalesce(cast(:dialect as jsonb), j.dialect),
+              columns = coalesce(cast(:columns as jsonb), j.columns), read_bytes = cast(:read_bytes as bigint),
+              read_rows = cast(:read_rows as bigint), batch_rows = cast(:batch_rows as integer),
+              read_at = case when :done then now() else j.read_at end
+       from turn t where j.run_id = t.run_id""",
+)
+
+# The work. A lane owns its slot while no elder lane of it is active, so a row that is at work without us was left by one that
+# died: it is taken again, in the same order, and its attempt was counted when it was taken.
+CLAIM = Statement(
+    "row_job.claim",
+    """update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
+              updated_at = now(),
+              due_at = case when i.status = 'PENDING' then now() + cast(:lease_s as double precision) * interval '1 s' else i.due_at end
+       from (select p.run_id, p.row_no from turn t
+             join file_jobs j on j.run_id = t.run_id
+             cross join lateral (
+                 select i.run_id, i.row_no from job_items i
+                 where i.run_id = t.run_id and i.slot = cast(:slot as smallint) and i.status in ('PENDING', 'PROCESSING')
+                   and (i.due_at <= now() or i.status = 'PROCESSING') and (j.process_upto is null or i.row_no <= j.process_upto)
+                 order by i.due_at, i.row_no limit cast(:most as integer)) p
+             where not exists (
+                 select from lane o where o.run_id = t.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
+                   and split_part(o.key, ':', 3)::integer < cast(:gen as integer))) c
+       where i.run_id = c.run_id and i.row_no = c.row_no
+       returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error""",
+    returns=True,
+)
+FINISH_ROWS = Statement(
+    "row_job.finish",
+    """update job_items i set status = r.status, attempts = r.attempts, result_json = coalesce(r.result, i.result_json),
+              price = coalesce(r.price, i.price), last_error = r.message, permanent = r.permanent, locked_by = null,
+              locked_at = null, updated_at = now(),
+              due_at = now() + coalesce(r.again_s, 0) * interval '1 s'
+       from turn t cross join jsonb_to_recordset(cast(:items as jsonb)) as r (row_no bigint, claimed integer, status text,
+            attempts integer, result jsonb, price numeric, message text, permanent boolean, again_s double precision)
+       where i.run_id = t.run_id and i.row_no = r.row_no and i.status = 'PROCESSING' and i.attempts = r.claimed
+         and i.locked_by = cast(:holder as uuid)""",
+)
+ADD_EVENTS = Statement(
+    "row_job.events",
+    """insert into search_events (run_id, tenant_id, row_no, attempt, strategy, domain, status, ms, at)
+       select t.run_id, t.tenant_id, e.row_no, e.attempt, e.strategy, e.domain, e.status, e.ms, now()
+       from turn t cross join jsonb_to_recordset(cast(:events as jsonb)) as e (row_no bigint, attempt integer, strategy text,
+            domain text, status text, ms integer)""",
+)
+# What a deleted job leaves goes in batches; its run stays as the record that it was there.
+ERASE_ROWS = Statement(
+    "row_job.erase",
+    """delete from job_items i using turn t where i.run_id = t.run_id and i.row_no = any(array(
+           select x.row_no from job_items x where x.run_id = t.run_id order by x.row_no limit cast(:most as integer)))
+       returning i.row_no""",
+    returns=True,
+)
+ERASE_EVENTS = Statement("row_job.erase_events", "delete from search_events e using turn t where e.run_id = t.run_id")
+PRUNE_ITEMS = Statement(
+    "row_job.prune_items",
+    """delete from job_items where run_id = :run_id and row_no = any(array(
+           select row_no from job_items where run_id = :run_id order by row_no limit cast(:most as integer)))""",
+)
+PRUNE_EVENTS = Statement(
+    "row_job.prune_events",
+    """delete from search_events where ctid = any(array(
+           select ctid from search_events where run_id = :run_id limit cast(:most as integer)))""",
+)
+PRUNE_JOB = Statement("row_job.prune", "delete from file_jobs where run_id = :run_id")
+
+# What a person does to a job, under its run's lock. Only what has ended is worked on again.
+RESET = Statement(
+    "row_job.reset",
+    """update job_items i set status = 'PENDING', attempts = case when :anew or :named then 0 else i.attempts end, locked_by = null,
+              locked_at = null, updated_at = now(), due_at = now(), permanent = false
+       where i.run_id = :run_id and i.tenant_id = :tenant_id and i.status = any(cast(:statuses as text[]))
+         and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))
+         and (:anew or :named or i.attempts < case i.status when 'NOT_FOUND' then cast(:most_not_found as integer)
+              else cast(:most_error as integer) end)""",
+)
+COUNT_RESET = Statement(
+    "row_job.count_reset",
+    """select count(*) as count from job_items i
+       where i.run_id = :run_id and i.tenant_id = :tenant_id and i.status = any(cast(:statuses as text[]))
+         and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))
+         and (:anew or :named or i.attempts < case i.status when 'NOT_FOUND' then cast(:most_not_found as integer)
+              else cast(:most_error as integer) end)""",
+)
+OPEN_AMONG = Statement(
+    "row_job.open_among",
+    """select row_no, status from job_items where run_id = :run_id and tenant_id = :tenant_id
+         and row_no = any(cast(:row_nos as bigint[])) and status in ('PENDING', 'PROCESSING') order by row_no limit 20""",
+)
+SLOTS = Statement(
+    "row_job.slots",
+    """select j.slots, j.deleted_at is not null as deleted,
+              (select count(*) from lane l where l.run_id = j.run_id and l.key like 'work:%') as lanes
+       from file_jobs j where j.run_id = :run_id and j.tenant_id = :tenant_id for update of j""",
+)
+PROMOTE = Statement(
+    "row_job.promote",
+    "update file_jobs set process_upto = null where run_id = :run_id and tenant_id = :tenant_id and process_upto is not null",
+)
+DELETE = Statement(
+    "row_job.delete",
+    "update file_jobs set deleted_at = now() where run_id = :run_id and tenant_id = :tenant_id and deleted_at is null",
+)
+WAITING_LANES = Statement(
+    "row_job.waiting",
+    """select id from lane where run_id = :run_id and status = 'active' and claim_token is null and next_due_at > now()
+         and (key like 'work:%' or key = 'ingest')""",
+)
+COUNT = Statement(
+    "row_job.count",
+    """with c as (
+           select count(*) as total, count(*) filter (where status in ('DONE', 'ERROR', 'NOT_FOUND', 'SKIPPED')) as ended,
+                  count(*) filter (where status in ('ERROR', 'NOT_FOUND')) as failed
+           from job_items where run_id = :run_id)
+       update file_jobs j set total_items = c.total, processed_items = c.ended, failed_items = c.failed, counted_at = now()
+       from c where j.run_id = :run_id and j.tenant_id = :tenant_id""",
+)
+
+PROGRESS = sa.text("""
+select f.id as file_id, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
+from file_jobs j join files f on f.id = j.file_id where j.run_id = :run_id and j.tenant_id = :tenant_id
+""")
+# A file that could not be read to its end brings no more rows either.
+OPEN_ROWS = sa.text("""
+select j.read_at is not null
+       or not exists (select from lane l where l.run_id = j.run_id and l.key = 'ingest' and l.status = 'active') as read_done,
+       (select extract(epoch from i.due_at - now())::double precision from job_items i
+        where i.run_id = j.run_id and i.slot = cast(:slot as smallint) and i.status in ('PENDING', 'PROCESSING')
+          and (j.process_upto is null or i.row_no <= j.process_upto)
+        order by i.due_at, i.row_no limit 1) as next_due_s,
+       j.process_upto is not null and exists (
+           select from job_items i where i.run_id = j.run_id and i.slot = cast(:slot as smallint)
+             and i.status in ('PENDING', 'PROCESSING') and i.row_no > j.process_upto) as held_back,
+       exists (select from lane o where o.run_id = j.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
+                 and split_part(o.key, ':', 3)::integer < cast(:gen as integer)) as elder
+from file_jobs j where j.run_id = :run_id and j.tenant_id = :tenant_id
+""")
+
+
+class RowStore:
+    """What steps read between their turns; every statement is bound to the tenant."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def progress(self, tenant_id: UUID, run_id: UUID) -> Progress | None:
+        with direct.alone(self._engine, tenant_id) as line:
+            row = line.one(PROGRESS, {"run_id": run_id, "tenant_id": tenant_id})
+        if row is None:
+            return None
+        known = dict(row)
+        key = UPLOADS.format(tenant_id=tenant_id, file_id=known.pop("file_id"))
+        return Progress(key=key, **known)
+
+    def open_rows(self, tenant_id: UUID, run_id: UUID, slot: int, gen: int) -> OpenRows:
+        params = {"run_id": run_id, "tenant_id": tenant_id, "slot": slot, "gen": gen}
+        with direct.alone(self._engine, tenant_id) as line:
+            row = line.one(OPEN_ROWS, params)
+        if row is None:
+            return OpenRows(read_done=True, next_due_s=None, held_back=False, elder=False)
+        return OpenRows(**row)
+
+
+# What the API asks. The tenant's walls hold it, and those of somebody who sees only his own.
+ISSUE = sa.text("""
+insert into files (id, tenant_id, name, options, hold, created_by, ip_address)
+values (:file_id, :tenant_id, :name, cast(:options as jsonb), :hold, :created_by, cast(:ip_address as inet)) returning id
+""")
+UPLOADED = sa.text("""
+select id, name, size, version_id, options, arrived_at is not null as arrived from files
+where id = :file_id and tenant_id = :tenant_id
+""")
+GET = sa.text("""
+select r.id, r.status, r.paused_at is not null as paused, r.error, r.created_at, r.finished_at, f.name, j.file_id, j.user_id,
+       host(j.ip_address) as ip_address, j.job_type, j.columns, j.dialect, j.read_bytes, f.size, j.read_rows,
+       j.read_at is not null as read_done, j.process_upto,
+       (select max(l.updated_at) from lane l where l.run_id = r.id) as last_heartbeat,
+       (select max(l.attempts) from lane l where l.run_id = r.id) as attempts,
+       c.total, c.pending, c.processing, c.done, c.errors, c.not_found, c.skipped
+from file_jobs j join run r on r.id = j.run_id join files f on f.id = j.file_id
+cross join lateral (
+    select count(*) as total, count(*) filter (where i.status = 'PENDING') as pending,
+           count(*) filter (where i.status = 'PROCESSING') as processing, count(*) filter (where i.status = 'DONE') as done,
+           count(*) filter (where i.status = 'ERROR') as errors, count(*) filter (where i.status = 'NOT_FOUND') as not_found,
+           count(*) filter (where i.status = 'SKIPPED') as skipped
+    from job_items i where i.run_id = j.run_id) c
+where j.run_id = :run_id and j.tenant_id = :tenant_id and j.deleted_at is null
+""")
+# By the row's number, which never changes: no row comes twice and none is passed over while lanes work.
+ITEMS = sa.text("""
+select i.row_no, i.status, i.attempts, i.last_error, i.permanent, i.result_json as result, i.price::text as price,
+       i.locked_at, i.updated_at, i.normalized_json ->> 'title' as title, i.normalized_json ->> 'brand' as brand,
+       i.normalized_json ->> 'sku' as sku
+from job_items i join file_jobs j on j.run_id = i.run_id and j.deleted_at is null
+where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no > cast(:after as bigint)
+  and (cast(:statuses as text[]) is null or i.status = any(cast(:statuses as text[])))
+order by i.row_no limit :most
+""")
+DECISIONS = sa.text("""
+select d.domain, d.at, d.rate_before, d.rate_after, d.reason, d.seen from pace_decision d
+where d.tenant_id = :tenant_id and d.account = :account order by d.at desc, d.window_no desc limit :most
+""")
+ACCOUNT = sa.text("""
+select r.params from run r join file_jobs j on j.run_id = r.id and j.deleted_at is null
+where r.id = :run_id and r.tenant_id = :tenant_id
+""")

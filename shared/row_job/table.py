@@ -1,0 +1,239 @@
+"""A table in a file of bytes: what it is written in, where each record ends, and what is wrong with a row.
+
+Nothing is read twice and nothing is kept: `records` takes the bytes from a known place in the file and answers whole records
+with the number of bytes that they took, so that whoever comes next begins exactly there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shared.kernel.storable import unstorable
+from shared.row_job.model import FIELDS
+
+SAMPLE_BYTES = 262_144
+MOST_COLUMNS = 1_000
+LONGEST_CELL = 100_000
+LONGEST_RECORD = 400_000  # characters; what is longer is taken for a quote that nobody closed
+DELIMITERS = ",;\t|"
+# A BOM says it; without one, text of Windows is what is not UTF-8.
+BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "title": ("title", "name", "product", "productname", "producttitle", "description"),
+    "brand": ("brand", "manufacturer", "maker", "vendor"),
+    "sku": ("sku", "code", "productcode", "articlenumber", "mpn", "ean", "gtin", "upc"),
+}
+
+csv.field_size_limit(LONGEST_RECORD)
+
+
+class BadFile(Exception):
+    """The file as a whole cannot be read; a code, and words for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How a file is written; found once and kept with the job. `first`: where its first record begins."""
+
+    encoding: str
+    delimiter: str
+    newline: str
+    first: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def decode(self, data: bytes, *, last: bool) -> str:
+        """Bytes that are none of this encoding become lone surrogates: they come back as they were, and the row shows it."""
+        decoder = codecs.getincrementaldecoder(self.encoding)(errors=self.errors)
+        return decoder.decode(data, last)
+
+    def size(self, text: str) -> int:
+        return len(text.encode(self.encoding, self.errors))
+
+    @property
+    def errors(self) -> str:
+        return "surrogatepass" if self.encoding.startswith("utf-16") else "surrogateescape"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row as it will be kept. `problem`: why it is left out; its input is then shown as far as it can be."""
+
+    row_no: int
+    input: dict[str, Any]
+    normalized: dict[str, str] | None = None
+    problem: str | None = None
+
+
+def detect(sample: bytes) -> Dialect:
+    """Encoding, line ends and delimiter of a file, from how it begins."""
+    if not sample.strip(b"\x00\t\r\n \xef\xbb\xbf\xff\xfe"):
+        raise BadFile("empty_file", "The file is empty.")
+    encoding, first = _encoding(sample)
+    text = Dialect(encoding=encoding, delimiter=",", newline="\n", first=0).decode(sample[first:], last=False)
+    newline = "\n" if "\n" in text else "\r" if "\r" in text else "\n"
+    header = _first_line(text, newline)
+    delimiter = max(DELIMITERS, key=lambda each: (_outside_quotes(header, each), -DELIMITERS.index(each)))
+    return Dialect(encoding=encoding, delimiter=delimiter, newline=newline, first=first)
+
+
+def _encoding(sample: bytes) -> tuple[str, int]:
+    for bom, encoding in BOMS:
+        if sample.startswith(bom):
+            return encoding, len(bom)
+    head = sample[:2_000]
+    if head[1::2].count(0) > len(head) // 4:
+        return "utf-16-le", 0
+    if head[0::2].count(0) > len(head) // 4:
+        return "utf-16-be", 0
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample, False)
+    except UnicodeDecodeError as error:
+        # One bad byte far inside is a bad row, not another encoding: what comes before it decides.
+        return ("utf-8" if not sample[: error.start].isascii() else "cp1252"), 0
+    return "utf-8", 0
+
+
+def _first_line(text: str, newline: str) -> str:
+    lines = text.split(newline)
+    line = lines[0]
+    for more in lines[1:]:
+        if line.count('"') % 2 == 0 or len(line) > LONGEST_RECORD:
+            break
+        line += newline + more
+    return line
+
+
+def _outside_quotes(line: str, character: str) -> int:
+    return sum(part.count(character) for part in line.split('"')[::2])
+
+
+def records(data: bytes, dialect: Dialect, most: int, *, last: bool) -> tuple[list[str], int]:
+    """Whole records from the start of `data`, at most so many, and how many bytes they took.
+
+    `last`: the file ends with this data, so its last record is whole without a line end. A quote that stays open for longer
+    than a record may be is one that nobody closed: its first line is a record of its own, and a bad one.
+    """
+    text = dialect.decode(data, last=last)
+    found: list[str] = []
+    at, taken, newline, end = 0, 0, dialect.newline, len(text)
+    while at < end and len(found) < most:
+        stop = text.find(newline, at)
+        if stop < 0 or text.find('"', at, stop) >= 0:
+            stop, is_open = _end_of_record(text, at, dialect)
+            if stop < 0:
+                if not last and end - at <= LONGEST_RECORD:
+                    break  # the rest comes with more bytes
+                stop = text.find(newline, at) if is_open else -1
+                stop = end if stop < 0 else stop
+        found.append(text[at:stop])
+        at = taken = min(end, stop + 1)
+    return found, dialect.size(text[:taken])
+
+
+def _end_of_record(text: str, at: int, dialect: Dialect) -> tuple[int, bool]:
+    """Where a record ends, or -1; and whether it then stands in an open quote. A quote counts only where a cell begins."""
+    place, end = at, min(len(text), at + LONGEST_RECORD)
+    while place < end:
+        if text[place] == '"':
+            place = _end_of_quotes(text, place + 1, end)
+            if place < 0:
+                return -1, True
+        cell, line = text.find(dialect.delimiter, place, end), text.find(dialect.newline, place, end)
+        if line >= 0 and (cell < 0 or line < cell):
+            return line, False
+        if cell < 0:
+            return -1, False
+        place = cell + 1
+    return -1, False
+
+
+def _end_of_quotes(text: str, place: int, end: int) -> int:
+    while True:
+        place = text.find('"', place, end)
+        if place < 0:
+            return -1
+        if text[place + 1 : place + 2] != '"':
+            return place + 1
+        place += 2
+
+
+def cells(record: str, dialect: Dialect) -> list[str]:
+    """The cells of a record. One that cannot be read as such is a single cell."""
+    record = record.removesuffix("\r")
+    try:
+        return next(csv.reader([record], delimiter=dialect.delimiter, strict=False), [])
+    except csv.Error:
+        return [record]
+
+
+def columns(header: str, dialect: Dialect) -> list[str]:
+    """The names of the columns: without space around, none empty, none twice."""
+    found = cells(header, dialect)
+    if len(found) > MOST_COLUMNS:
+        raise BadFile("too_many_columns", f"The file has {len(found):,} columns; {MOST_COLUMNS:,} are the most.")
+    if unstorable(found, 2) or any(len(each) > 1_000 for each in found):
+        raise BadFile("bad_header", "The first line doesn't hold column names that can be read.")
+    names: list[str] = []
+    for number, cell in enumerate(found, 1):
+        name = " ".join(cell.split()) or f"column {number}"
+        count = 2
+        while name in names:
+            name, count = f"{' '.join(cell.split()) or 'column'} {count}", count + 1
+        names.append(name)
+    if not any(cell.strip() for cell in found):
+        raise BadFile("bad_header", "The first line is empty; it must hold the names of the columns.")
+    return names
+
+
+def mapping_of(names: Sequence[str], wanted: Mapping[str, str] | None) -> dict[str, str]:
+    """Which column holds what: as asked for, else by its name."""
+    if wanted:
+        missing = sorted(set(wanted.values()) - set(names))
+        if missing:
+            raise BadFile("unknown_column", f"The file has no column named {missing[0][:100]!r}.")
+        return dict(wanted)
+    plain = {"".join(filter(str.isalnum, name.lower())): name for name in reversed(names)}
+    return {field: plain[alias] for field in FIELDS for alias in reversed(ALIASES[field]) if alias in plain}
+
+
+def row_of(row_no: int, record: str, names: Sequence[str], mapping: Mapping[str, str], dialect: Dialect) -> Row | None:
+    """A record as a row; None for an empty line. What cannot be used is kept with its reason."""
+    found = cells(record, dialect)
+    if not any(cell.strip() for cell in found):
+        return None
+    problem = _problem(record, found, names, dialect)
+    if problem is not None:
+        shown = {"row": record[:2_000].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")}
+        return Row(row_no=row_no, input=shown, problem=problem)
+    given = dict(zip(names, found, strict=False))
+    clean = {field: " ".join(given.get(column, "").split())[:500] for field, column in mapping.items()}
+    normalized = {field: value for field, value in clean.items() if value}
+    if not normalized.get("title") and not normalized.get("sku"):
+        return Row(row_no=row_no, input=given, problem="The row has neither a title nor a SKU.")
+    return Row(row_no=row_no, input=given, normalized=normalized)
+
+
+def _problem(record: str, found: Sequence[str], names: Sequence[str], dialect: Dialect) -> str | None:
+    if '"' in record and _end_of_record(record, 0, dialect)[1]:
+        return "A quote is opened and not closed."
+    if len(record) > LONGEST_RECORD:
+        return f"The row is longer than {LONGEST_RECORD:,} characters."
+    if longest := [len(cell) for cell in found if len(cell) > LONGEST_CELL]:
+        return f"A cell has {longest[0]:,} characters; {LONGEST_CELL:,} are the most."
+    if "\x00" in record:
+        return "The row holds a NUL character."
+    if any("\ud800" <= character <= "\udfff" for character in record):
+        return "The row isn't written in the file's encoding."
+    if len(found) > len(names) and any(cell.strip() for cell in found[len(names) :]):
+        return f"The row has {len(found)} cells; the file has {len(names)} columns."
+    return None

@@ -1,0 +1,81 @@
+"""Guards that docs/jobs.md is true: its requests work in their order, from a command to a job that is retried; its commands
+are parsed by what reads them, and no option is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from infra import worker
+from shared.job_queue.adapters.commands import FILE, read_commands
+from shared.job_queue.build import build_ports
+from shared.job_queue.model import Finished
+from shared.job_queue.steps import job_kind
+from shared.kernel.clock import new_id
+from shared.kernel.offers import PgOffers
+from shared.kernel.step import do_turn
+from tests.support.door import Door, TenantHouse
+from tests.support.jobs import FakeRunner
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "jobs.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def fails(door: Door) -> None:
+    """Workers try it until its attempts are used up."""
+    runner = FakeRunner()
+    runner.ends = lambda *_: Finished(exit_code=1, stderr="the credentials are not valid")
+    kind = job_kind(build_ports(door._worker, {}, runner=runner, worker_id="w1"))
+    ports = replace(door.worker_ports, offers=PgOffers(door._worker))
+    for _ in range(10):
+        for turn in PgOffers(door._worker).take("default", 10, new_id(), 60, "w1"):
+            do_turn(turn, kind, ports)
+        door.sql("update lane set next_due_at = now() where class_id is not null and status = 'active'")
+
+
+def test_from_a_definition_to_a_retried_job(door: Door, acme: TenantHouse) -> None:
+    door.sql("update job_definitions set key = key || '-' || left(md5(random()::text), 8) where key = 'sync-dropbox'")
+    job_id, answers = "", []
+    for block in blocks("http"):
+        line, _, body = block.partition("\n")
+        method, _, path = line.replace("{job_id}", job_id).partition(" ")
+        sent: Any = json.loads(body) if body.strip() else None
+        who = door.super_admin.choosing(acme.id) if "/admin/" in path else acme.member
+        answer = door.call(who, method, path, sent)
+        assert answer.status in (200, 201), (block, answer.body)
+        answers.append(answer.json())
+        if (method, path) == ("POST", "/jobs"):
+            job_id = answer.json()["id"]
+            fails(door)
+    _, _, shown, attempts, _, preview = answers
+    assert (shown["status"], shown["attempt_count"]) == ("dead_letter", 2)
+    assert [each["attempt_no"] for each in attempts["attempts"]] == [2, 1]
+    assert "the credentials are not valid" in attempts["attempts"][0]["stderr_tail"]
+    assert preview["count"] == 0  # it was retried just before
+    assert door.call(acme.member, "GET", f"/jobs/{job_id}").json()["status"] == "queued"
+
+
+def test_the_example_of_a_command_is_one(tmp_path: Path) -> None:
+    (block,) = blocks("toml")
+    (tmp_path / "commands.toml").write_text(block)
+    (command,) = read_commands({"BATON_JOB_COMMANDS": str(tmp_path / "commands.toml")}).values()
+    assert Path(command.argv[1]).parent == tmp_path
+    assert command.key in read_commands({})
+    assert (FILE.parent / "zoltag.py").exists()
+
+
+def test_the_commands_are_understood_and_every_option_is_told() -> None:
+    for line in (line for block in blocks("sh") for line in block.splitlines()):
+        words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=", word)]
+        assert words[:2] == ["baton", "worker"]
+        worker.parser().parse_args(words[2:])
+    options = {name for action in worker.parser()._actions for name in action.option_strings if name.startswith("--")}
+    assert options - {"--help"} == set(re.findall(r"^\| `(--[\w-]+)` \|", PAGE, re.MULTILINE))

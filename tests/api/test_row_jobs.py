@@ -1,0 +1,123 @@
+"""Guards what people do with row jobs over HTTP: upload, look, start, read rows, work on them again, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from shared.kernel import aws
+from shared.row_job.adapters.s3 import S3Files
+from tests.support.door import Door, TenantHouse
+from tests.support.rows import csv_of
+
+BUCKET = "baton-uploads"
+
+
+@pytest.fixture(autouse=True)
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("BATON_BUCKET", BUCKET)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with mock_aws():
+        aws.client.cache_clear()
+        s3 = boto3.client("s3", region_name="us-east-1")
+        s3.create_bucket(Bucket=BUCKET)
+        s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+        yield s3
+
+
+def upload(door: Door, tenant: TenantHouse, **options: Any) -> dict[str, Any]:
+    answer = door.call(tenant.member, "POST", "/row-jobs/uploads", {"name": "rows.csv", "size": 10_000, **options})
+    assert answer.status == 201, answer.body
+    place: dict[str, Any] = answer.json()
+    return place
+
+
+def arrive(door: Door, bucket: Any, tenant: TenantHouse, file_id: str, content: bytes) -> None:
+    key = f"uploads/{tenant.id}/rows/{file_id}"
+    put = bucket.put_object(Bucket=BUCKET, Key=key, Body=content)
+    door.sql(
+        "update files set size = :n, version_id = :v, arrived_at = now() where id = :id",
+        n=len(content), v=put["VersionId"], id=UUID(file_id),
+    )  # fmt: skip
+
+
+def test_a_place_to_upload_to_is_for_one_file_of_one_size(door: Door, acme: TenantHouse) -> None:
+    place = upload(door, acme)
+
+    assert place["fields"]["key"] == f"uploads/{acme.id}/rows/{place['file_id']}"
+    assert {"policy", "x-amz-signature", "Content-Type"} <= {*place["fields"], "x-amz-signature"}
+    assert BUCKET in place["url"]
+    refused = door.call(acme.member, "POST", "/row-jobs/uploads", {"name": "x.csv", "size": 10, "key": "../x"})
+    assert refused.status == 422
+
+
+def test_a_file_is_looked_at_before_anything_runs(door: Door, acme: TenantHouse, bucket: Any) -> None:
+    file_id = upload(door, acme, hold=True, mapping={"title": "What"})["file_id"]
+    assert door.call(acme.member, "GET", f"/row-jobs/uploads/{file_id}/preview").code == "not_uploaded"
+    arrive(door, bucket, acme, file_id, "What;Brand\nTV;Acme\n;Acme\n".encode("utf-16"))
+
+    preview = door.call(acme.member, "GET", f"/row-jobs/uploads/{file_id}/preview").json()
+
+    assert (preview["encoding"], preview["delimiter"], preview["mapping"]) == ("utf-16-le", ";", {"title": "What"})
+    assert [(row["normalized"], row["problem"]) for row in preview["rows"]] == [
+        ({"title": "TV"}, None), (None, "The row has neither a title nor a SKU."),
+    ]  # fmt: skip
+    assert preview["problems"] == 1
+
+
+def test_a_job_from_its_upload_to_its_rows(door: Door, acme: TenantHouse, bucket: Any) -> None:
+    file_id = upload(door, acme)["file_id"]
+    early = door.call(acme.member, "POST", "/row-jobs", {"file_id": file_id})
+    assert (early.status, early.code) == (409, "not_uploaded")
+    arrive(door, bucket, acme, file_id, csv_of(3).encode())
+
+    made = door.call(acme.member, "POST", "/row-jobs", {"file_id": file_id})
+    again = door.call(acme.member, "POST", "/row-jobs", {"file_id": file_id})
+    assert (made.status, again.status, again.json()) == (201, 200, made.json())
+    job_id = made.json()["id"]
+    job = door.call(acme.member, "GET", f"/row-jobs/{job_id}").json()
+    assert (job["queue_state"], job["total_items"], job["user_id"]) == ("QUEUED", 0, acme.member.actor)
+    assert job["ip_address"]
+    for number, status in ((1, "DONE"), (2, "ERROR"), (3, "PROCESSING")):
+        door.sql(
+            """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
+                                      due_at, updated_at)
+               values (:id, :n, :t, :who, 'csv', 0, :status, '{}', '{"title": "x"}', now(), now())""",
+            id=UUID(job_id), n=number, t=acme.id, who=acme.member.actor, status=status,
+        )  # fmt: skip
+    job = door.call(acme.member, "GET", f"/row-jobs/{job_id}").json()
+    assert (job["total_items"], job["processed_items"], job["failed_items"]) == (3, 2, 1)
+
+    first = door.call(acme.member, "GET", f"/row-jobs/{job_id}/items", limit=2).json()
+    rest = door.call(acme.member, "GET", f"/row-jobs/{job_id}/items", limit=2, cursor=first["next"]).json()
+    assert [row["row_no"] for row in (*first["items"], *rest["items"])] == [1, 2, 3]
+    assert rest["next"] is None
+    failed = door.call(acme.member, "GET", f"/row-jobs/{job_id}/items", statuses="ERROR").json()
+    assert [row["row_no"] for row in failed["items"]] == [2]
+
+    at_work = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"scope": "items", "itemIds": [3]})
+    assert (at_work.status, at_work.code) == (409, "items_open")
+    dry = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"dry_run": True}).json()
+    assert dry == {"rows": 1, "dry_run": True}
+    done = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"reason": "new key"}).json()
+    assert done == {"rows": 1, "dry_run": False}
+    assert (acme.member.actor, "run.reprocess", f"run:{job_id}") in door.audited(acme)
+    mixed = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"scope": "job", "itemIds": [1]})
+    assert (mixed.status, mixed.code) == (422, "bad_scope")
+    assert door.call(acme.member, "DELETE", f"/row-jobs/{job_id}").code == "not_ended"
+
+
+def test_bytes_are_read_at_the_version_that_arrived(bucket: Any) -> None:
+    first = bucket.put_object(Bucket=BUCKET, Key="k", Body=b"0123456789")["VersionId"]
+    bucket.put_object(Bucket=BUCKET, Key="k", Body=b"changed")
+
+    assert S3Files(BUCKET).read("k", first, 2, 3) == b"234"
+    with pytest.raises(Exception, match="isn't there any more"):
+        S3Files(BUCKET).read("nothing", None, 0, 1)

@@ -1,0 +1,117 @@
+"""Guards that docs/rows.md is true: its requests work in their order, from a key to processed rows, and its settings exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+from uuid import UUID
+
+import boto3
+import pytest
+
+from infra.local.standins.product_search import SearchStandIn
+from shared.kernel import aws
+from shared.kernel.baton import Baton
+from shared.kernel.metrics import NoMeter
+from shared.kernel.model import Signal
+from shared.kernel.step import take_turn
+from shared.row_job.build import build_ports
+from shared.row_job.model import RowSettings
+from shared.row_job.steps import row_job
+from tests.support.door import Door, TenantHouse
+from tests.support.rig import BEGINNING
+from tests.support.rows import csv_of
+from tests.support.vaults import mocked_vault
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rows.md").read_text()
+BUCKET = "baton-uploads"
+
+
+@pytest.fixture(autouse=True)
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[SearchStandIn]:
+    with mocked_vault(), SearchStandIn() as standin:
+        monkeypatch.setenv("BATON_BUCKET", BUCKET)
+        monkeypatch.setenv("BATON_ROWS_PROVIDER_URL", standin.start())
+        aws.client.cache_clear()
+        made = {"LocationConstraint": "eu-central-1"}
+        boto3.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration=made)
+        yield standin
+    assert not standin.surprises, standin.surprises
+
+
+def arrive(door: Door, tenant: TenantHouse, place: dict[str, Any]) -> None:
+    """What S3 and the listener of its signal do."""
+    key, content = place["fields"]["key"], csv_of(12).encode()
+    boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=content)
+    signal = Signal(1, tenant.id, "object.created", {"key": key, "size": len(content)}, BEGINNING)
+    kind = row_job(build_ports(door._worker))
+    with door.worker_ports.store.begin(tenant.id) as tx:
+        assert kind.listens["object.created"](tx, signal) == [], "it is on hold"
+
+
+def work_off(door: Door, run_id: UUID) -> None:
+    kind = row_job(replace(build_ports(door._worker), meter=NoMeter()))
+    for _ in range(200):
+        lanes = door.sql(
+            "select id, kind, epoch, seq, resend_no from lane where run_id = :id and status = 'active'", id=run_id
+        )
+        if not lanes:
+            return
+        door.sql("update lane set next_due_at = now() where run_id = :id and status = 'active'", id=run_id)
+        for lane in lanes:
+            baton = Baton(kind=lane.kind, lane_id=lane.id, epoch=lane.epoch, seq=lane.seq, resend_no=lane.resend_no)
+            take_turn(baton, kind, door.worker_ports)
+    raise AssertionError("no end")
+
+
+def test_from_a_key_to_processed_rows(door: Door, acme: TenantHouse, cloud: SearchStandIn) -> None:
+    door.sql("delete from connection where tenant_id = :t", t=acme.id)
+    known: dict[str, str] = {}
+    answers: list[Any] = []
+    for block in re.findall(r"^```http\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL):
+        for name, value in known.items():
+            block = block.replace(f"{{{name}}}", value)  # noqa: PLW2901 - the same block, with its names filled in
+        line, _, body = block.partition("\n")
+        method, _, target = line.partition(" ")
+        path, _, query = target.partition("?")
+        sent: Any = json.loads(body) if body.strip() else None
+        asked: dict[str, Any] = dict(parse_qsl(query))
+        answer = door.call(acme.admin, method, path, sent, **asked)
+        assert answer.status in (200, 201), (line, answer.body)
+        told = answer.json()
+        if path == "/row-jobs/uploads":
+            known["file_id"] = told["file_id"]
+            arrive(door, acme, told)
+        if path == "/row-jobs":
+            known["run_id"] = told["id"]
+            work_off(door, UUID(told["id"]))
+        answers.append(told)
+
+    preview, job, items, counted = answers[2], answers[4], answers[5], answers[6]
+    assert (len(preview["rows"]), preview["problems"]) == (12, 0)
+    assert (job["queue_state"], job["total_items"], job["done"]) == ("DONE", 12, 12)
+    assert [row["row_no"] for row in items["items"]] == list(range(1, 13))
+    assert items["items"][0]["result"]["offers"][0]["title"] == "Product 1"
+    assert counted == {"rows": 0, "dry_run": True}
+    assert cloud.at_once() == []
+    assert len(cloud.asked) == 12
+    pace = door.call(acme.admin, "GET", f"/row-jobs/{known['run_id']}/pace").json()
+    assert isinstance(pace["decisions"], list)
+
+
+def test_every_setting_is_named_with_its_default() -> None:
+    table = PAGE.partition("## Settings")[2].partition("\n## ")[0]
+    told: dict[str, str] = {}
+    for line in re.findall(r"^\| (`.*?) \| (.*?) \|", table, flags=re.MULTILINE):
+        told |= dict(zip(re.findall(r"`(\w+)`", line[0]), [*line[1].split(", ")], strict=True))
+
+    fields = RowSettings.model_fields
+    assert {name.lower() for name in told} == set(fields)
+    for name, value in told.items():
+        default = fields[name.lower()].default
+        assert default is None or float(value) == float(default), name

@@ -1,0 +1,418 @@
+"""Each way in which persisting rows first and working on them in slices can go wrong, by name."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import re
+from collections import Counter
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from shared.kernel import db
+from shared.kernel import run as runs
+from shared.kernel.control import Bounds, Paced, Paces, Seen, trade
+from shared.kernel.errors import Conflict, Refused
+from shared.kernel.model import Effect, Starting
+from shared.row_job import api, control, decide, steps, store, table
+from shared.row_job.decide import Answered, lease_s
+from shared.row_job.model import Item, RowJobParams, RowSettings
+from tests.support.rig import TENANT
+from tests.support.rows import BY, SETTINGS, RowRig, csv_of, rows
+
+__all__ = ["rows"]
+BOB = UUID(int=0xB0)
+
+
+# 1a: a lock that is shorter than the claim.
+
+
+@pytest.mark.parametrize("avg_ms", [None, 1.0, 100.0, 5_000.0])
+@pytest.mark.parametrize("floor_ms", [1_000, 30_000])
+def test_1a_a_lease_covers_its_slice_its_longest_call_and_the_commit(avg_ms: float | None, floor_ms: int) -> None:
+    settings = RowSettings(lock_floor_ms=floor_ms, lock_cap_ms=max(floor_ms, 5_000))
+    claimed = decide.claim_size(avg_ms, 5.0, settings)
+
+    assert lease_s(avg_ms, claimed, 5.0, settings) >= 5.0 + settings.provider_timeout_ms / 1000
+
+
+def test_1a_no_row_is_taken_by_two_lanes(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(60))
+    rows.finish(run_id, 600)
+
+    assert {(row["row_no"], row["slot"]) for row in rows.items(run_id)} == {(n, n % 2) for n in range(1, 61)}
+    assert max(rows.provider.keys.values()) == 1
+
+
+# 1b: a zombie that writes over a newer result.
+
+
+def test_1b_what_a_lane_brings_after_it_was_overtaken_is_not_written(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(4))
+    zombie: list[int] = []
+
+    def stall(item: Item, strategy: str) -> Answered | None:
+        if not zombie:
+            zombie.append(item.row_no)
+            rows.pass_time(400)  # the lease runs out: another one takes the lane, and finishes
+            assert rows.run(run_id)["status"] == "succeeded"
+            return Answered(what="invalid", ms=5, message="too late")
+        return None
+
+    rows.provider.says = stall
+    rows.finish(run_id, 600)
+
+    assert zombie
+    assert rows.statuses(run_id) == {"DONE": 4}
+    assert not [row for row in rows.items(run_id) if row["last_error"] == "too late"]
+
+
+def test_1b_a_result_names_the_attempt_and_the_turn_that_it_belongs_to() -> None:
+    assert "i.attempts = r.claimed" in store.FINISH_ROWS.sql
+    assert "i.locked_by = cast(:holder as uuid)" in store.FINISH_ROWS.sql
+
+
+# 1c: done too early.
+
+
+def test_1c_a_job_does_not_end_while_its_file_is_still_being_read(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(30))
+    messages = [rows.receive() for _ in range(3)]
+    work = [each for each in messages if each is not None]
+    ingest = rows.lane(run_id, "ingest")["id"]
+    for message in sorted(work, key=lambda each: str(ingest) in each.body):  # the lanes that work come first
+        rows.work(message)
+
+    assert rows.run(run_id)["status"] in ("queued", "running")
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 30}
+
+
+def test_1c_reprocess_reopens_the_job_with_its_rows_and_somebody_works_on_them(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(6))
+    rows.finish(run_id, 600)
+
+    rows.reprocess(run_id, row_nos=[1, 2, 3])
+
+    assert rows.run(run_id)["finished_at"] is None
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 6}
+    assert len(rows.provider.calls) == 9
+
+
+def test_1c_rows_that_are_opened_while_their_lane_is_ending_are_not_left_behind(rows: RowRig) -> None:
+    """A lane has looked and found nothing; rows are opened; only then it commits that it is done."""
+    run_id = rows.upload(csv_of(4))
+    rows.pass_time(1)
+    real = rows.row_ports.reads
+    opened: list[int] = []
+
+    class Reads:
+        progress = staticmethod(real.progress)
+
+        def open_rows(self, *where: object) -> object:
+            left = real.open_rows(*where)  # type: ignore[arg-type]
+            if left.next_due_s is None and left.read_done and not opened:
+                with rows.another_process() as other:
+                    opened.append(other.reprocess(run_id, row_nos=[1, 2, 3, 4]))
+            return left
+
+    rows.kind = steps.row_job(replace(rows.row_ports, reads=Reads()))  # type: ignore[arg-type]
+    rows.finish(run_id, 600)
+
+    assert opened == [4]
+    assert rows.run(run_id)["status"] == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 4}
+    assert len(rows.provider.calls) == 8
+
+
+# 1d: read twice.
+
+
+def test_1d_the_same_upload_is_one_job(rows: RowRig) -> None:
+    file_id = rows.issue()
+    first = rows.arrive(file_id, csv_of(3).encode())
+
+    assert rows.arrive(file_id, csv_of(5).encode(), version="v2") == first
+    rows.finish(first[0], 600)
+    assert len(rows.items(first[0])) == 3, "the version that arrived first is pinned"
+
+
+def test_1d_reading_that_broke_off_goes_on_without_a_row_twice_or_missing(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies after rows were written and before the step is committed, again and again."""
+    rows.use(SETTINGS.model_copy(update={"ingest_min_rows": 8, "ingest_max_rows": 16}))
+    deaths = Counter[str]()
+
+    def die(name: str) -> None:
+        if name == steps.RowPoint.ROWS_WRITTEN and deaths[name] < 3 and deaths["passed"] % 7 == 6:
+            deaths[name] += 1
+            deaths["passed"] += 1
+            raise ConnectionError("the process is gone")
+        deaths["passed"] += 1
+
+    monkeypatch.setattr(steps, "point", die)
+    run_id = rows.upload(csv_of(200))
+
+    assert rows.finish(run_id, 7200) == "succeeded"
+    assert deaths[steps.RowPoint.ROWS_WRITTEN] == 3
+    assert [row["input_json"]["sku"] for row in rows.items(run_id)] == [f"SKU-{n}" for n in range(1, 201)]
+
+
+# 1e: counters that drift.
+
+
+def test_1e_counters_are_counted_and_never_pass_the_whole(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(5))
+    rows.finish(run_id, 600)
+    for _ in range(3):
+        rows.reprocess(run_id, row_nos=[1, 2, 3, 4, 5])
+        rows.finish(run_id, 600)
+
+    job = rows.job(run_id)
+    assert (job["total_items"], job["processed_items"]) == (5, 5)
+    assert job["counted_at"] is not None, "a cached figure says how old it is"
+    assert not re.search(
+        r"(processed|failed|total)_items\s*=\s*\S*(processed|failed|total)_items\s*\+", inspect.getsource(store)
+    )
+
+
+# 1f: reprocess clears a live lock.
+
+
+def test_1f_rows_at_work_are_refused_with_their_state(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(4))
+    seen: list[str] = []
+
+    def meanwhile(item: Item, strategy: str) -> Answered | None:
+        if not seen:
+            with rows.another_process() as other, pytest.raises(Conflict) as refused:
+                other.reprocess(run_id, row_nos=[item.row_no])
+            seen.append(str(refused.value.args))
+        return None
+
+    rows.provider.says = meanwhile
+    rows.finish(run_id, 600)
+
+    assert "is PROCESSING" in seen[0]
+    assert max(rows.provider.keys.values()) == 1
+
+
+# 1g: one bad row and a batch that shrinks for ever.
+
+
+def test_1g_a_row_that_the_database_refuses_is_found_and_set_aside(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever slips through the checks: here a NUL in a cell, which jsonb does not take."""
+    monkeypatch.setattr(table, "_problem", lambda record, found, names, dialect: None)
+    content = csv_of(100).replace("Product 37,", "Prod\x00uct 37,")
+
+    run_id = rows.upload(content)
+
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 99, "SKIPPED": 1}
+    (bad,) = [row for row in rows.items(run_id) if row["status"] == "SKIPPED"]
+    assert (bad["row_no"], bad["last_error"]) == (37, "The database can't store this row.")
+
+
+def test_1g_an_error_halves_a_batch_and_a_bad_row_does_not() -> None:
+    batch = decide.Batch(rows=512)
+
+    assert decide.next_batch(batch, 512, 0.1, SETTINGS, failed=True)[0].rows == 256
+    assert decide.next_batch(decide.Batch(rows=64), 64, 9.0, SETTINGS, failed=True)[0].rows == 64, "not below its bound"
+
+
+# 1h: a row that kills its worker.
+
+
+def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def poison(item: Item, strategy: str) -> Answered | None:
+        if item.row_no == 2:
+            raise Killed
+        return None
+
+    rows.provider.says = poison
+    run_id = rows.upload(csv_of(6))
+    real, deaths = rows.work, [0]
+
+    def work(message: object, queue: str = "baton-tally.fifo") -> bool:
+        try:
+            return bool(real(message, queue))  # type: ignore[arg-type]
+        except Killed:
+            deaths[0] += 1
+            return False  # nothing was deleted, nothing was given back: the message and the lease run out
+
+    monkeypatch.setattr(rows, "work", work)
+    rows.finish(run_id, 86_400)
+
+    assert rows.statuses(run_id) == {"DONE": 5, "ERROR": 1}
+    (bad,) = [row for row in rows.items(run_id) if row["status"] == "ERROR"]
+    assert bad["row_no"] == 2
+    assert "stopped each time" in bad["last_error"]
+    assert deaths[0] <= SETTINGS.max_attempts_error
+
+
+# 1j: parameters without a type.
+
+
+def test_1j_every_statement_is_understood_by_the_driver_with_and_without_values(rows: RowRig) -> None:
+    which = {"run_id": UUID(int=1), "tenant_id": TENANT, "statuses": ["ERROR"], "named": False, "anew": False}
+    limits = {"most_error": 5, "most_not_found": 2}
+    with rows.ports.store.begin(TENANT) as tx:
+        for row_nos in (None, [1, 2]):
+            assert tx.apply(Effect(store.RESET, {**which, **limits, "row_nos": row_nos})) == 0
+            assert tx.read(store.COUNT_RESET, {**which, **limits, "row_nos": row_nos})[0]["count"] == 0
+
+
+# 1l: rows whose tenant is not their job's.
+
+
+def test_1l_a_row_cannot_have_another_tenant_than_its_job(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(1))
+    rows.finish(run_id, 600)
+
+    with pytest.raises(sa.exc.DatabaseError) as refused:
+        rows.rows("update job_items set tenant_id = :bob where run_id = :id returning 1", bob=BOB, id=run_id)
+    assert db.sqlstate(refused.value) == "23503"
+
+
+# 1n: a path or key from the caller.
+
+
+@pytest.mark.parametrize("key", ["../../etc/passwd", "file:///etc/passwd", "uploads/other/rows/x", "s3://bucket/key"])
+def test_1n_a_job_is_started_by_an_upload_id_and_by_nothing_else(rows: RowRig, key: str) -> None:
+    for params in (
+        {"file_id": key},
+        {"key": key},
+        {"file_id": str(UUID(int=5)), "key": key},
+        {"file_id": str(UUID(int=5)), "path": key},
+    ):
+        with rows.ports.store.begin(TENANT) as tx, pytest.raises(Refused):
+            rows.kind.start(tx, Starting(run_id=UUID(int=1), tenant_id=TENANT, params=params, by=BY))
+
+
+def test_1n_another_tenants_upload_is_nobodys(rows: RowRig) -> None:
+    theirs = rows.issue(tenant=BOB)
+
+    with rows.ports.store.begin(TENANT) as tx, pytest.raises(Refused, match="unknown_file"):
+        rows.kind.start(tx, Starting(run_id=UUID(int=1), tenant_id=TENANT, params={"file_id": str(theirs)}, by=BY))
+
+
+# 1q: a kickoff that pins a function.
+
+
+def test_1q_a_kickoff_is_clamped_and_starts_no_second_worker(rows: RowRig) -> None:
+    with pytest.raises(ValidationError):
+        api.Kickoff(duration_ms=10**9)
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.attempts == 1 else None
+    run_id = rows.upload(csv_of(2))
+    rows.pass_time(30)
+    before = len(rows.rows("select 1 from lane where run_id = :id", id=run_id))
+
+    for _ in range(20):
+        control.kickoff(rows.ports, TENANT, run_id, BY)
+    rows.pass_time(10)
+
+    assert len(rows.rows("select 1 from lane where run_id = :id", id=run_id)) == before
+    assert len(rows.provider.calls) == 2
+
+
+def test_1q_a_pause_is_seen_after_one_slice(rows: RowRig) -> None:
+    paused: list[int] = []
+
+    def pause(item: Item, strategy: str) -> Answered | None:
+        if not paused:
+            with rows.another_process() as other:
+                runs.pause_run(other.ports, TENANT, run_id, BY)
+        paused.append(item.row_no)
+        return None
+
+    rows.provider.says = pause
+    run_id = rows.upload(csv_of(500))
+    rows.pass_time(600)
+
+    assert len(paused) < 250, "the slice in hand, and no other"
+    assert all(decide.slice_s(SETTINGS, left) <= 5 for left in (5, 30, 60, 900))
+    assert decide.slice_s(SETTINGS, 5.0) < 3, "a function with five seconds ends in time"
+
+
+# 1r: back-pressure that each function keeps to itself.
+
+
+def test_1r_a_function_that_starts_cold_asks_no_faster_than_the_others(rows: RowRig) -> None:
+    paced, bounds = Paced("acc", "shop", TENANT), Bounds(first=20.0)
+    warm = Paces(rows.engine)
+    trade(warm, paced, UUID(int=1), (0, Seen()), 4, bounds)
+    trade(warm, paced, UUID(int=1), (1, Seen(sent=10, throttled=4, retry_after_s=30.0)), 0, bounds)
+
+    with rows.another_process() as other:
+        cold = trade(Paces(other.engine), paced, UUID(int=2), (0, Seen()), 16, bounds)
+
+    assert (cold.slots, cold.closed) == (0, True)
+    assert cold.law.rate < 20
+
+
+# 1s: bombs.
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "empty_file"),
+        (b"title,sku\n", "no_rows"),
+        (b"colour,size\nred,4\n", "no_columns"),
+        (b",".join(b"c%d" % n for n in range(10_000)) + b"\n", "too_many_columns"),
+    ],
+    ids=["empty", "a header only", "nothing to look for", "10,000 columns"],
+)
+def test_1s_a_file_that_cannot_be_used_fails_its_job_and_says_why(rows: RowRig, content: bytes, code: str) -> None:
+    run_id = rows.upload(content)
+
+    assert rows.finish(run_id, 600) == "failed"
+    error = rows.run(run_id)["error"]
+    assert error["code"] == code, error
+    assert [row["name"] for row in rows.rows("select name from signal where name like 'row_job%'")] == [
+        "row_job.failed"
+    ]
+
+
+def test_1s_a_file_that_grows_is_read_as_it_was_and_one_that_shrinks_is_refused(rows: RowRig) -> None:
+    file_id = rows.issue()
+    (run_id,) = rows.arrive(file_id, csv_of(5).encode())
+    ((key, version), content) = next(iter(rows.files.held.items()))
+    rows.files.held[key, version] = content + csv_of(5).encode()
+    rows.finish(run_id, 600)
+    assert len(rows.items(run_id)) == 5
+
+    other = rows.issue()
+    (second,) = rows.arrive(other, csv_of(5).encode())
+    rows.files.held[key.replace(str(file_id), str(other)), "v1"] = b"title"
+    assert rows.finish(second, 3600) == "failed"
+    assert rows.run(second)["error"]["code"] == "file_changed"
+
+
+def test_1s_hostile_rows_cost_themselves_alone(rows: RowRig) -> None:
+    hostile = [
+        b"x" * 200_000 + b",a,b", b"nul\x00,a,b", b"caf\xe9,a,b", b"a,b,c,d,e", b"\xed\xa0\x80,a,b",
+    ]  # fmt: skip
+    good = [b"caf\xc3\xa9 %d,Acme,S%d" % (n, n) for n in range(10)]
+    lines = [b"title,brand,sku", *[line for pair in zip(good, hostile * 2, strict=True) for line in pair]]
+    assert csv.field_size_limit() >= table.LONGEST_RECORD
+
+    run_id = rows.upload(b"\n".join(lines) + b"\n")
+
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 10, "SKIPPED": 10}
+    assert all(row["last_error"] for row in rows.items(run_id) if row["status"] == "SKIPPED")
+    assert RowJobParams(file_id=UUID(int=1)).account == "product_search"

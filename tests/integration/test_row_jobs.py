@@ -1,0 +1,170 @@
+"""Row jobs from a file to worked rows, on a real Postgres under the clock of the rig."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared.kernel import run as runs
+from shared.kernel.errors import Conflict, NotFound
+from shared.row_job import control
+from shared.row_job.decide import Answered
+from tests.support.rig import TENANT
+from tests.support.rows import BY, RowRig, csv_of, found, rows
+
+__all__ = ["rows"]
+
+
+def test_every_row_of_a_file_is_kept_and_worked_on_once(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(700))
+
+    assert rows.finish(run_id, 3600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 700}
+    assert [row["row_no"] for row in rows.items(run_id)] == list(range(1, 701))
+    assert len(rows.provider.calls) == 700
+    assert max(rows.provider.keys.values()) == 1
+    first = rows.items(run_id)[0]
+    assert first["input_json"] == {"title": "Product 1", "brand": "Acme", "sku": "SKU-1"}
+    assert first["result_json"]["offers"][0]["title"] == "Product 1"
+    assert (str(first["price"]), first["user_id"], first["attempts"]) == ("9.90", "user:ann", 1)
+    events = rows.rows("select count(*) as n, count(distinct row_no) as r from search_events")
+    assert (events[0]["n"], events[0]["r"]) == (700, 700)
+    job = rows.job(run_id)
+    assert (job["total_items"], job["processed_items"], job["failed_items"]) == (700, 700, 0)
+    assert job["read_bytes"] == len(csv_of(700).encode())
+    said = [row["name"] for row in rows.rows("select name from signal where name like 'row_job%'")]
+    assert said == ["row_job.done"]
+
+
+def test_a_canary_holds_the_rest_back_until_it_is_promoted(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(40), canary=5)
+    rows.pass_time(120)
+    assert rows.statuses(run_id) == {"DONE": 5, "PENDING": 35}
+
+    control.promote(rows.ports, TENANT, run_id, BY)
+
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 40}
+
+
+def test_a_file_on_hold_waits_for_its_owner(rows: RowRig) -> None:
+    file_id = rows.issue(hold=True)
+
+    assert rows.arrive(file_id, csv_of(1).encode()) == []
+
+
+def test_errors_come_again_and_end_after_five_attempts(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: Answered(what="failed", ms=5, message="status 500")
+    run_id = rows.upload(csv_of(3))
+
+    assert rows.finish(run_id) == "succeeded"
+    assert {(row["status"], row["attempts"]) for row in rows.items(run_id)} == {("ERROR", 5)}
+    assert len(rows.provider.calls) == 15
+    assert rows.now > 30 + 60 + 120 + 240 - 300
+
+
+def test_what_is_not_found_is_looked_for_in_another_way(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: None if strategy == "brand_title" else Answered(what="not_found", ms=5)
+    run_id = rows.upload(csv_of(2))
+
+    assert rows.finish(run_id) == "succeeded"
+    assert [(attempt, strategy) for _, attempt, strategy in rows.provider.calls] == [
+        (1, "exact_sku"), (1, "exact_sku"), (2, "brand_title"), (2, "brand_title"),
+    ]  # fmt: skip
+    assert rows.statuses(run_id) == {"DONE": 2}
+    assert rows.now >= 15 * 60
+
+
+def test_a_refused_row_ends_at_once_and_says_why(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: Answered(what="invalid", ms=5, message="too vague")
+    run_id = rows.upload(csv_of(1))
+
+    assert rows.finish(run_id, 600) == "succeeded"
+    (row,) = rows.items(run_id)
+    assert (row["status"], row["permanent"], row["last_error"], row["attempts"]) == ("ERROR", True, "too vague", 1)
+
+
+def test_being_told_to_wait_spends_no_attempt(rows: RowRig) -> None:
+    waits = iter([Answered(what="throttled", ms=5, retry_after_s=2.0)] * 3)
+    rows.provider.says = lambda item, strategy: next(waits, None)
+    run_id = rows.upload(csv_of(4))
+
+    assert rows.finish(run_id, 3600) == "succeeded"
+    assert {row["attempts"] for row in rows.items(run_id)} == {1}
+    assert "throttled" in {row["reason"] for row in rows.rows("select reason from pace_decision")}
+
+
+def test_reprocess_counts_first_then_opens_rows_and_job_together(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: (
+        Answered(what="invalid", ms=5, message="no") if item.row_no % 3 == 0 else None
+    )
+    run_id = rows.upload(csv_of(9))
+    rows.finish(run_id, 600)
+    assert rows.statuses(run_id) == {"DONE": 6, "ERROR": 3}
+    rows.provider.says = lambda item, strategy: None
+
+    assert rows.reprocess(run_id, dry_run=True) == 3
+    assert rows.run(run_id)["status"] == "succeeded"
+    assert rows.reprocess(run_id) == 3
+
+    assert rows.run(run_id)["status"] == "running" or rows.run(run_id)["status"] == "queued"
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 9}
+    assert len(rows.provider.calls) == 12
+
+
+def test_rows_named_by_number_start_anew_whatever_they_were(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(4))
+    rows.finish(run_id, 600)
+
+    assert rows.reprocess(run_id, row_nos=[2, 3]) == 2
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert len(rows.provider.calls) == 6
+    assert rows.reprocess(run_id, row_nos=[99]) == 0
+
+
+def test_a_kickoff_wakes_lanes_that_wait_and_no_others(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.attempts == 1 else None
+    run_id = rows.upload(csv_of(2))
+    rows.pass_time(30)
+    calls = len(rows.provider.calls)
+
+    assert control.kickoff(rows.ports, TENANT, run_id, BY) == 2
+    rows.pass_time(5)
+
+    assert len(rows.provider.calls) == calls, "rows keep their time: a nudge looks, and finds none due"
+
+
+def test_pause_resume_cancel_and_delete(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: Answered(what="failed", ms=5, message="no")
+    run_id = rows.upload(csv_of(2))
+    rows.pass_time(5)
+    runs.pause_run(rows.ports, TENANT, run_id, BY)
+    rows.pass_time(3600)
+    calls = len(rows.provider.calls)
+    runs.resume_run(rows.ports, TENANT, run_id, BY)
+    rows.pass_time(120)
+    assert len(rows.provider.calls) > calls
+    with pytest.raises(Conflict):
+        control.delete(rows.ports, rows.kind, TENANT, run_id, BY)
+    runs.cancel_run(rows.ports, rows.kind, TENANT, run_id, BY)
+    assert rows.finish(run_id, 60) == "canceled"
+
+    control.delete(rows.ports, rows.kind, TENANT, run_id, BY)
+    rows.pass_time(60)
+
+    assert rows.items(run_id) == []
+    assert rows.rows("select 1 from search_events") == []
+    with pytest.raises(NotFound):
+        rows.reprocess(run_id)
+
+
+def test_a_row_found_before_keeps_its_result_while_it_is_looked_for_again(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(1))
+    rows.finish(run_id, 600)
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5)
+    rows.reprocess(run_id, row_nos=[1])
+    rows.finish(run_id)
+
+    (row,) = rows.items(run_id)
+    assert row["status"] == "NOT_FOUND"
+    assert row["result_json"]["offers"][0]["title"] == found("Product 1").offers[0].title

@@ -1,0 +1,224 @@
+"""Row jobs as a subject: files that are made from their ids, and a provider that writes down every call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.kernel.catalogue import Kind
+from shared.kernel.clock import Chance
+from shared.kernel.control import Paces
+from shared.kernel.decide import Limits
+from shared.kernel.errors import Transient
+from shared.kernel.model import Already, Effect, NewRun, Starting, Statement
+from shared.kernel.ports import Tx
+from shared.kernel.retry import Backoff
+from shared.row_job.decide import Answered
+from shared.row_job.model import KIND, Item, RowSettings, Strategy
+from shared.row_job.ports import Ports
+from shared.row_job.steps import RowPoint, row_job
+from shared.row_job.store import RowStore
+from tests.simulation.invariants import require
+from tests.support.rows import InlineHands, found
+from tests.support.subject import Simulated, Subject
+
+if TYPE_CHECKING:
+    from tests.chaos.matrix import Play
+    from tests.simulation.subjects import SubjectWorld
+
+SETTINGS = RowSettings(
+    slots=2, provider_first_rate=50.0, ingest_min_rows=2, ingest_max_rows=4, claim_min=2, claim_max=6
+)
+LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
+# The tests' workers issue the upload of a run themselves.
+SCHEMA = "grant insert on files to baton_worker"
+ISSUE = Statement(
+    "test.issue",
+    """insert into files (id, tenant_id, name, size, arrived_at) values (:id, :tenant_id, 'rows.csv', :size, now())
+       on conflict do nothing""",
+)
+
+
+def rows_of(file_id: UUID) -> list[str]:
+    """Good rows and a few that must be set aside, the same ones for the same file."""
+    rng = Random(file_id.int)
+    return ["only a brand" if rng.random() < 0.1 else f"Product {n}" for n in range(1, rng.choice((1, 3, 9, 14)) + 1)]
+
+
+def content_of(file_id: UUID) -> bytes:
+    lines = [",Acme" if each == "only a brand" else f"{each},Acme" for each in rows_of(file_id)]
+    return "\n".join(["title,brand", *lines]).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The bucket: a file's bytes follow from its id."""
+
+    ask: Callable[[str, Callable[[], bytes]], bytes] = lambda what, effect: effect()
+
+    def read(self, key: str, version_id: str | None, offset: int, length: int) -> bytes:
+        return self.ask("read", lambda: content_of(UUID(key.rsplit("/", 1)[1]))[offset : offset + length])
+
+
+def with_uploads(kind: Kind) -> Kind:
+    """A start that finds its upload: the run's own id names it."""
+
+    def start(tx: Tx, starting: Starting) -> NewRun | Already:
+        file_id = starting.run_id
+        issued = {"id": file_id, "tenant_id": starting.tenant_id, "size": len(content_of(file_id))}
+        tx.apply(Effect(ISSUE, issued))
+        return kind.start(tx, replace(starting, params={**starting.params, "file_id": str(file_id)}))
+
+    return replace(kind, start=start)
+
+
+RULES = {
+    "a job that is done has every row of its file": "",  # asked by `wrong_rows`, which knows the file
+    "a row of a job that is done has ended": """
+        select i.run_id, i.row_no from job_items i join run r on r.id = i.run_id
+        where r.status = 'succeeded' and i.status in ('PENDING', 'PROCESSING')""",
+    "a row is found once": """
+        select run_id, row_no from search_events where status = 'found' group by 1, 2 having count(*) > 1""",
+    "what was found is in its row": """
+        select i.run_id, i.row_no from job_items i where i.status = 'DONE'
+          and i.result_json #>> '{offers,0,title}' is distinct from i.normalized_json ->> 'title'""",
+    "a row belongs to the tenant of its run": """
+        select i.run_id from job_items i join run r on r.id = i.run_id where r.tenant_id <> i.tenant_id""",
+    "no row is held when nobody works": """
+        select i.run_id, i.row_no from job_items i join run r on r.id = i.run_id
+        where r.status = 'succeeded' and i.locked_by is not null""",
+    "an end is said once": """
+        select payload ->> 'run_id', payload ->> 'epoch' from signal where name in ('row_job.done', 'row_job.failed')
+        group by 1, 2 having count(*) > 1""",
+}
+ASKED = {name: sql for name, sql in RULES.items() if sql}
+KEPT = sa.text("""
+select r.id, array(select i.row_no from job_items i where i.run_id = r.id order by 1) as numbers,
+       array(select i.row_no from job_items i where i.run_id = r.id and i.status = 'SKIPPED' order by 1) as aside
+from run r where r.kind = 'row_job' and r.status = 'succeeded'
+""")
+
+
+def wrong_rows(kept: Sequence[Mapping[str, Any]]) -> list[str]:
+    wrong: list[str] = []
+    for job in kept:
+        truth = rows_of(job["id"])
+        if list(job["numbers"]) != list(range(1, len(truth) + 1)):
+            wrong.append(f"{job['id']} has rows {job['numbers']} of {len(truth)}")
+        if list(job["aside"]) != [n for n, each in enumerate(truth, 1) if each == "only a brand"]:
+            wrong.append(f"{job['id']} set {job['aside']} aside")
+    return wrong
+
+
+@dataclass(slots=True)
+class Provider:
+    """Asks through the world, where answers are lost and processes die."""
+
+    world: SubjectWorld
+    keys: Counter[str] = field(default_factory=Counter)
+    told_to_wait: set[str] = field(default_factory=set)
+
+    def find(self, item: Item, strategy: Strategy, retailers: Sequence[str], idempotency_key: str) -> Answered:
+        world = self.world
+
+        def effect() -> Answered:
+            self.keys[idempotency_key] += 1
+            again = self.keys[idempotency_key] > 1 and idempotency_key not in self.told_to_wait
+            require(not again, "no attempt of a row is made twice", idempotency_key)
+            trouble = world.rng.random()
+            if trouble < world.scenario.upstream_trouble / 6:
+                world.last_fault_at = world.now
+                self.told_to_wait.add(idempotency_key)
+                return Answered(what="throttled", ms=20, retry_after_s=world.rng.choice((0.0, 2.0)))
+            if trouble < world.scenario.upstream_trouble / 3:
+                world.last_fault_at = world.now
+                return Answered(what=world.rng.choice(("failed", "not_found", "slow")), ms=50, message="trouble")
+            return found(str(item.normalized["title"]))
+
+        try:
+            return world.call("upstream.find", effect, error=lambda: Transient("no answer"))
+        except Transient:
+            return Answered(what="failed", ms=50, message="no answer")
+
+
+def simulate(world: SubjectWorld) -> Simulated:
+    provider = Provider(world)
+    ports = Ports(
+        files=Contents(
+            lambda what, effect: world.call(f"files.{what}", effect, error=lambda: Transient("no file now"))
+        ),
+        search=lambda tenant, params, left: provider,
+        hands=InlineHands,
+        pace=world.faulty(Paces(world.worker)),
+        reads=world.faulty(RowStore(world.worker)),
+        settings=SETTINGS,
+        chance=Chance(fraction=world.rng.random),
+    )
+
+    def judge() -> None:
+        for rule, sql in ASKED.items():
+            broken = world.rows(sql)
+            require(not broken, rule, broken)
+        kept = world.rows(KEPT.text)
+        require(not wrong_rows(kept), "a job that is done has every row of its file", wrong_rows(kept))
+
+    kind = with_uploads(row_job(ports, Limits(max_attempts=12)))
+    return Simulated(kind=kind, params=lambda _: {}, at_the_end=judge)
+
+
+class Finds:
+    def find(self, item: Item, strategy: Strategy, retailers: Sequence[str], idempotency_key: str) -> Answered:
+        return found(str(item.normalized["title"]))
+
+
+def build(engine: sa.Engine, address: Any, outside_url: str) -> Kind:
+    """The kind in a process that is killed."""
+    ports = Ports(
+        files=Contents(), search=lambda tenant, params, left: Finds(), hands=InlineHands, pace=Paces(engine),
+        reads=RowStore(engine), settings=SETTINGS, chance=Chance(fraction=lambda: 0.5),
+    )  # fmt: skip
+    return with_uploads(row_job(ports, LIMITS))
+
+
+def a_file(play: Play) -> None:
+    """Read, worked on, paused and resumed on its way."""
+    run = play.start("succeeded", kind=KIND)
+    play.work()
+    play.act("pause", run)
+    play.act("resume", run)
+    for _ in range(4):
+        play.pass_time(16)
+        play.work()
+
+
+def a_canceled_file(play: Play) -> None:
+    run = play.start("canceled", kind=KIND)
+    play.act("cancel", run)
+    play.work()
+
+
+def order(rng: Random) -> dict[str, Any]:
+    return {}
+
+
+SUBJECT = Subject(
+    name=KIND,
+    simulate=simulate,
+    build=build,
+    schema=SCHEMA,
+    tables=("search_events", "job_items", "file_jobs", "files", "pace", "pace_share", "pace_decision"),
+    clocks=(
+        "update job_items set due_at = due_at - {by}, locked_at = locked_at - {by}",
+        "update pace set opened_at = opened_at - {by}, next_slot_at = next_slot_at - {by}, closed_until = closed_until - {by}",
+    ),
+    rules=ASKED,
+    scenarios={each.__name__: each for each in (a_file, a_canceled_file)},
+    points=frozenset(RowPoint),
+    order=order,
+)

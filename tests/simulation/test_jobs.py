@@ -1,0 +1,25 @@
+"""Guards the promise of jobs under schedules that nobody would think of; `make verify` plays ten thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.jobs import DEADLY, simulate
+from tests.support.databases import ServerAdmin
+from tests.support.jobs import Office, job_office
+
+
+@pytest.fixture(scope="module")
+def office(postgres_server: ServerAdmin, template: str) -> Iterator[Office]:
+    with job_office(postgres_server, template) as office:
+        yield office
+
+
+@pytest.mark.parametrize("base", [0, 100])
+def test_whatever_happens_every_job_ends_once(office: Office, base: int) -> None:
+    found, deaths = simulate(office, range(base, base + 100))
+
+    assert found == []
+    assert len(deaths) >= len(DEADLY) - 2

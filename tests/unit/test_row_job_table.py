@@ -1,0 +1,166 @@
+"""The reader of files: bytes in, whole records and exact places out, whatever a file holds."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.row_job import table
+from shared.row_job.table import BadFile, Dialect, cells, columns, detect, mapping_of, records, row_of
+
+PLAIN = Dialect(encoding="utf-8", delimiter=",", newline="\n", first=0)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"), max_size=12)
+
+
+def read_all(data: bytes, dialect: Dialect, most: int, chunk: int) -> list[str]:
+    """As the step reads: a batch at a time, each from exactly where the last one ended."""
+    found: list[str] = []
+    at = dialect.first
+    while at < len(data):
+        size = chunk
+        while True:
+            part = data[at : at + size]
+            got, took = records(part, dialect, most, last=at + len(part) >= len(data))
+            if got or at + len(part) >= len(data):
+                break
+            size *= 2
+        assert took > 0
+        found += got
+        at += took
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    grid=st.lists(st.lists(texts, min_size=2, max_size=4), min_size=1, max_size=12),
+    encoding=st.sampled_from(["utf-8", "utf-16-le", "utf-16-be"]),
+    most=st.integers(1, 5),
+    chunk=st.integers(4, 64),
+)
+def test_any_table_is_read_in_any_slices_as_it_was_written(
+    grid: list[list[str]], encoding: str, most: int, chunk: int
+) -> None:
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(grid)
+    dialect = Dialect(encoding=encoding, delimiter=",", newline="\n", first=0)
+    data = out.getvalue().encode(encoding)
+
+    assert [cells(record, dialect) for record in read_all(data, dialect, most, chunk * 2)] == grid
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "delimiter", "newline"),
+    [
+        (b"title,sku\na,b\n", "utf-8", ",", "\n"),
+        (b"\xef\xbb\xbftitle;sku\r\n\xc3\xa9;b\r\n", "utf-8", ";", "\n"),
+        ("title\tsku\n\u00e9\tb\n".encode("utf-16"), "utf-16-le", "\t", "\n"),
+        ("title|sku\na|b\n".encode("utf-16-be"), "utf-16-be", "|", "\n"),
+        ("title,sku\nCaf\u00e9,\u20ac5\n".encode("cp1252"), "cp1252", ",", "\n"),
+        (b"title,sku\ra,b\r", "utf-8", ",", "\r"),
+        (b'"a,b;c;d";sku\n', "utf-8", ";", "\n"),
+    ],
+    ids=["plain", "bom", "utf16", "utf16 without a mark", "windows", "old mac", "quoted"],
+)
+def test_how_a_file_is_written_is_found(data: bytes, encoding: str, delimiter: str, newline: str) -> None:
+    found = detect(data)
+
+    assert (found.encoding, found.delimiter, found.newline) == (encoding, delimiter, newline)
+    assert not columns(records(data[found.first :], found, 1, last=True)[0][0], found)[0].startswith("\ufeff")
+
+
+HOSTILE_FILES = {
+    "an empty file": (b"", "empty_file"),
+    "nothing but a mark": (b"\xef\xbb\xbf", "empty_file"),
+    "spaces and lines": (b" \n\n \t\r\n", "empty_file"),
+    "ten thousand columns": (b",".join(b"c%d" % n for n in range(10_000)) + b"\n1\n", "too_many_columns"),
+    "a NUL in the header": (b"ti\x00tle,sku\na,b\n", "bad_header"),
+    "an empty header": (b",,,\na,b,c,d\n", "bad_header"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_FILES)
+def test_a_file_that_cannot_be_used_is_refused_by_its_code(what: str) -> None:
+    data, code = HOSTILE_FILES[what]
+
+    def look() -> None:
+        dialect = detect(data)
+        columns(records(data[dialect.first :], dialect, 1, last=True)[0][0], dialect)
+
+    with pytest.raises(BadFile) as refused:
+        look()
+    assert refused.value.code == code
+
+
+HOSTILE_ROWS = {
+    "a cell of 200 kB": (b"x" * 200_000 + b",1", "A cell has 200,000 characters"),
+    "a quote that nobody closes": (b'"open,1', "A quote is opened and not closed."),
+    "a NUL": (b"a\x00b,1", "The row holds a NUL character."),
+    "bytes of another encoding": (b"caf\xe9,1", "The row isn't written in the file's encoding."),
+    "more cells than columns": (b"a,b,c,d", "The row has 4 cells; the file has 2 columns."),
+    "nothing to look for": (b" , ,", None),
+    "no title and no sku": (b",\x20", None),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_ROWS)
+def test_a_bad_row_is_set_aside_with_its_reason_and_the_next_one_is_read(what: str) -> None:
+    bad, reason = HOSTILE_ROWS[what]
+    data = b"title,sku\n" + bad + b"\ngood,2\n"
+    dialect = Dialect(encoding="utf-8", delimiter=",", newline="\n", first=0)
+
+    found = read_all(data, dialect, 100, 1 << 20)
+    rows = [
+        row_of(n, record, ["title", "sku"], {"title": "title", "sku": "sku"}, dialect)
+        for n, record in enumerate(found[1:], 1)
+    ]
+
+    assert rows[-1] is not None
+    assert rows[-1].normalized == {"title": "good", "sku": "2"}
+    if reason is None:
+        assert rows[0] is None
+    else:
+        assert rows[0] is not None
+        assert (rows[0].problem or "").startswith(reason)
+
+
+def test_an_open_quote_costs_one_row_and_not_the_rest_of_the_file() -> None:
+    lines = [b'"5" screen,%d' % n if n == 3 else b"row %d,%d" % (n, n) for n in range(20_000)]
+    data = b"\n".join(lines) + b"\n"
+
+    found = read_all(data, PLAIN, 500, 65_536)
+
+    assert len(found) == 20_000
+
+
+def test_a_quote_inside_a_cell_is_just_that() -> None:
+    assert read_all(b'5" screen,1\n7" screen,2\n', PLAIN, 10, 100) == ['5" screen,1', '7" screen,2']
+
+
+def test_a_record_may_have_lines() -> None:
+    assert records(b'"a\nb",1\nc,2\n', PLAIN, 10, last=True) == (['"a\nb",1', "c,2"], 12)
+    assert records(b'"a\nb', PLAIN, 10, last=False) == ([], 0)
+    assert records(b"a,1\nb,2", PLAIN, 10, last=False) == (["a,1"], 4)
+    assert records(b"a,1\nb,2", PLAIN, 10, last=True) == (["a,1", "b,2"], 7)
+    assert records(b"a\n\xc3", PLAIN, 10, last=False) == (["a"], 2)
+
+
+def test_columns_have_names_of_their_own_and_are_found_by_them() -> None:
+    names = columns(" Product  Name ,brand,,brand", PLAIN)
+
+    assert names == ["Product Name", "brand", "column 3", "brand 2"]
+    assert mapping_of(names, None) == {"title": "Product Name", "brand": "brand"}
+    assert mapping_of(names, {"sku": "brand 2"}) == {"sku": "brand 2"}
+    with pytest.raises(BadFile, match="no column named"):
+        mapping_of(names, {"sku": "nope"})
+
+
+def test_a_row_without_title_and_sku_is_left_out() -> None:
+    row = row_of(1, "acme,", ["brand", "title"], {"brand": "brand", "title": "title"}, PLAIN)
+
+    assert row is not None
+    assert row.problem == "The row has neither a title nor a SKU."
+    assert table.row_of(1, "", ["title"], {"title": "title"}, PLAIN) is None
