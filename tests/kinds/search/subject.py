@@ -247,5 +247,5 @@ SUBJECT = Subject(
     rules=RULES,
     scenarios={each.__name__: each for each in (a_cycle,)},
     points=frozenset(SearchPoint),
-    schedules=200,
+    schedules=100,
 )  # fmt: skip
