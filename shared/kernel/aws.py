@@ -27,7 +27,7 @@ def client(
 
     `endpoint` names a local cloud whatever the environment says; no credentials but its own `access_key` are sent there.
     """
-    config = _config(connect_s, read_s, attempts)
+    config = _config(service, connect_s, read_s, attempts)
     if endpoint is not None:
         return _client_at(endpoint, access_key, service, config)
     if os.environ.get("AWS_ENDPOINT_URL", "").strip():
@@ -80,7 +80,7 @@ def _client_at(endpoint: str, access_key: str, service: str, config: Any) -> Any
     )
 
 
-def _config(connect_s: int, read_s: int, attempts: int) -> Any:
+def _config(service: str, connect_s: int, read_s: int, attempts: int) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - as boto3
 
     return Config(
@@ -88,4 +88,6 @@ def _config(connect_s: int, read_s: int, attempts: int) -> Any:
         read_timeout=read_s,
         retries={"mode": "standard", "total_max_attempts": attempts},
         tcp_keepalive=True,
+        # Without it some links to S3 would be signed in the old way, which newer regions do not take.
+        signature_version="s3v4" if service == "s3" else None,
     )

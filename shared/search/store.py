@@ -93,24 +93,22 @@ _NOT_YET = (
 # Heads first, the oldest success first; then history, one window of each search in a cycle.
 NEXT_JOB = sa.text(f"""
 with head as (
-    select q.query_key, 'head' as purpose from query_state q
+    select q.*, 'head' as purpose from query_state q
     where q.tenant_id = :tenant_id and q.active and q.next_due_at <= now() and {_OPEN} and {_NOT_YET.format("= 'head'")}
     order by q.last_success_at nulls first, q.query_key limit 1),
 history as (
-    select q.query_key, 'history' as purpose from query_state q
+    select q.*, 'history' as purpose from query_state q
     where q.tenant_id = :tenant_id and q.active and q.history_due_at <= now() and q.high_watermark is not null
       and {_OPEN} and {_NOT_YET.format("<> 'head'")} and not exists (select from head)
-    order by q.last_success_at nulls first, q.query_key limit 1),
-picked as (select * from head union all select * from history)
-select s.id as search_id, s.name, s.client, s.connection, s.params, s.max_pages, s.max_offers, s.every_s, q.query_key, q.zone,
-       p.purpose, q.high_watermark, q.seed_cursor, q.seed_floor, q.resume, q.consecutive_failures,
+    order by q.last_success_at nulls first, q.query_key limit 1)
+select q.search_id, s.name, q.client, s.connection, s.params, s.max_pages, s.max_offers, s.every_s, q.query_key, q.zone,
+       q.purpose, q.high_watermark, q.seed_cursor, q.seed_floor, q.resume, q.consecutive_failures,
        b.id as backfill_id, b.lo as backfill_lo, b.hi as backfill_hi, b.resume as backfill_resume
-from picked p
-join query_state q on q.tenant_id = :tenant_id and q.query_key = p.query_key
+from (select * from head union all select * from history) q
 join saved_search s on s.id = q.search_id
 left join lateral (
     select * from search_backfill b
-    where p.purpose = 'history' and b.tenant_id = :tenant_id and b.query_key = q.query_key and b.finished_at is null
+    where q.purpose = 'history' and b.tenant_id = :tenant_id and b.query_key = q.query_key and b.finished_at is null
     order by b.created_at, b.id limit 1) b on true
 """)  # noqa: S608 - our own words
 NOT_FRESH = sa.text("select count(*) from query_state where tenant_id = :tenant_id and active and fresh_at < now()")

@@ -18,6 +18,7 @@ from tests.support.house import ALICE, BOB
 from tests.support.jobs import Office, job_office
 
 ROOT = Path(__file__).parents[2]
+AT_WORK = "select distinct worker from offer where taken_at is not null"
 # Says when it begins and ends, and whether another of the same job is at work: the lock goes with its process.
 COMMAND = """
 import fcntl, os, sys, time
@@ -84,7 +85,11 @@ def test_thousands_of_jobs_outlive_workers_that_are_killed_and_a_database_that_r
                 while office.value("select count(*) from run where kind = 'job' and finished_at is null"):
                     assert time.monotonic() < until, "it takes too long"
                     time.sleep(1 + 2 * rng.random())
-                    victim = rng.randrange(len(workers))
+                    at_work = [int(row.worker.split(":")[1]) for row in office.sql(AT_WORK)]
+                    victims = [n for n, each in enumerate(workers) if each.pid in at_work]
+                    if not victims:
+                        continue
+                    victim = rng.choice(victims)
                     workers[victim].kill()
                     workers[victim].wait()
                     workers[victim] = worker(office, commands)
@@ -105,7 +110,9 @@ def test_thousands_of_jobs_outlive_workers_that_are_killed_and_a_database_that_r
                 assert [each.attempt_no for each in attempts] == list(range(1, len(attempts) + 1))
                 assert "overlap" not in lines
                 assert lines[-1] == "end"
-            print(f"\n{total} jobs, {restarts} restarts of Postgres, "
+            lost = office.value("select count(*) from job_attempts where error_text like '%stopped responding%'")
+            assert lost > 0
+            print(f"\n{total} jobs, {restarts} restarts of Postgres, {lost} attempts lost with their workers, "
                   f"{office.value('select count(*) from job_attempts')} attempts")  # fmt: skip
         admin.close()
 

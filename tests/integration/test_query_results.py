@@ -6,17 +6,20 @@ import csv
 import io
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
 
 from infra.local.standins.mce import Target
+from shared.kernel import aws
 from shared.kernel import run as runs
 from shared.kernel.clock import new_id
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Permanent, Transient
 from shared.kernel.model import Continue, Finish, NewLane, Turn
 from shared.query_run import export
+from shared.query_run.adapters.files import S3Files
 from shared.query_run.export import PAGE, aligned, as_csv, export_step
 from shared.query_run.model import ExportCursor, Rowset, export_key, export_lane
 from shared.query_run.ports import QueryMetric, UploadGone
@@ -218,3 +221,21 @@ def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: 
 def test_a_file_that_is_not_there_is_not_read() -> None:
     with pytest.raises(UploadGone):
         MemoryFiles().get("nothing")
+
+
+def test_a_link_is_signed_as_every_region_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links of the old way are refused by newer regions, and by the local cloud."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    aws.client.cache_clear()
+    url = S3Files({"BATON_BUCKET": "files"}).link("exports/a b.csv", "a.csv", 60)
+    aws.client.cache_clear()
+
+    asked = parse_qs(urlsplit(url).query)
+    assert asked["X-Amz-Algorithm"] == ["AWS4-HMAC-SHA256"]
+    assert (asked["X-Amz-Expires"], "Signature" in asked) == (["60"], False)

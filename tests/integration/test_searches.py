@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.search.store import NEXT_JOB
+from tests.support.rig import TENANT
 from tests.support.searches import DAY_S, SearchRig
 
 
@@ -18,3 +24,36 @@ def test_a_first_search_reads_the_head_and_then_its_history(searches: SearchRig)
     assert searches.infojobs.truth(lo, hi) <= searches.offers("infojobs")
     assert sorted(each["purpose"] for each in searches.executions(key))[:2] == ["head", "seed"]
     assert {each["stop_reason"] for each in searches.executions(key)} == {"window_exhausted"}
+
+
+FILL = """
+with made as (
+    insert into saved_search (id, tenant_id, name, client, connection, params, query_key, max_pages, max_offers, every_s,
+                              fresh_within_s, seed_floor, created_at, updated_at)
+    select gen_random_uuid(), :t, 's' || n, 'infojobs', gen_random_uuid(), '{}', md5(n::text), 20, 1000, 86400, 129600, :now, :now, :now
+    from generate_series(cast(:first as integer), cast(:last as integer)) n returning *)
+insert into query_state (tenant_id, query_key, search_id, client, account, zone, seed_floor, next_due_at, fresh_at, last_success_at)
+select tenant_id, query_key, id, client, 'infojobs:x', 'UTC', seed_floor,
+       cast(:now as timestamptz) + (mod(hashtext(query_key), 1000)) * interval '1 minute', :now,
+       cast(:now as timestamptz) + (mod(hashtext(query_key), 1000) - 1440) * interval '1 minute'
+from made"""
+
+
+def cost_of_the_next(rig: SearchRig) -> int:
+    told = {"tenant_id": TENANT, "run_id": UUID(int=1)}
+    with rig.owner.connect() as connection:
+        connection.execute(sa.text("analyze query_state"))
+        connection.execute(sa.text("analyze saved_search"))
+        connection.execute(sa.text("select set_config('sim.now', :now, false)"), {"now": rig.at(rig.now).isoformat()})
+        explained = sa.text(f"explain (analyze, buffers, timing off, format json) {NEXT_JOB.text}")
+        (answer,) = connection.execute(explained, told).scalar_one()
+        assert connection.execute(NEXT_JOB, told).mappings().one()["purpose"] == "head"
+    return int(answer["Plan"]["Shared Hit Blocks"] + answer["Plan"]["Shared Read Blocks"])
+
+
+def test_what_is_next_costs_the_same_among_ten_thousand(searches: SearchRig) -> None:
+    searches.write(FILL, t=TENANT, first=1, last=10, now=searches.at(0))
+    few = cost_of_the_next(searches)
+    searches.write(FILL, t=TENANT, first=11, last=10_000, now=searches.at(0))
+    many = cost_of_the_next(searches)
+    assert many <= 1.3 * max(few, 10), (few, many)

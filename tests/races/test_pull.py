@@ -350,6 +350,42 @@ def test_turns_are_fair_and_caps_hold_under_many_takers(depot: Depot) -> None:
         assert max(b - a for a, b in pairwise(places)) <= len(TENANTS)
 
 
+FILL = """
+with made as (
+    insert into run (id, tenant_id, kind, status, params, check_at, created_at)
+    select gen_random_uuid(), :tenant, 'parcel', 'queued', '{}', 'infinity', now() from generate_series(1, :count)
+    returning id, tenant_id)
+insert into lane (id, run_id, tenant_id, kind, key, holds_run, status, cursor, next_due_at, check_at, max_steps, class_id,
+                  priority)
+select gen_random_uuid(), id, tenant_id, 'parcel', 'carry', true, 'active', '{"stage": 0}', now(), 'infinity', 1000, :carts, 100
+from made
+"""
+
+
+@pytest.mark.long
+def test_ten_thousand_takes_are_fair_between_a_hundred_tenants(depot: Depot) -> None:
+    """One tenant has a hundred thousand waiting, 99 have a few: between two takes of any with due work at most 99 others."""
+    tenants = [UUID(int=0xFA00 + n) for n in range(100)]
+    depot.sql("delete from take_log")
+    for tenant, count in [(tenants[0], 100_000), *((tenant, 100) for tenant in tenants[1:])]:
+        depot.sql(FILL, tenant=tenant, count=count, carts=CARTS)
+    depot.sql("""
+        do $$ declare taken uuid; begin
+            for n in 1 .. 10000 loop
+                select lane_id into taken from take_offers('parcels', 1, gen_random_uuid(), '60 s', 'w');
+                update lane set status = 'done', claim_token = null, lease_until = null, seq = seq + 1 where id = taken;
+                commit;
+            end loop;
+        end $$""")
+    order = [row.tenant_id for row in depot.sql("select tenant_id from take_log order by n")]
+    assert len(order) == 10_000
+    places: dict[UUID, list[int]] = defaultdict(list)
+    for n, tenant in enumerate(order):
+        places[tenant].append(n)
+    assert set(places) == set(tenants)
+    assert max(b - a for each in places.values() for a, b in pairwise(each)) - 1 <= len(tenants) - 1
+
+
 def test_caps_hold_under_many_takers(depot: Depot) -> None:
     depot.sql("insert into pull_tenant (tenant_id, most_running) values (:t, 2)", t=ALICE)
     depot.sql("update pull_class set most_running = 4 where id = :id", id=CARTS)
@@ -372,8 +408,8 @@ def test_caps_hold_under_many_takers(depot: Depot) -> None:
         seen["alice"], seen["all"] = max(seen["alice"], row.alice), max(seen["all"], row.all)
         seen["looks"] += 1
 
-    storm = Storm(depot, 6)
-    storm.play(*[worker] * 6, watcher)
+    storm = Storm(depot, 8)
+    storm.play(*[worker] * 8, watcher)
 
     assert storm.errors == []
     assert (seen["alice"], seen["all"]) == (2, 4)

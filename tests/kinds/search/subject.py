@@ -206,9 +206,11 @@ def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
 
 def a_cycle(play: Play) -> None:
     """Its second page breaks off; then the search is paused, and the next cycle finds nothing to do."""
+    from tests.chaos.worker import TENANTS as THERE
+
     with play._stage.connect() as connection:
         now = connection.execute(sa.text("select now()")).scalar_one()
-        save(connection, TENANTS[0], "infojobs", now, 1, 20)
+        save(connection, THERE[0], "infojobs", now, 1, 20)
     play.start("succeeded", kind=KIND)
     for wait_s in (10, 10, 60):
         play.work()
