@@ -285,8 +285,10 @@ def get_search(search_id: SearchId) -> Search:
 
 @operation(router, "PATCH", "/searches/<search_id>", MANAGES, tag="searches", refuses=[409])
 def change_search(search_id: SearchId, asked: Annotated[ChangeSearch, Body()]) -> Changed:
-    """Change the parameters of a search. Other parameters are another query, with a clean history; the answer says what
-    differs."""
+    """Change the parameters of a search.
+
+    Other parameters are another query, with a clean history; the answer says what differs.
+    """
     here = desk(router)
     row = _row(here, search_id)
     client = row["client"]

@@ -357,6 +357,7 @@ def test_another_tenants_lane_in_a_run_of_ones_own(
 LISTS = (
     "list_members", "list_tokens", "list_audit", "list_runs", "list_lanes", "list_steps", "list_gates", "list_partitions",
     "list_connections", "list_jobs", "list_attempts", "list_query_runs", "list_triggers", "list_firings", "list_events",
+    "list_searches", "list_search_runs", "list_quarantine", "list_search_offers", "list_companies", "list_row_items",
 )  # fmt: skip
 
 

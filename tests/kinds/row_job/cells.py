@@ -32,6 +32,15 @@ def rowed(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
     )  # fmt: skip
 
 
+def with_two_rows(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
+    rowed(door, tenant, run_id)
+    door.sql(
+        """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, due_at, updated_at)
+           select run_id, 2, tenant_id, user_id, job_type, slot, status, input_json, due_at, updated_at
+           from job_items where run_id = :id""", id=run_id,
+    )  # fmt: skip
+
+
 def paused(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
     rowed(door, tenant, run_id)
     assert door.call(tenant.member, "POST", f"/runs/{run_id}/pause", {}).status == 200
@@ -56,7 +65,7 @@ CELLS = {
     "preview_row_upload": Cells(roles=READERS, target="run", make=an_upload, names=["file_id"], ok=409),
     "start_row_job": Cells(roles=STARTERS, body={"file_id": UNKNOWN}, ok=422),
     "get_row_job": Cells(roles=READERS, target="run", prepare=rowed),
-    "list_row_items": Cells(roles=READERS, target="run", prepare=rowed),
+    "list_row_items": Cells(roles=READERS, target="run", prepare=with_two_rows),
     "list_pace_decisions": Cells(roles=READERS, target="run", prepare=rowed),
     "kick_off_row_job": Cells(roles=STARTERS, target="run", prepare=rowed, body={}),
     "pause_row_job": Cells(roles=STARTERS, target="run", prepare=rowed, body={}),

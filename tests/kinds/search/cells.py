@@ -41,14 +41,41 @@ def a_record(door: Door, tenant: TenantHouse) -> Named:
     return {**search, "record_id": str(record)}
 
 
+def a_full_search(door: Door, tenant: TenantHouse) -> Named:
+    """Two searches; the last has run twice, found two offers of two companies, and put two records aside."""
+    a_search(door, tenant)
+    named = a_search(door, tenant)
+    for n in range(2):
+        one = {"id": new_id(), "t": tenant.id, "s": named["search_id"], "n": f"{n}-{new_id()}"}
+        door.sql(
+            """insert into search_quarantine (id, tenant_id, client, key, search_id, query_key, window_from, window_to, problem, payload)
+               values (:id, :t, 'infojobs', :n, cast(:s as uuid), 'q', now(), now(), 'p', '{}')""", **one,
+        )  # fmt: skip
+        door.sql(
+            """insert into ingestion_runs (id, tenant_id, run_id, search_id, query_key, client, purpose, window_from, window_to)
+               values (:id, :t, :id, cast(:s as uuid), 'q', 'infojobs', 'head', now(), now())""", **one,
+        )  # fmt: skip
+        door.sql(
+            """insert into companies (tenant_id, id, client, external_id, name) values (:t, :id, 'infojobs', :n, 'n')""",
+            **one,
+        )
+        door.sql(
+            """insert into offers (tenant_id, client, external_id, company_id, title, updated_at, fingerprint, found_by, hash, payload)
+               select :t, 'infojobs', :n, :id, 't', now(), 'f', array[query_key], 'h', '{}'
+               from saved_search where id = cast(:s as uuid)""", **one,
+        )  # fmt: skip
+    return named
+
+
 SEARCH: dict[str, Any] = {"target": "search", "make": a_search, "names": ["search_id"]}
+FULL: dict[str, Any] = {**SEARCH, "make": a_full_search}
 RECORD: dict[str, Any] = {"target": "record", "make": a_record, "names": ["search_id", "record_id"]}
 CELLS = {
     "save_search": Cells(
         roles=ADMINS, ok=422,
         body=lambda: {"name": f"s-{new_id()}", "client": "infojobs", "connection": "none", "seed_from": "2026-01-01"},
     ),
-    "list_searches": Cells(roles=READERS),
+    "list_searches": Cells(roles=READERS, make=a_full_search),
     "get_search": Cells(roles=READERS, **SEARCH),
     "change_search": Cells(roles=ADMINS, body=lambda: {"params": {"q": str(new_id())}}, **SEARCH),
     "pause_search": Cells(roles=ADMINS, body={}, **SEARCH),
@@ -56,12 +83,12 @@ CELLS = {
     "delete_search": Cells(roles=ADMINS, **SEARCH),
     "estimate_backfill": Cells(roles=READERS, query=RANGE, **SEARCH),
     "start_backfill": Cells(roles=ADMINS, body=RANGE, ok=201, **SEARCH),
-    "list_search_runs": Cells(roles=READERS, **SEARCH),
-    "list_quarantine": Cells(roles=READERS, **SEARCH),
-    "list_search_offers": Cells(roles=READERS, **SEARCH),
+    "list_search_runs": Cells(roles=READERS, **FULL),
+    "list_quarantine": Cells(roles=READERS, **FULL),
+    "list_search_offers": Cells(roles=READERS, **FULL),
     "replay_record": Cells(roles=ADMINS, body={}, **RECORD),
     "accept_record": Cells(roles=ADMINS, body={}, **RECORD),
-    "list_companies": Cells(roles=READERS),
+    "list_companies": Cells(roles=READERS, make=a_full_search),
     "list_search_clients": Cells(roles=READERS),
     "pause_search_client": Cells(roles=ADMINS, body={}, target="client", make=lambda *_: {"client": "infojobs"}, names=["client"], of_all=True),
     "resume_search_client": Cells(roles=ADMINS, body={}, target="client", make=lambda *_: {"client": "infojobs"}, names=["client"], of_all=True),
