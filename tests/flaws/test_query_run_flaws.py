@@ -123,13 +123,14 @@ def test_0a_the_fast_path_is_there_for_who_asks_for_it(queries: QueryRig) -> Non
 @pytest.mark.parametrize("fault", ["odd_running", "text_running", "html", "server_error"])
 def test_0b_an_answer_that_says_nothing_is_no_confirmation(queries: QueryRig, fault: str) -> None:
     queries.standin.misbehave("early_completed")
-    queries.standin.misbehave(fault, on=["isrunning"], budget=4)
+    queries.standin.misbehave(fault, on=["isrunning"])
     run_id = queries.start(sql(seconds=200, rows=0))
     until(queries, run_id, Phase.POLL)
 
     queries.pass_time(150)
-    assert queries.standin.struck[fault] >= 2
+    assert queries.standin.struck[fault] >= 4
     assert queries.run(run_id)["status"] == "running"
+    queries.standin.behave(fault)
     ends_well(queries, run_id, 0)
 
 

@@ -86,7 +86,7 @@ def test_a_file_that_comes_too_late_is_not_written(queries: QueryRig) -> None:
 class Exported:
     """A file as steps write it: `say(page, size)` is the remote system."""
 
-    def __init__(self, rows: int, say: Any = None, part: int = 200_000) -> None:
+    def __init__(self, rows: int, say: Any = None, part: int = 400_000) -> None:
         self.files, self.rows, self.part = MemoryFiles(), rows, part
         self.say = say or (lambda page, size: Rowset(count=rows, rows=self.truth(page, size), mark=""))
         self.run_id, self.steps = new_id(), 0
@@ -120,7 +120,7 @@ class Exported:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.files.PART", 200_000)
+    monkeypatch.setattr("tests.support.files.PART", 400_000)
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SETTINGS = RowSettings(
     slots=2, provider_first_rate=50.0, ingest_min_rows=2, ingest_max_rows=4, claim_min=2, claim_max=6
 )
+IN_THE_MATRIX = SETTINGS.model_copy(update={"slots": 1})
 LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
 # The tests' workers issue the upload of a run themselves.
 SCHEMA = "grant insert on files to baton_worker"
@@ -45,8 +46,13 @@ ISSUE = Statement(
 )
 
 
+MARK = 0xFFFFFF  # how the ids of files end that are alike, so that every run of a scenario passes the same points
+
+
 def rows_of(file_id: UUID) -> list[str]:
     """Good rows and a few that must be set aside, the same ones for the same file."""
+    if file_id.int & MARK == MARK:
+        return ["Product 1", "Product 2", "only a brand", "Product 4", "Product 5"]
     rng = Random(file_id.int)
     return ["only a brand" if rng.random() < 0.1 else f"Product {n}" for n in range(1, rng.choice((1, 3, 9, 14)) + 1)]
 
@@ -66,11 +72,11 @@ class Contents:
         return self.ask("read", lambda: content_of(UUID(key.rsplit("/", 1)[1]))[offset : offset + length])
 
 
-def with_uploads(kind: Kind) -> Kind:
+def with_uploads(kind: Kind, mark: int = 0) -> Kind:
     """A start that finds its upload: the run's own id names it."""
 
     def start(tx: Tx, starting: Starting) -> NewRun | Already:
-        file_id = starting.run_id
+        file_id = UUID(int=starting.run_id.int | mark)
         issued = {"id": file_id, "tenant_id": starting.tenant_id, "size": len(content_of(file_id))}
         tx.apply(Effect(ISSUE, issued))
         return kind.start(tx, replace(starting, params={**starting.params, "file_id": str(file_id)}))
@@ -99,7 +105,7 @@ RULES = {
 }
 ASKED = {name: sql for name, sql in RULES.items() if sql}
 KEPT = sa.text("""
-select r.id, array(select i.row_no from job_items i where i.run_id = r.id order by 1) as numbers,
+select r.id, cast(r.params ->> 'file_id' as uuid) as file_id, array(select i.row_no from job_items i where i.run_id = r.id order by 1) as numbers,
        array(select i.row_no from job_items i where i.run_id = r.id and i.status = 'SKIPPED' order by 1) as aside
 from run r where r.kind = 'row_job' and r.status = 'succeeded'
 """)
@@ -108,7 +114,7 @@ from run r where r.kind = 'row_job' and r.status = 'succeeded'
 def wrong_rows(kept: Sequence[Mapping[str, Any]]) -> list[str]:
     wrong: list[str] = []
     for job in kept:
-        truth = rows_of(job["id"])
+        truth = rows_of(job["file_id"])
         if list(job["numbers"]) != list(range(1, len(truth) + 1)):
             wrong.append(f"{job['id']} has rows {job['numbers']} of {len(truth)}")
         if list(job["aside"]) != [n for n, each in enumerate(truth, 1) if each == "only a brand"]:
@@ -181,9 +187,9 @@ def build(engine: sa.Engine, address: Any, outside_url: str) -> Kind:
     """The kind in a process that is killed."""
     ports = Ports(
         files=Contents(), search=lambda tenant, params, left: Finds(), hands=InlineHands, pace=Paces(engine),
-        reads=RowStore(engine), settings=SETTINGS, chance=Chance(fraction=lambda: 0.5),
+        reads=RowStore(engine), settings=IN_THE_MATRIX, chance=Chance(fraction=lambda: 0.5),
     )  # fmt: skip
-    return with_uploads(row_job(ports, LIMITS))
+    return with_uploads(row_job(ports, LIMITS), MARK)
 
 
 def a_file(play: Play) -> None:
@@ -192,7 +198,7 @@ def a_file(play: Play) -> None:
     play.work()
     play.act("pause", run)
     play.act("resume", run)
-    for _ in range(4):
+    for _ in range(2):
         play.pass_time(16)
         play.work()
 
@@ -221,4 +227,5 @@ SUBJECT = Subject(
     scenarios={each.__name__: each for each in (a_file, a_canceled_file)},
     points=frozenset(RowPoint),
     order=order,
+    schedules=100,
 )
