@@ -1,5 +1,4 @@
-// Saved searches: their state and freshness, a calendar of what is covered, backfill by selecting days, the quarantine, offers
-// and companies. Runs of this kind are its cycles. The contract is in ../kinds.js.
+// Saved searches; runs of this kind are their cycles. The contract is in ../kinds.js.
 import { get, post } from "../api.js";
 import { moment, number, plural, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
@@ -49,7 +48,7 @@ function Clients() {
     ${each.paused_until ? html` <${Badge} kind="stuck">paused<//> <span class="quiet">${each.reason}</span>` : ""}
     ${may && (each.paused_until
       ? html` <${Action} label="Resume client" title=${`Resume ${each.title}`} explains="Its searches continue with the next cycle." action=${move(each.name, "resume")} done=${`${each.title} resumed.`} />`
-      : html` <${Action} label="Pause client" title=${`Pause ${each.title}`} explains="None of its searches is executed until you resume it." action=${move(each.name, "pause")} done=${`${each.title} paused.`} />`)}
+      : html` <${Action} label="Pause client" title=${`Pause ${each.title}`} explains="Its searches wait until you resume it." action=${move(each.name, "pause")} done=${`${each.title} paused.`} />`)}
   </li>`)}</ul>`}<//>`;
 }
 
@@ -79,7 +78,7 @@ function One({ id }) {
     <${Offers} id=${id} />`}<//>`;
 }
 
-// One cell a day, of the last weeks: covered, unclean, or missing. A click starts the range, a second one ends it.
+// One cell a day. A click starts the range, a second one ends it.
 const WEEKS = 10;
 const within = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) <= from && to <= Date.parse(each.end));
 const touches = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) < to && from < Date.parse(each.end));
@@ -104,7 +103,7 @@ function Calendar({ of, onDone }) {
   const chosen = (day) => first !== null && day >= first && day <= (last ?? first);
   return html`<${Section} title="Coverage" note="days in UTC; select the first and the last day to backfill">
     <div class="calendar" role="group" aria-label="Covered days">${days.map((day) => html`<button type="button" key=${day} class=${`day day-${state(day).replace(" ", "-")}`} aria-pressed=${chosen(day)}
-      title=${`${name(day)}: ${state(day)}`} aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${new Date(day).getUTCDate()}</button>`)}</div>
+      aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${new Date(day).getUTCDate()}</button>`)}</div>
     ${of.gaps.length > 0 && html`<p class="quiet">${plural(of.gaps.length, "gap")}: ${of.gaps.slice(0, 5).map((each) => `${moment(each.start)} – ${moment(each.end)}`).join("; ")}</p>`}
     ${may && last !== null && html`<${Backfill} id=${of.id} start=${first} end=${Math.min(last + DAY_MS, Date.now() - 60_000)} onDone=${onDone} />`}
   <//>`;
