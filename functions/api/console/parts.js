@@ -273,6 +273,20 @@ function ActionForm({ label, explains, action, done, tone, reason, busy, onClose
 const ROLES = { viewer: "viewer: sees the tenant's runs", member: "member: starts runs and sees their own", admin: "admin: manages everything in the tenant", worker: "worker: a machine that takes jobs" };
 export const RoleField = ({ value = "viewer" }) => html`<${Field} label="Role">${(id) => html`<select id=${id} name="role">${Object.entries(ROLES).map(([role, text]) => html`<option value=${role} selected=${role === value}>${text}</option>`)}</select>`}<//>`;
 
+// A view whose file is loaded when it is first opened. `load` answers its component.
+export function later(load) {
+  let View = null;
+  return (props) => {
+    const [problem, setProblem] = useState(null);
+    const [, again] = useState(0);
+    useEffect(() => {
+      if (View === null) load().then((found) => { View = found; again(1); }, () => setProblem(new Error("This page couldn't be loaded. You may be offline, or a new version was deployed: reload the page.")));
+    }, []);
+    if (problem) return html`<${Trouble} problem=${problem} />`;
+    return View === null ? html`<${Loading} />` : html`<${View} ...${props} />`;
+  };
+}
+
 // Counts what was changed here: a list with this `turn` is read again after each.
 export function useTurn() {
   const [turn, setTurn] = useState(0);

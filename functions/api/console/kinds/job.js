@@ -1,21 +1,7 @@
 // Jobs: the queue, the form that adds one, attempts with their logs, definitions and workers. The contract is in ../kinds.js.
 // What it shows is loaded when it is opened.
 import { duration } from "../format.js";
-import { html, useEffect, useState } from "../vendor/preact.js";
-import { Loading, MANAGES, Trouble } from "../parts.js";
-
-function later(load) {
-  let View = null;
-  return (props) => {
-    const [problem, setProblem] = useState(null);
-    const [, again] = useState(0);
-    useEffect(() => {
-      if (View === null) load().then((found) => { View = found; again(1); }, () => setProblem(new Error("This page couldn't be loaded. You may be offline, or a new version was deployed: reload the page.")));
-    }, []);
-    if (problem) return html`<${Trouble} problem=${problem} />`;
-    return View === null ? html`<${Loading} />` : html`<${View} ...${props} />`;
-  };
-}
+import { MANAGES, later } from "../parts.js";
 
 export default {
   title: "Jobs",
