@@ -128,7 +128,7 @@ def test_a_bad_row_is_set_aside_with_its_reason_and_the_next_one_is_read(what: s
 
 
 def test_an_open_quote_costs_one_row_and_not_the_rest_of_the_file() -> None:
-    lines = [b'"5" screen,%d' % n if n == 3 else b"row %d,%d" % (n, n) for n in range(20_000)]
+    lines = [b'"5 screen,%d' % n if n == 3 else b"row %d,%d" % (n, n) for n in range(20_000)]
     data = b"\n".join(lines) + b"\n"
 
     found = read_all(data, PLAIN, 500, 65_536)
