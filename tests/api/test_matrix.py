@@ -372,7 +372,8 @@ def test_a_cursor_of_another_tenant_is_like_a_broken_one(
     operation, cells = operations[operation_id], CELLS[operation_id]
 
     def first_page(tenant: TenantHouse) -> tuple[Named, str]:
-        for _ in range(2):
+        # Only where they are listed: a tenant may have only so many connections.
+        for _ in range(2 if operation_id in ("list_members", "list_gates", "list_connections", "list_audit") else 0):
             town.target(Cells(roles=ADMINS, target="member"), tenant)
             town.target(Cells(roles=ADMINS, target="gate"), tenant)
             town.target(Cells(roles=ADMINS, target="connection"), tenant)
