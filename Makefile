@@ -50,7 +50,7 @@ down: $(READY) ## end the local cloud
 	@$(BATON) down
 
 test: $(READY) $(CHROMIUM) ## the tests; ARGS="-k gate -x" goes to pytest
-	$(RUN) -m pytest -n 2 --dist worksteal $(ARGS)
+	$(RUN) -m pytest -n 3 --dist worksteal --durations=40 --durations-min=5 $(ARGS)  # two cores: many tests wait
 
 kind: $(READY) ## NAME=water_meter: create a kind of work from docs/example-kind and register it (docs/kinds.md)
 	@$(RUN) -m infra.new_kind '$(NAME)'

@@ -22,7 +22,10 @@ from tests.support.browser import (
 )
 from tests.support.scene import Scene
 
-EVERYBODY = ["Overview", "Runs", "Failures", "Page ingestion", "Query run", "Connections", "Rate limits"]
+EVERYBODY = [
+    "Overview", "Runs", "Failures", "Page ingestion", "Remote query", "Jobs", "Search cycle", "Row job", "Connections",
+    "Rate limits",
+]  # fmt: skip
 ADMINS = [*EVERYBODY, "Members", "Tokens", "Audit log", "System"]
 GROUPS = ["Monitor", "Work", "Resources", "Settings"]
 
@@ -120,7 +123,8 @@ def test_a_super_admin_looks_into_one_tenant_at_a_time(enter: Enter, people: Peo
     seed.waiting_runs(url, people.admin.tenant_id, 1, label="Ours alone", by=people.admin.actor)
     page = enter(people.super_admin, f"runs?tenant={people.admin.tenant_id}")
     expect(page.get_by_role("link", name="Ours alone")).to_be_visible()
-    expect(page.get_by_label("Tenant").get_by_role("option")).to_have_text([TENANT, ELSEWHERE])
+    for tenant in (TENANT, ELSEWHERE):  # and those that other tests have made
+        expect(page.get_by_label("Tenant").get_by_role("option", name=tenant, exact=True)).to_have_count(1)
 
     page.get_by_label("Tenant").select_option(ELSEWHERE)
 

@@ -33,7 +33,10 @@ def baton(home: Path, *arguments: str, env: dict[str, str] | None = None) -> sub
 @pytest.mark.parametrize(
     ("upstream", "said"),
     [
-        ("elsewhere=http://127.0.0.1:1", "Unknown upstream 'elsewhere'. Available: nivoda, mce."),
+        (
+            "elsewhere=http://127.0.0.1:1",
+            "Unknown upstream 'elsewhere'. Available: nivoda, mce, infojobs, adzuna, product_search.",
+        ),
         ("nivoda=http://example.com", "https://"),
         ("nivoda=https://u:p@example.com", "must not carry credentials"),
         ("nivoda", "expected NAME=URL"),

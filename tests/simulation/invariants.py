@@ -251,7 +251,8 @@ class Invariants:
         for judgement in judgements:
             world.seen[f"tick {judgement.verdict}"] += 1
             lane = judgement.lane
-            again = judged.get(lane.lane_id, -1.0) >= self.moved_at[lane.lane_id]
+            # Moved at the very instant of the first look, as by a cancel: it is another turn.
+            again = judged.get(lane.lane_id, -1.0) > self.moved_at[lane.lane_id]
             require(not again, "no lane twice in one tick", lane.lane_id, judgement.verdict)
             self._once_committed.append(partial(judged.__setitem__, lane.lane_id, world.now))
             if judgement.verdict is Verdict.UNCLAIMED:
