@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shared.kernel.http import bad_answer
+from shared.kernel.errors import bad_answer
 
 DEEPEST: Final = 32
 LONG_NUMBER: Final = b"0" * 19

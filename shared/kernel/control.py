@@ -165,12 +165,12 @@ def decide(law: Law, seen: Seen, trips: int, bounds: Bounds) -> Move:
     top = max(law.ceiling, law.rate)
     if bad >= 5 and bad > 0.9 * seen.answered:
         shut_s = max(seen.retry_after_s, shut_for_s(trips))
-        rate = max(bounds.least, 0.5 * law.rate, 0.1 * top)
+        rate = max(bounds.least, min(law.rate, max(0.5 * law.rate, 0.1 * top)))
         return Move(replace(law, rate=rate, ceiling=top, gain=FIRST_GAIN), "shut", shut_s, trips=True)
     if seen.retry_after_s > 0 or (seen.throttled >= 2 and seen.throttled_share > TOLERATED):
         return Move(_throttled(law, seen, bounds, full=full), "throttled", seen.retry_after_s)
     if seen.failed >= 3 and seen.failed_share > FAILING:
-        rate = max(bounds.least, 0.5 * law.rate, 0.1 * top)
+        rate = max(bounds.least, min(law.rate, max(0.5 * law.rate, 0.1 * top)))
         return Move(replace(law, rate=rate, ceiling=top, gain=FIRST_GAIN), "failing")
     if not full:
         return Move(law, "hold")

@@ -110,3 +110,8 @@ class NoRoom(Refused):
 
 class NotFound(Exception):
     """There is no such run or lane for this tenant."""
+
+
+def bad_answer(message: str) -> Transient:
+    """An answer that is not understood: never a value, never an empty list."""
+    return Transient(message, code="bad_answer")

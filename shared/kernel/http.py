@@ -42,7 +42,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, MaxRetryError, Na
 from urllib3.util.ssl_ import create_urllib3_context
 
 from shared.kernel.clock import stopwatch
-from shared.kernel.errors import Permanent, StepError, Throttled, Transient
+from shared.kernel.errors import Permanent, StepError, Throttled, Transient, bad_answer
 from shared.kernel.redact import redact
 from shared.kernel.tokens import TokenRefused
 
@@ -70,11 +70,6 @@ class AnswerTooLarge(Transient):
     """The answer has more bytes than any proper one."""
 
     code: str = "answer_too_large"
-
-
-def bad_answer(message: str) -> Transient:
-    """An answer that is not understood: never a value, never an empty list."""
-    return Transient(message, code="bad_answer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from shared.kernel.clock import stopwatch
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Permanent, bad_answer
 from shared.kernel.model import Continue, Decision, Finish, Turn
 from shared.query_run.model import ExportCursor, Rowset, export_key
 from shared.query_run.ports import Files, UploadGone
@@ -77,7 +77,5 @@ def _page(read: Read, page: int, rows: int) -> Sequence[Mapping[str, str | None]
     if found.count != rows:
         raise Permanent("The result is not the one that was found complete any more. Run the query again.", "changed")
     if len(found.rows) != min(PAGE, rows - (page - 1) * PAGE):
-        from shared.kernel.http import bad_answer  # noqa: PLC0415 - the API reads this module and asks no upstream
-
         raise bad_answer(f"Page {page} of the result has {len(found.rows)} rows, and should have more.")
     return found.rows

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from shared.kernel.answers import Shape, read_json, shaped, storable
-from shared.kernel.errors import Permanent, StepError, Transient
-from shared.kernel.http import bad_answer
+from shared.kernel.errors import Permanent, StepError, Transient, bad_answer
 from shared.kernel.redact import redact
 from shared.kernel.tokens import Token, TokenRefused
 from shared.page_ingest.model import Item, Page, PriceRange

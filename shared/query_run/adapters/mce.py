@@ -19,8 +19,8 @@ import urllib3
 from pydantic import Field, ValidationError
 
 from shared.kernel.answers import Shape, read_json, shaped
-from shared.kernel.errors import Permanent, StepError, Throttled, Transient
-from shared.kernel.http import Answer, Http, bad_answer, retry_after_s, safe_base_url
+from shared.kernel.errors import Permanent, StepError, Throttled, Transient, bad_answer
+from shared.kernel.http import Answer, Http, retry_after_s, safe_base_url
 from shared.kernel.tokens import Token, TokenRefused
 from shared.query_run.adapters import soap
 from shared.query_run.model import DOMAIN, ActivityStatus, Column, Rowset, Validation

@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
-from shared.kernel.http import bad_answer
+from shared.kernel.errors import bad_answer
 from shared.query_run.model import LONGEST_TEXT, ActivityStatus, Column
 
 ENVELOPE: Final = "http://schemas.xmlsoap.org/soap/envelope/"

@@ -11,8 +11,8 @@ import urllib3
 from pydantic import Field
 
 from shared.kernel.answers import Shape, read_json, shaped
-from shared.kernel.errors import StepError, Throttled, Transient
-from shared.kernel.http import Answer, Http, bad_answer, retry_after_s
+from shared.kernel.errors import StepError, Throttled, Transient, bad_answer
+from shared.kernel.http import Answer, Http, retry_after_s
 from shared.kernel.model import Json
 from shared.search.model import PAGE_SIZE, Page
 from shared.search.parse import sorted_out
