@@ -43,7 +43,7 @@ class Slice:
     _sends: deque[float] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.stop_at = self.began + self.target_s - tail_s(0.0, 0.0)
+        self._stop_before(tail_s(0.0, 0.0))
         self._threads = self.most_threads
         self._reported_at = self._ask_at = self.began
 
@@ -134,13 +134,17 @@ class Slice:
             self.refusals = 0 if self.calls else self.refusals + 1
             self.wait_s = granted.in_s + fraction * min(LONGEST_REFUSED_S, 2.0**self.refusals)
 
+    def _stop_before(self, tail: float) -> None:
+        """At least half of a slice is for starting calls: a short one with a slow provider would make none, again and again."""
+        self.stop_at = self.began + self.target_s - min(tail, self.target_s / 2)
+
     def _drop(self, window_no: int) -> None:
         self._dropped = max(self._dropped, window_no)
         self._slots = deque(slot for slot in self._slots if slot[1] > self._dropped)
 
     def _learn(self, now: float, granted: Granted) -> None:
         law = granted.law
-        self.stop_at = self.began + self.target_s - tail_s(law.base_s, law.sigma)
+        self._stop_before(tail_s(law.base_s, law.sigma))
         while self._sends and self._sends[0] < now - 2:
             self._sends.popleft()
         if law.base_s and now - self.began >= 1:

@@ -231,3 +231,14 @@ def test_tenants_that_share_an_account_take_turns() -> None:
     got = [sum(at >= 60 for at in world.done[tenant]) for tenant in (1, 2)]
     assert sum(got) ** 2 / (2 * sum(each * each for each in got)) >= 0.85, got
     assert row.window_no > 20
+
+
+def test_a_short_slice_with_a_slow_provider_still_makes_calls() -> None:
+    """Else its lane claims rows and gives them back without end."""
+    piece, law = Slice(0.0, 0.5, 4), Law(rate=10, base_s=3.0, sigma=0.6)
+
+    assert piece.wants(0.0, 4) == 4
+    piece.told(0.0, 4, Granted(slots=4, in_s=0.0, window_no=1, law=law), 0.5)
+
+    assert piece.due(0.0) == [1]
+    assert piece.due(0.25) == [1, 1]

@@ -209,6 +209,10 @@ def a_canceled_file(play: Play) -> None:
     play.work()
 
 
+def order(rng: Random) -> dict[str, Any]:
+    return {}
+
+
 SUBJECT = Subject(
     name=KIND,
     simulate=simulate,
@@ -222,5 +226,6 @@ SUBJECT = Subject(
     rules=ASKED,
     scenarios={each.__name__: each for each in (a_file, a_canceled_file)},
     points=frozenset(RowPoint),
+    order=order,
     schedules=100,
 )
