@@ -7,10 +7,12 @@ import tracemalloc
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from infra.local.standins.nivoda import NivodaStandIn
 from infra.local.standins.nivoda_faults import Fault, Operation
-from tests.support.ingest import IngestRig, ids
+from shared.page_ingest import store
+from tests.support.ingest import IngestRig, a_turn, ids
 
 
 def test_a_plain_catalogue_is_ingested_once_and_exactly(ingest: IngestRig) -> None:
@@ -132,3 +134,23 @@ def test_five_thousand_pages_in_one_lane_with_flat_memory(ingest: IngestRig) -> 
     assert lane["cursor"]["pages"] >= 5_000
     assert sorted(ingest.seen(run_id)) == sorted(ids(standin))
     assert max(held[1:]) - min(held[1:]) < 200_000, held
+
+
+MANY_ROWS = """
+insert into raw_item (run_id, external_id, tenant_id, source, offer_id, price_cents, partition, page, hash, payload, seen_at)
+select cast(:run_id as uuid), n::text, cast(:tenant_id as uuid), 'nivoda', 'o', n, 'part', 0, 'h', '{}', '2026-01-01Z' from generate_series(1, 5000) n
+"""
+
+
+def test_a_batch_to_consolidate_costs_the_same_however_many_rows_are_left(
+    ingest: IngestRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = a_turn(1)
+    with ingest.owner.connect() as connection:
+        connection.execute(sa.text(MANY_ROWS), {"run_id": turn.run_id, "tenant_id": turn.tenant_id})
+    monkeypatch.setattr(store, "BATCH_ENDS_AT", sa.text(f"explain (format json) {store.BATCH_ENDS_AT.text}"))
+
+    plan = str(store.PageStore(ingest.engine).batch_ends_at(turn, "", 1_000))
+
+    assert "raw_item_pkey" in plan
+    assert "Sort" not in plan, "all that is left would be sorted for each batch"
