@@ -41,6 +41,15 @@ class Line:
         text, names = _positional(statement)
         self._ahead.append((text, [params[name] for name in names]))
 
+    def commit(self) -> None:
+        """Whatever was to go ahead of a statement that never came rides with the commit."""
+        if self._ahead:
+            self._send_ahead()
+            self._ahead.clear()
+            self._driver.execute_unnamed("commit")
+        else:
+            self._driver.commit()
+
     def run(self, statement: sa.TextClause, params: Row) -> int:
         return int(self._execute(statement, params).row_count)
 
@@ -107,7 +116,7 @@ class Line:
 class _Loan:
     """A pooled connection for as long as a `with` lasts. No generator: this is entered twice in every step."""
 
-    __slots__ = ("_commits", "_connection", "_engine", "_loan", "_owner", "_tenant")
+    __slots__ = ("_commits", "_connection", "_engine", "_line", "_loan", "_owner", "_tenant")
 
     def __init__(self, engine: sa.Engine, tenant: UUID | None, owner: str | None, *, commits: bool) -> None:
         self._engine = engine
@@ -118,7 +127,8 @@ class _Loan:
 
     def __enter__(self) -> Line:
         self._prepare()
-        return Line(self._connection, self._renew)
+        self._line = Line(self._connection, self._renew)
+        return self._line
 
     def _borrow(self) -> None:
         loan = self._engine.raw_connection()
@@ -148,7 +158,7 @@ class _Loan:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
             if error is None and self._commits:
-                self._connection.commit()
+                self._line.commit()
         except BaseException as failed:
             error = failed
             raise

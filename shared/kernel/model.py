@@ -208,7 +208,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """A command for jobs that starts a run of a kind, as `page_ingest.start`. Its kind declares it, in `build.commands`."""
+    """A command for jobs that starts a run of a kind, as `<kind>.start`. Its kind declares it, in `build.commands`."""
 
     key: str
     kind: str

@@ -15,12 +15,11 @@ from urllib.parse import quote as url_quoted
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-import urllib3
 from pydantic import Field, ValidationError
 
 from shared.kernel.answers import Shape, read_json, shaped
 from shared.kernel.errors import Permanent, StepError, Throttled, Transient, bad_answer
-from shared.kernel.http import Answer, Http, retry_after_s, safe_base_url
+from shared.kernel.http import Answer, Http, Pool, retry_after_s, safe_base_url
 from shared.kernel.tokens import Token, TokenRefused
 from shared.query_run.adapters import soap
 from shared.query_run.model import DOMAIN, ActivityStatus, Column, Rowset, Validation
@@ -77,7 +76,7 @@ class Mce:
         *,
         time_left_s: Callable[[], float],
         gate: str = "mce",
-        pool: urllib3.PoolManager | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._auth_url = safe_base_url(auth_url)
         self._client_id, self._client_secret, self._mid = client_id, client_secret, mid
