@@ -137,8 +137,44 @@ def test_an_upstream_that_fails_is_not_an_empty_result(
     assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 503
     mce.behave()
     mce.misbehave("token_expired", budget=1)
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 200, "a new token, once"
+    mce.misbehave("token_expired")
     assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 503
+    mce.behave()
     assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 200, "with a new token"
+
+
+def test_rows_that_are_not_those_of_the_result_are_never_shown_as_it(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    key = ready(door, run_id, mce)
+    mce.targets[key].by = None
+    mce.targets[key].made = mce.truth(SQL)[:3]
+    answer = door.call(acme.member, "GET", f"/query-runs/{run_id}/rows")
+    assert (answer.status, answer.code) == (409, "changed")
+
+
+def test_a_page_that_no_function_can_answer_is_refused_with_a_reason(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    key = ready(door, run_id, mce)
+    wide = [{"id": "\N{LATIN SMALL LETTER E WITH ACUTE}" * 400_000}] * 5
+    mce.targets[key].by, mce.targets[key].made = None, wide
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").code == "page_too_large"
+    mce.targets[key].made = [{"id": "x" * 2_000_000}] * 5
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").code == "page_too_large", "not even read"
+    mce.targets[key].made = wide
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows", page_size=1).status == 200
+
+
+def test_a_retry_meanwhile_leaves_a_download_its_own_result(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn, bucket: Any
+) -> None:
+    ready(door, run_id, mce)
+    door.sql("update run set epoch = 2 where id = :id", id=run_id)
+    assert door.call(acme.member, "POST", f"/query-runs/{run_id}/download", {}).json()["status"] == "preparing"
+    (lane,) = door.sql("select key from lane where run_id = :id and key like 'export/%'", id=run_id)
+    assert lane["key"] == "export/1"
 
 
 def test_a_run_needs_a_connection_that_is_there(door: Door, acme: TenantHouse, mce: MceStandIn) -> None:

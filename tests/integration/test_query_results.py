@@ -17,6 +17,7 @@ from shared.kernel import run as runs
 from shared.kernel.clock import new_id
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.http import AnswerTooLarge
 from shared.kernel.model import Continue, Finish, NewLane, Turn
 from shared.query_run import export
 from shared.query_run.adapters.files import S3Files
@@ -77,6 +78,20 @@ def test_a_file_that_comes_too_late_is_not_written(queries: QueryRig) -> None:
 
     lane = queries.lane(run_id, "export/1")
     assert (lane["status"], lane["last_error"]["code"]) == ("failed", "results_expired")
+    assert queries.files.held == {}
+
+
+def test_a_retry_does_not_move_a_file_into_the_next_epoch(queries: QueryRig) -> None:
+    """Written by an old lane, it would be taken for what the next epoch found, and nobody would remove it."""
+    queries.configure(results_kept_s=600)
+    run_id = queries.start(sql(seconds=2, rows=3))
+    assert queries.finish(run_id) == "succeeded ready"
+    wanted(queries, run_id)
+    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
+    queries.pass_time(20)
+
+    assert list(queries.files.held) == [export_key(TENANT, run_id, 1)]
+    queries.pass_time(700)
     assert queries.files.held == {}
 
 
@@ -151,6 +166,40 @@ def test_an_upload_that_the_bucket_gave_up_begins_anew() -> None:
         pass
 
     assert len(read(made.body)) == 5 * PAGE
+
+
+@pytest.mark.parametrize("most", [1_000, 4])
+def test_rows_that_are_too_wide_for_a_page_come_in_smaller_ones(most: int) -> None:
+    rows = 2 * PAGE + 7
+
+    def say(page: int, size: int) -> Rowset:
+        if size > most:
+            raise AnswerTooLarge("The answer has more than 8 MB.")
+        return Rowset(count=rows, rows=file.truth(page, size), mark="")
+
+    file = Exported(rows, say)
+    while not file.step():
+        assert file.cursor.rows_read <= rows
+    assert read(file.body) == [{"Id": row["id"], "Name": row["name"]} for row in file.truth(1, rows)]
+
+
+def test_a_row_that_is_too_wide_for_any_page_is_no_endless_file() -> None:
+    def say(page: int, size: int) -> Rowset:
+        raise AnswerTooLarge("The answer has more than 8 MB.")
+
+    file = Exported(9, say)
+    file.cursor = file.cursor.but(size=4)
+    with pytest.raises(AnswerTooLarge):
+        file.step()
+
+
+def test_rows_that_nobody_has_counted_are_counted_for_their_file() -> None:
+    """The fast path ends a run with the first row that it sees."""
+    file = Exported(PAGE + 7)
+    file.cursor = file.cursor.but(rows=None)
+    while not file.step():
+        pass
+    assert len(read(file.body)) == PAGE + 7
 
 
 def test_no_rows_are_a_file_with_its_header() -> None:
