@@ -439,7 +439,7 @@ class QueryRuns:
             started=cursor.phase in (Phase.START, Phase.POLL, Phase.VERIFY),
             unsure=cursor.phase in (Phase.TARGET, Phase.DEFINITION, Phase.START),
         )
-        return [NewLane(key=f"clean/{run.epoch}", cursor=clean.to_json(), holds_run=False)]
+        return [NewLane(key=clean_lane(run.epoch), cursor=clean.to_json(), holds_run=False)]
 
     def _clean_step(self, turn: Turn, outside: Outside, params: QueryParams) -> Decision:
         cursor = CleanCursor.read(turn.cursor)
@@ -591,6 +591,10 @@ class QueryRuns:
         return [QueryParams.model_validate(dict(turn.params)).account]
 
 
+def clean_lane(epoch: int) -> str:
+    return f"clean/{epoch}"
+
+
 def _key(asset: RemoteCall) -> str:
     return customer_key(asset.run_id, asset.epoch, asset.key)
 
@@ -613,13 +617,15 @@ def adopt(tx: Tx, signal: Signal) -> Sequence[Start]:
     run = tx.lock_run(UUID(str(signal.payload["run_id"])), signal.tenant_id)
     if run is None or run.epoch != signal.payload["epoch"] or run.outcome != decide.TIMED_OUT:
         return ()
-    lane = next(lane for lane in tx.lanes(run.id) if lane.key == MAIN)
+    lanes = {lane.key: lane for lane in tx.lanes(run.id)}
     reopened = tx.reopen_run(run)
     if reopened is None:
         return ()
     tx.add_history(reopened, "adopted", {"reason": "the query finished after it had timed out"})
-    cursor = replace(decide.verifying(QueryCursor.read(lane.cursor)), epoch=reopened.epoch, adopted=True)
-    tx.restart_lane(lane.id, cursor.to_json())
+    # What the watch was told, not what the run knew: by it the last word is asked for. The reads are those of a new epoch.
+    watched = QueryCursor.read(CleanCursor.read(lanes[clean_lane(run.epoch)].cursor).query)
+    cursor = replace(decide.verifying(watched), epoch=reopened.epoch, rowset_ready_attempts=0, adopted=True)
+    tx.restart_lane(lanes[MAIN].id, cursor.to_json())
     return ()
 
 

@@ -385,6 +385,35 @@ def test_0j_a_query_that_never_finishes_is_watched_for_a_while_and_cleaned_up(qu
     assert queries.standin.left() == []
 
 
+def test_0j_two_wrong_answers_to_a_watch_do_not_make_a_late_query_ready(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=300, rows=0))
+    assert queries.finish(run_id) == "failed timed_out"
+    queries.standin.misbehave("not_running", budget=2)
+
+    queries.pass_time(100)
+    assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["status"] != "succeeded", "it runs"
+    queries.pass_time(400)
+    assert queries.run(run_id)["status"] == "succeeded"
+    assert len(queries.standin.activities) == 1
+
+
+def test_0j_a_late_result_is_read_as_often_as_any_other(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    run_id = queries.start(sql(seconds=60, rows=6))
+    until(queries, run_id, Phase.POLL)
+    with queries.owner.connect() as connection:  # rows that changed under five reads
+        connection.execute(
+            sa.text("""update lane set cursor = cursor || '{"rowset_ready_attempts": 5}' where key = 'query'""")
+        )
+    assert queries.finish(run_id) == "failed timed_out"
+
+    queries.pass_time(150)
+    assert queries.run(run_id)["status"] == "succeeded", queries.run(run_id)["error"]
+
+
 # 0k
 
 
