@@ -76,7 +76,7 @@ CALL_IS_OVER_S = 17 * 60.0  # when the kernel knows of every call that it is ove
 MOST_POLLS_SHOWN = 64
 LATE = "query_run.late"
 ASSET_TYPES = {"data_extension": "DataExtension", "query_definition": "QueryDefinition"}
-MOST_KEYS = 500  # of one look through an account
+MOST_KEYS, MOST_STRAYS = 5_000, 500  # of one look through an account: what is there, and what of it belongs to no run
 MOST_REFUSALS = 3  # a token that was fetched a moment ago is refused again: it is not its age
 
 
@@ -543,6 +543,7 @@ class QueryRuns:
             return []
         known |= set(self.ports.store.expected(turn))
         strays = [{"kind": kind, "key": key} for kind, keys in found for key in keys or () if key not in known]
+        strays = strays[:MOST_STRAYS]
         if strays:
             logger.warning("things that belong to no run are in Marketing Cloud", extra={"count": len(strays)})
         account, found_ = params.token_account, db.jsonb(strays)

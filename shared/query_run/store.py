@@ -72,7 +72,7 @@ select run_id, epoch, key from remote_call where tenant_id = :tenant_id and leav
 """)
 # Unknown is kept: a row that is not there says nothing.
 RESULTS_ARE_KEPT = sa.text("""
-select coalesce((select results_expire_at is not null and results_expire_at > now() from query_run where run_id = :run_id), false)
+select coalesce((select results_expire_at is not null and results_expire_at > now() from query_run where run_id = :run_id), true)
 """)
 
 

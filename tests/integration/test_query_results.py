@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from infra.local.standins.mce import Target
 from shared.kernel import aws
@@ -22,7 +23,7 @@ from shared.kernel.model import Continue, Finish, NewLane, Turn
 from shared.query_run import export
 from shared.query_run.adapters.files import S3Files
 from shared.query_run.export import PAGE, aligned, as_csv, export_step
-from shared.query_run.model import ExportCursor, Rowset, export_key, export_lane
+from shared.query_run.model import ExportCursor, Rowset, customer_key, export_key, export_lane
 from shared.query_run.ports import QueryMetric, UploadGone
 from tests.support.files import MemoryFiles
 from tests.support.queries import QueryRig, sql
@@ -254,6 +255,25 @@ def test_what_belongs_to_no_run_is_listed_and_never_removed(queries: QueryRig) -
     assert queries.finish(last) == "succeeded ready"
     queries.pass_time(200)
     assert queries.rows("select * from query_stray") == [], "it is gone"
+
+
+def test_what_belongs_to_no_run_is_found_behind_all_that_does(queries: QueryRig) -> None:
+    queries.configure(results_kept_s=60)
+    live = queries.start(sql(seconds=20_000, rows=1))
+    for epoch in range(2, 600):
+        stray(queries, customer_key(live, epoch, "target"))
+    stray(queries, "BTN_of_another_deployment")
+    with queries.owner.connect() as connection:
+        connection.execute(
+            sa.text("""insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+                       select :id, n, 'target', :tenant, 'data_extension', true, pg_catalog.now() from generate_series(2, 599) n"""),
+            {"id": live, "tenant": TENANT},
+        )
+    run_id = queries.start(sql(seconds=2, rows=1))
+    assert queries.finish(run_id) == "succeeded ready"
+    queries.pass_time(200)
+
+    assert [row["key"] for row in queries.rows("select key from query_stray")] == ["BTN_of_another_deployment"]
 
 
 def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: QueryRig) -> None:
