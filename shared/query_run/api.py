@@ -282,7 +282,8 @@ def download_query_rows(run_id: RunId) -> Download:
 
 
 def _export_lane(here: Desk, run_id: UUID, key: str, cursor: ExportCursor) -> Mapping[str, Any]:
-    """The lane that writes the file of a result. Whoever asks first makes it; one that has failed is tried again."""
+    """The lane that writes the file of a result. Whoever asks first makes it. One that has failed says why for a while, to
+    whoever waits for it; who asks later tries again."""
     new: list[Due] = []
     restarted: Due | None = None
     with here.begin() as (line, tx):
@@ -297,6 +298,11 @@ def _export_lane(here: Desk, run_id: UUID, key: str, cursor: ExportCursor) -> Ma
             wanted = NewLane(key=key, cursor=cursor.to_json(), holds_run=False)
             new = relay.create_lanes(tx, run, [wanted], here.kinds[KIND], here.ports)
         elif lane["status"] not in ("active", "done"):
+            if lane["failed_just_now"]:
+                why = (lane["last_error"] or {}).get("message", "It was stopped.")
+                raise Problem(
+                    409, "not_written", f"The file could not be written: {why} You can try again in a minute."
+                )
             restarted = tx.restart_lane(lane["id"], cursor.to_json())
     deliver(here.ports, new)
     deliver_unsent(here.ports, [] if restarted is None else [restarted])

@@ -120,7 +120,8 @@ order by v.created_at desc, v.id desc
 
 
 EXPORT_LANE = sa.text("""
-select id, status, cursor, last_error from lane where run_id = :run_id and tenant_id = :tenant_id and key = :key
+select id, status, cursor, last_error, updated_at > now() - interval '50 s' as failed_just_now from lane
+where run_id = :run_id and tenant_id = :tenant_id and key = :key
 """)
 STRAYS = sa.text("""
 select account, kind, key, first_seen_at, last_seen_at from query_stray

@@ -283,8 +283,15 @@ def test_a_result_is_downloaded_as_a_file(
     (lane,) = door.sql("select status, holds_run from lane where run_id = :id and key = 'export/1'", id=run_id)
     assert (lane["status"], lane["holds_run"]) == ("active", False)
 
-    # A file that could not be written is tried again by the next who asks.
-    door.sql("update lane set status = 'failed' where run_id = :id and key = 'export/1'", id=run_id)
+    # A file that could not be written says why to whoever waits for it, and is tried again by who asks later.
+    failed = """update lane set status = 'failed', updated_at = now() - cast(:ago as interval),
+                                last_error = '{"code": "changed", "message": "The result has changed."}'
+                where run_id = :id and key = 'export/1'"""
+    door.sql(failed, id=run_id, ago="5 s")
+    answer = door.call(acme.member, "POST", path, {})
+    assert (answer.status, answer.code) == (409, "not_written")
+    assert "The result has changed." in answer.json()["detail"]
+    door.sql(failed, id=run_id, ago="1 min")
     assert door.call(acme.member, "POST", path, {}).json()["status"] == "preparing"
     (lane,) = door.sql("select status, epoch from lane where run_id = :id and key = 'export/1'", id=run_id)
     assert (lane["status"], lane["epoch"]) == ("active", 2)
