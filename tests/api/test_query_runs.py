@@ -218,6 +218,12 @@ def test_what_is_left_behind_is_listed_with_a_reason(door: Door, acme: TenantHou
 
     (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
     assert (asset["run_id"], asset["kind"], asset["why"]) == (str(run_id), "data_extension", "the sweep removes it")
+    door.sql(
+        "update query_run set target_key = 'x', results_expire_at = now() + interval '1 h' where run_id = :id",
+        id=run_id,
+    )
+    (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
+    assert asset["why"] == "its rows can be read until they expire"
     assert door.call(acme.other, "GET", "/query-run-assets").json()["assets"] == []
 
 

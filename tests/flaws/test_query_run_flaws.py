@@ -301,6 +301,32 @@ def test_0h_a_canceled_query_is_cleaned_up_when_it_runs_no_more(queries: QueryRi
     assert queries.standin.wrong == []
 
 
+def test_0h_a_query_that_was_started_just_now_is_not_taken_for_one_that_has_ended(queries: QueryRig) -> None:
+    run_id = queries.start(sql(seconds=100, rows=4))
+    until(queries, run_id, Phase.POLL)
+    queries.standin.misbehave("not_running", budget=1)
+    runs.cancel_run(queries.ports, queries.kind, TENANT, run_id)
+
+    queries.pass_time(15)
+    assert queries.standin.struck["not_running"] == 1
+    assert len(queries.standin.left()) == 2, "it has not been seen running yet, but it may begin"
+    queries.pass_time(600)
+    assert queries.standin.left() == []
+
+
+def test_0h_what_a_call_without_an_answer_made_is_removed_by_its_own_run(queries: QueryRig) -> None:
+    queries.standin.misbehave("reset", on=["create DataExtension"], budget=1)
+    run_id = queries.start(sql(seconds=5))
+    until(queries, run_id, Phase.TARGET)
+    runs.cancel_run(queries.ports, queries.kind, TENANT, run_id)
+    queries.pass_time(60)
+    assert queries.run(run_id)["status"] == "canceled"
+    assert len(queries.standin.left()) == 1, "nobody knows yet whether the call is over"
+
+    queries.pass_time(20 * 60)
+    assert queries.standin.left() == []
+
+
 @pytest.mark.parametrize("ending", ["ready", "failed", "timed_out"])
 def test_0h_every_ending_is_cleaned_up_even_if_its_first_clean_up_dies(queries: QueryRig, ending: str) -> None:
     queries.configure(results_kept_s=600, max_duration_ms=120_000, late_adoption=False)
@@ -491,6 +517,14 @@ def test_0o_a_token_that_expires_is_fetched_again(queries: QueryRig) -> None:
     ends_well(queries, run_id, 3)
     assert queries.standin.calls["token"] <= 12
     assert queries.cursor(run_id)["refusals"] == 0
+
+
+def test_0o_a_token_that_expires_at_the_validation_does_not_skip_it(queries: QueryRig) -> None:
+    queries.standin.misbehave("token_expired", on=["validate"], budget=1)
+    run_id = queries.start(sql(invalid="nonsense"))
+    assert queries.finish(run_id) == "failed failed"
+    assert queries.run(run_id)["error"]["code"] == "invalid_query"
+    assert queries.standin.struck["token_expired"] == 1
 
 
 def test_0o_an_account_whose_new_tokens_are_refused_fails_at_once(queries: QueryRig) -> None:

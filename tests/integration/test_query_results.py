@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -20,10 +21,12 @@ from shared.kernel.deliver import deliver
 from shared.kernel.errors import Permanent, Transient
 from shared.kernel.http import AnswerTooLarge
 from shared.kernel.model import Continue, Finish, NewLane, Turn
+from shared.kernel.tokens import Token
 from shared.query_run import export
 from shared.query_run.adapters.files import S3Files
+from shared.query_run.adapters.mce import Mce
 from shared.query_run.export import PAGE, aligned, as_csv, export_step
-from shared.query_run.model import ExportCursor, Rowset, customer_key, export_key, export_lane
+from shared.query_run.model import ExportCursor, QueryParams, Rowset, customer_key, export_key, export_lane
 from shared.query_run.ports import QueryMetric, UploadGone
 from tests.support.files import MemoryFiles
 from tests.support.queries import QueryRig, sql
@@ -274,6 +277,38 @@ def test_what_belongs_to_no_run_is_found_behind_all_that_does(queries: QueryRig)
     queries.pass_time(200)
 
     assert [row["key"] for row in queries.rows("select key from query_stray")] == ["BTN_of_another_deployment"]
+
+
+def test_what_comes_and_goes_while_an_account_is_looked_through_is_no_stray(queries: QueryRig) -> None:
+    live = queries.start(sql(seconds=20_000, rows=1))
+    queries.pass_time(30)
+    comes, goes = customer_key(live, 9, "target"), queries.cursor(live)["target_key"]
+
+    class Busy(Mce):
+        def keys(self, token: Token, type_: str, prefix: str, most: int) -> list[str]:
+            with queries.owner.connect() as connection:  # other steps, meanwhile
+                connection.execute(
+                    sa.text("update remote_call set cleaned_at = pg_catalog.now() where key = 'target' and epoch = 1")
+                )
+                connection.execute(
+                    sa.text("""insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+                               values (:id, 9, 'target', :tenant, 'data_extension', true, pg_catalog.now())
+                               on conflict do nothing"""),
+                    {"id": live, "tenant": TENANT},
+                )
+            return [*super().keys(token, type_, prefix, most), comes, goes, "BTN_of_another_deployment"]
+
+    def busy(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Busy
+        return mce
+
+    queries.use(busy, results_kept_s=60)
+    run_id = queries.start(sql(seconds=2, rows=1))
+    assert queries.finish(run_id) == "succeeded ready"
+    queries.pass_time(200)
+
+    assert {row["key"] for row in queries.rows("select key from query_stray")} == {"BTN_of_another_deployment"}
 
 
 def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: QueryRig) -> None:

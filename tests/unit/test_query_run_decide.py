@@ -117,6 +117,12 @@ def test_soap_answers(answer: ActivityStatus | None, verify: bool, warning: str 
     assert (after.verify, after.cursor.warning) == (verify, warning)
 
 
+def test_a_warning_outlives_answers_without_one() -> None:
+    after = decide.after_soap(cursor(warning="3 rows skipped"), said("queued"), at(1))
+    assert isinstance(after, After)
+    assert after.cursor.warning == "3 rows skipped"
+
+
 def test_an_error_fails_with_its_reason() -> None:
     after = decide.after_soap(cursor(), said("error", "Invalid column"), at(1))
     assert isinstance(after, Failed)
