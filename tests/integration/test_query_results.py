@@ -312,14 +312,27 @@ def test_what_comes_and_goes_while_an_account_is_looked_through_is_no_stray(quer
 
 
 def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: QueryRig) -> None:
-    queries.configure(results_kept_s=60)
-    queries.standin.misbehave("html", on=["find DataExtension", "find QueryDefinition"])
-    run_id = queries.start(sql(seconds=2, rows=1))
-    assert queries.finish(run_id) == "succeeded ready"
-    queries.pass_time(200)
+    queries.configure(results_kept_s=60, look_around_s=60)
+    account = QueryParams(sql_text="rows", mid="7281698").token_account
+    with queries.owner.connect() as connection:
+        for key, of in (("BTN_gone", account), ("BTN_elsewhere", "another")):
+            known = (
+                "insert into query_stray values (:t, :of, 'data_extension', :key, pg_catalog.now(), pg_catalog.now())"
+            )
+            connection.execute(sa.text(known), {"t": TENANT, "of": of, "key": key})
 
-    assert queries.lane(run_id, "clean/1")["status"] == "done"
-    assert queries.standin.left() == []
+    def look_around() -> list[str]:
+        run_id = queries.start(sql(seconds=2, rows=1))
+        assert queries.finish(run_id) == "succeeded ready"
+        queries.pass_time(200)
+        assert queries.lane(run_id, "clean/1")["status"] == "done"
+        assert queries.standin.left() == []
+        return [row["key"] for row in queries.rows("select key from query_stray order by key")]
+
+    queries.standin.misbehave("html", on=["find QueryDefinition"])
+    assert look_around() == ["BTN_elsewhere", "BTN_gone"], "half a look says nothing"
+    queries.standin.behave()
+    assert look_around() == ["BTN_elsewhere"], "what another account holds was not looked for"
 
 
 def test_a_file_that_is_not_there_is_not_read() -> None:
