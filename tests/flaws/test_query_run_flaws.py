@@ -17,10 +17,13 @@ import pytest
 import sqlalchemy as sa
 
 from shared.kernel import run as runs
+from shared.kernel.errors import Permanent
 from shared.kernel.metrics import Metric
 from shared.kernel.points import Point, watch_points
 from shared.kernel.sweep import sweep
-from shared.query_run.model import Phase
+from shared.kernel.tokens import Token
+from shared.query_run.adapters.mce import Mce
+from shared.query_run.model import Phase, QueryParams
 from shared.query_run.ports import QueryMetric
 from shared.query_run.steps import QueryPoint
 from tests.support.queries import OTHER_TENANT, QueryRig, sql
@@ -324,6 +327,32 @@ def test_0h_what_a_call_without_an_answer_made_is_removed_by_its_own_run(queries
     assert len(queries.standin.left()) == 1, "nobody knows yet whether the call is over"
 
     queries.pass_time(20 * 60)
+    assert queries.standin.left() == []
+
+
+def test_0h_what_may_not_be_removed_now_is_removed_by_the_sweep(queries: QueryRig) -> None:
+    refusals = iter([Permanent("In use.", "request_refused")])
+
+    class Clinging(Mce):
+        def delete_target(self, token: Token, key: str) -> None:
+            for refusal in refusals:
+                raise refusal
+            super().delete_target(token, key)
+
+    def clinging(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Clinging
+        return mce
+
+    queries.use(clinging)
+    run_id = queries.start(sql(seconds=5, error="no"))
+    assert queries.finish(run_id) == "failed failed"
+    queries.pass_time(300)
+    assert queries.lane(run_id, "clean/1")["status"] == "failed"
+    assert queries.standin.left() == [keys(queries, run_id)[1]]
+
+    queries.now += 7_200
+    sweep(queries.ports, queries.kinds)
     assert queries.standin.left() == []
 
 
