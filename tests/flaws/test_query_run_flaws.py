@@ -455,6 +455,23 @@ def test_0j_two_wrong_answers_to_a_watch_do_not_make_a_late_query_ready(queries:
     assert len(queries.standin.activities) == 1
 
 
+def test_0j_a_retried_run_does_not_wait_for_its_late_query(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    run_id = queries.start(sql(seconds=100, rows=6))
+    assert queries.finish(run_id) == "failed timed_out"
+    late = set(keys(queries, run_id))
+    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
+
+    queries.pass_time(600)
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("succeeded", 3), (
+        "the second one came late too"
+    )
+    assert not late & set(queries.standin.left()), "nobody waits for the first one"
+    assert queries.signals("query_run.ready") == [
+        {"run_id": str(run_id), "epoch": 3, "status": "ready", "outcome": "ready", "rows": 6}
+    ]
+
+
 def test_0j_a_late_result_is_read_as_often_as_any_other(queries: QueryRig) -> None:
     queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
     run_id = queries.start(sql(seconds=60, rows=6))
