@@ -215,10 +215,11 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         sent: list[bytes] = []
         contexts: list[list[Context]] = []
         for statements in parts:
-            for statement, vals in statements:
-                sent += [self._planned(statement, vals), DESCRIBE_MSG, EXECUTE_MSG]
-            sent.append(SYNC_MSG)
-            contexts.append([Context(statement) for statement, _ in statements])
+            *before, (last, _) = statements
+            for statement, vals in before:  # nobody reads what they answer
+                sent += [self._planned(statement, vals), EXECUTE_MSG]
+            sent += [self._planned(*statements[-1]), DESCRIBE_MSG, EXECUTE_MSG, SYNC_MSG]
+            contexts.append([*(Context(statement, columns=[]) for statement, _ in before), Context(last)])
         self._fly(b"".join(sent), contexts[0], contexts[1:])
         return [next((each for each in part if each.error), part[-1]) for part in contexts]
 
@@ -268,6 +269,10 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         if not self.closed:
             with suppress(InterfaceError):
                 super().close()
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._in_transaction)
 
     @property
     def _must_begin(self) -> bool:

@@ -178,11 +178,7 @@ def test_an_offer_on_its_way_is_not_left_behind_when_its_line_is_parked(depot: D
     assert len(depot.take()) == 1
 
 
-def test_two_enqueues_under_one_key_make_one(depot: Depot, pulls: Stage) -> None:
-    one = pulls.actor("one")
-    first = one.does(
-        lambda actor: run.start_run(actor.ports, depot.parcel, ALICE, {"key": "k"}), until=Point.START_WRITTEN
-    )
+def test_two_enqueues_under_one_key_make_one(depot: Depot) -> None:
     failures: list[str | None] = []
 
     def second() -> None:
@@ -192,10 +188,11 @@ def test_two_enqueues_under_one_key_make_one(depot: Depot, pulls: Stage) -> None
             failures.append(db.sqlstate(error))
 
     other = threading.Thread(target=second)
-    other.start()
-    time.sleep(0.2)
-    one.goes_on()
-    first.answer()
+    with depot.store.begin(ALICE) as tx:
+        first = run.create_run(tx, depot.ports, depot.parcel, ALICE, {"key": "k"})
+        assert tx.has_open_lanes(first.run_id)
+        other.start()
+        time.sleep(0.2)
     other.join(15)
 
     assert failures == ["23505"]
