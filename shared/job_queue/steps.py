@@ -12,7 +12,7 @@ from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, LANE, ON_LAMBDA, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
 from shared.job_queue.ports import JobMetric, Ports
 from shared.job_queue.triggers.fire import SUBSCRIBERS, KeepTime
-from shared.kernel.catalogue import NO_CAP, Kind, Outside
+from shared.kernel.catalogue import NO_CAP, Catalogue, Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
@@ -314,10 +314,24 @@ def _delay_s(tx: Tx, scheduled_for: object) -> float:
     return max(0.0, float(row["seconds"]))
 
 
-def job_kind(ports: Ports) -> Kind:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind(Kind):
+    """The kind, and for its routes what it is made of."""
+
+    jobs: Jobs
+
+
+def jobs_of(kinds: Catalogue) -> Jobs:
+    kind = kinds[KIND]
+    assert isinstance(kind, JobKind)
+    return kind.jobs
+
+
+def job_kind(ports: Ports) -> JobKind:
     jobs = Jobs(ports)
-    return Kind(
+    return JobKind(
         name=KIND,
+        jobs=jobs,
         take_step=jobs.take_step,
         start=jobs.start,
         settle=decide.settle,

@@ -23,11 +23,11 @@ from shared.kernel.ports import Ports
 from shared.kernel.step import Lost, do_turn
 from shared.kernel.store import PgStore
 from shared.kernel.tick import tick
-from tests.kinds.parcel.kind import CARRIED, CARTS
+from tests.kinds.parcel.kind import CARRIED, CARTS, QUEUE
 from tests.races.stage import Actor, Stage, stage_in
 from tests.races.test_unknown_commits import lines
 from tests.support.databases import ServerAdmin
-from tests.support.depot import QUEUE, Depot, parcel_depot
+from tests.support.depot import Depot, parcel_depot
 from tests.support.house import ALICE, BOB
 
 TENANTS = [UUID(int=0xE000 + n) for n in range(6)]
