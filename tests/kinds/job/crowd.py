@@ -109,7 +109,11 @@ def _ours(url: str, end: Any) -> None:
         do_turn(held.pop(), kind, replace(ports, offers=TakingOffers(engine, taking)))
         held.extend(taking.taken)
 
-    _serve(end, lambda jobs: [run_one() for _ in range(jobs)])
+    def run_some(jobs: int) -> None:
+        for _ in range(jobs):
+            run_one()
+
+    _serve(end, run_some)
     engine.dispose()
 
 
