@@ -40,7 +40,8 @@ class Size:
         return ", ".join([*told, *([f"{self.worked_off:,} worked off"] if self.worked_off else [])])
 
 
-SIZES = (Size(1_000), Size(1_000_000, 5_000_000, 200_000), Size(1_000_000, 5_000_000, 200_000, 60_000))
+# The first already has ended jobs: where a table is one page, no index can equal it.
+SIZES = (Size(1_000, 100_000), Size(1_000_000, 5_000_000, 200_000), Size(1_000_000, 5_000_000, 200_000, 60_000))
 QUICK = (Size(1_000), Size(3_000, 2_000, 500), Size(3_000, 2_000, 500, 500))
 CLASS = UUID(int=0xC1)
 
@@ -72,6 +73,11 @@ from lane l where status = 'active' and class_id = '{CLASS}' and not exists (sel
 insert into pull_line (class_id, tenant_id, priority, head)
 select class_id, tenant_id, priority, min(queued_at) from offer where due and taken_at is null group by 1, 2, 3
 on conflict (class_id, tenant_id, priority) do update set active = true, head = least(pull_line.head, excluded.head)
+"""
+# A million rows go in faster without the indexes that no constraint needs; they are made again behind them.
+INDEXES = """
+select c.relname as name, pg_get_indexdef(i.indexrelid) as made from pg_index i join pg_class c on c.oid = i.indexrelid
+where i.indrelid in ('run'::regclass, 'lane'::regclass, 'offer'::regclass) and not i.indisunique
 """
 WORK_OFF = """
 do $$ begin
@@ -112,6 +118,21 @@ def measure(sizes: Sequence[Size]) -> list[Figure]:
 
 
 def _grow(here: Place, now: Size, then: Size) -> None:
+    with here.owner.connect() as connection:
+        indexes = [(row.name, row.made) for row in connection.execute(sa.text(INDEXES))]
+    many = then.waiting + then.ended > now.waiting + now.ended + 200_000
+    here.owner_runs(*(f"drop index {name}" for name, _ in indexes if many))
+    _fill(here, now, then)
+    here.owner_runs(*(made for _, made in indexes if many))
+    if (then.waiting, then.ended, then.later) != (now.waiting, now.ended, now.later):
+        here.owner_runs("vacuum analyze run", "vacuum analyze lane", "vacuum analyze offer", "vacuum analyze pull_line")
+    if then.worked_off > now.worked_off:
+        _with_limits(here, 10_000)
+        here.owner_runs(WORK_OFF.format(rounds=(then.worked_off - now.worked_off) // 100))
+        _with_limits(here, None)
+
+
+def _fill(here: Place, now: Size, then: Size) -> None:
     waits = {"run": "queued", "lane": "active", "outcome": "null", "finished": "null"}
     ended = {"run": "succeeded", "lane": "done", "outcome": "'done'", "finished": "now()"}
     for era, first, last, delay, said in (
@@ -123,12 +144,6 @@ def _grow(here: Place, now: Size, then: Size) -> None:
             given = {"era": era, "first": first, "last": last - 1, "delay": delay, "tenants": TENANTS, "cls": CLASS}
             here.owner_runs(*FILL.format(**given, **said).strip().split(";\n"))
     here.owner_runs(*OFFERS.split(";\n"))
-    if (then.waiting, then.ended, then.later) != (now.waiting, now.ended, now.later):
-        here.owner_runs("vacuum analyze run", "vacuum analyze lane", "vacuum analyze offer", "vacuum analyze pull_line")
-    if then.worked_off > now.worked_off:
-        _with_limits(here, 10_000)
-        here.owner_runs(WORK_OFF.format(rounds=(then.worked_off - now.worked_off) // 100))
-        _with_limits(here, None)
 
 
 def _with_limits(here: Place, most: int | None) -> None:
