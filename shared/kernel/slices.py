@@ -60,6 +60,10 @@ class Slice:
         enough = 1 if self._at_once or not self.in_flight else max(1, self._threads // 4)
         return min(free, items) if free >= enough else None
 
+    def sends_for_s(self, now: float) -> float:
+        """How much longer calls are started: a slot after that would pass by."""
+        return max(0.0, self.stop_at - now)
+
     def told(self, now: float, want: int, granted: Granted, fraction: float) -> None:
         """What the row answered. `fraction` spreads the lanes that must come back later."""
         self._reported_at, self._urgent, self._at_once = now, False, False

@@ -11,7 +11,7 @@ from typing import Any
 from shared.kernel import db
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
-from shared.kernel.control import Bounds, Paced, trade
+from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
 from shared.kernel.errors import Conflict, Permanent, Refused
 from shared.kernel.log import logger
@@ -409,7 +409,7 @@ class _Working:
                     self._paced(params, domain),
                     self.turn.token,
                     piece.report.hand_over(),
-                    0,
+                    REPORT_ONLY,
                     self._bounds(),
                 )
         for unsent in waiting.values():
@@ -448,10 +448,15 @@ class _Working:
         self, slices: dict[str, Slice], waiting: dict[str, deque[Item]], params: RowJobParams, hands: Hands
     ) -> bool:
         for domain, piece in slices.items():
-            want = piece.wants(hands.now(), len(waiting[domain]))
+            now = hands.now()
+            want = piece.wants(now, len(waiting[domain]))
             if want is not None:
-                paced, report = self._paced(params, domain), piece.report.hand_over()
-                granted = trade(self.ports.pace, paced, self.turn.token, report, want, self._bounds())
+                paced, report, asked = (
+                    self._paced(params, domain),
+                    piece.report.hand_over(),
+                    Want(want, piece.sends_for_s(now)),
+                )
+                granted = trade(self.ports.pace, paced, self.turn.token, report, asked, self._bounds())
                 piece.told(hands.now(), want, granted, self.ports.chance.fraction())
                 return True
         return False

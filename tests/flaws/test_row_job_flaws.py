@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from shared.kernel import db
 from shared.kernel import run as runs
-from shared.kernel.control import Bounds, Paced, Paces, Seen, trade
+from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Paces, Seen, Want, trade
 from shared.kernel.errors import Conflict, Refused
 from shared.kernel.model import Effect, Starting
 from shared.row_job import api, control, decide, steps, store, table
@@ -353,11 +353,11 @@ def test_1q_a_pause_is_seen_after_one_slice(rows: RowRig) -> None:
 def test_1r_a_function_that_starts_cold_asks_no_faster_than_the_others(rows: RowRig) -> None:
     paced, bounds = Paced("acc", "shop", TENANT), Bounds(first=20.0)
     warm = Paces(rows.engine)
-    trade(warm, paced, UUID(int=1), (0, Seen()), 4, bounds)
-    trade(warm, paced, UUID(int=1), (1, Seen(sent=10, throttled=4, retry_after_s=30.0)), 0, bounds)
+    trade(warm, paced, UUID(int=1), (0, Seen()), Want(4), bounds)
+    trade(warm, paced, UUID(int=1), (1, Seen(sent=10, throttled=4, retry_after_s=30.0)), REPORT_ONLY, bounds)
 
     with rows.another_process() as other:
-        cold = trade(Paces(other.engine), paced, UUID(int=2), (0, Seen()), 16, bounds)
+        cold = trade(Paces(other.engine), paced, UUID(int=2), (0, Seen()), Want(16), bounds)
 
     assert (cold.slots, cold.closed) == (0, True)
     assert cold.law.rate < 20
