@@ -46,10 +46,10 @@ from shared.row_job.model import ERASE, INGEST, KIND, UPSTREAM, Item, Options, R
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
 
 ERASED_AT_ONCE = 5_000
-READ_AHEAD = 2.0  # bytes read for a batch, in batches
+READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
 LONGEST_WAIT_S = 900.0
-DATA_ERRORS = ("22", "23")  # what the database will not keep
+DATA_ERRORS, TWICE = ("22", "23"), "23505"  # what the database will not keep; what it has already
 
 
 class RowPoint(StrEnum):
@@ -246,12 +246,8 @@ class _Reading:
     def _write(
         self, found: list[str], names: Sequence[str], mapping: dict[str, str], dialect: table.Dialect, place: _Place
     ) -> None:
-        rows: list[table.Row] = []
-        for record in found:
-            row = table.row_of(place.rows + 1, record, names, mapping, dialect)
-            if row is not None:
-                rows.append(row)
-                place.rows += 1
+        rows = table.rows_of(found, place.rows, names, mapping, dialect)
+        place.rows += len(rows)
         if not rows:
             return
         elapsed = stopwatch()
@@ -268,15 +264,15 @@ class _Reading:
     def _keep(self, rows: Sequence[table.Row]) -> int:
         """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
         try:
-            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(row) for row in rows])}))
+            self.outside.write(_kept(rows))
         except Exception as error:
-            if not (db.sqlstate(error) or "").startswith(DATA_ERRORS) and not isinstance(error, TypeError):
+            if not _is_of_a_row(error):
                 raise
             if len(rows) > 1:
                 half = len(rows) // 2
                 return self._keep(rows[:half]) + self._keep(rows[half:])
             aside = table.Row(row_no=rows[0].row_no, input={}, problem="The database can't store this row.")
-            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(aside)])}))
+            self.outside.write(_kept([aside]))
             return 1
         return 0
 
@@ -315,8 +311,21 @@ class _Place:
     width: float = 200.0
 
 
-def _packed(row: table.Row) -> dict[str, Any]:
-    return {"n": row.row_no, "i": row.input, "c": row.normalized, "p": row.problem}
+def _kept(rows: Sequence[table.Row]) -> Effect:
+    problems = {str(at): row.problem for at, row in enumerate(rows, 1) if row.problem is not None}
+    return Effect(
+        store.ADD_ROWS,
+        {
+            "after": rows[0].row_no - 1, "inputs": db.jsonb([row.input for row in rows]),
+            "normalized": db.jsonb([row.normalized for row in rows]), "problems": db.jsonb(problems),
+        },
+    )  # fmt: skip
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """Whether a row is to blame. One that is there already is not: whoever wrote it was not to be here, or we are not."""
+    state = db.sqlstate(error) or ""
+    return isinstance(error, TypeError) or (state.startswith(DATA_ERRORS) and state != TWICE)
 
 
 # Working.

@@ -31,17 +31,24 @@ ADD_JOB = Statement(
        on conflict (file_id) do nothing""",
 )
 # The reading of its file. Rows are written as they are read, and the place behind them with the step: one that did not come
-# to its end is done again from where it began, and finds its rows there.
+# to its end is done again from where it began. Rows are written in order and under the lane's lock, so those that are there
+# already are all the rows up to the last one. Whoever says `on conflict` instead pays for it with every row.
+# Lists side by side are taken apart faster than a list of records, and no slower than COPY, which row-level security forbids.
 ADD_ROWS = Statement(
     "row_job.rows",
     """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
                               last_error, permanent, due_at, updated_at)
        select j.run_id, r.n, j.tenant_id, j.user_id, j.job_type, r.n % j.slots,
-              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
+              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, nullif(r.c, 'null'), r.p, r.p is not null,
               timestamptz '2000-01-01 00:00+00', now()
        from turn t join file_jobs j on j.run_id = t.run_id
-       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
-       on conflict (run_id, row_no) do nothing""",
+       cross join lateral (
+           select coalesce(max(i.row_no), 0) as n from job_items i where i.run_id = t.run_id) there
+       cross join lateral (
+           select cast(:after as bigint) + x.at as n, x.i, x.c, cast(:problems as jsonb) ->> x.at::text as p
+           from rows from (jsonb_array_elements(cast(:inputs as jsonb)), jsonb_array_elements(cast(:normalized as jsonb)))
+               with ordinality as x (i, c, at)) r
+       where r.n > there.n""",
 )
 NOTE_READ = Statement(
     "row_job.read",
