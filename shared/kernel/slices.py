@@ -90,8 +90,13 @@ class Slice:
         self.calls += len(found)
         return found
 
+    def stop(self) -> None:
+        """Start no more calls, whatever slots are left."""
+        self.closing = True
+        self._slots.clear()
+
     def unused(self, window_no: int) -> None:
-        """A slot that there was nothing to send for after all."""
+        """A slot that there was nothing to send for after all, or whose answer says nothing about the pace."""
         self.in_flight -= 1
         self.calls -= 1
         self.report.add(window_no, sent=-1)

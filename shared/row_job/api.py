@@ -74,7 +74,7 @@ class StartRowJob(RowJobParams):
 
 
 class RowJob(Told):
-    """`queue_state` says in one word how the job stands. Counters are counted at `counted_at`."""
+    """`queue_state` says in one word how the job stands, `held_up` why no calls are made at the moment and what to do."""
 
     id: UUID
     name: str
@@ -101,6 +101,7 @@ class RowJob(Told):
     last_heartbeat: datetime | None
     attempts: int | None
     last_error: dict[str, Any] | None
+    held_up: str | None
     created_at: datetime
     finished_at: datetime | None
 

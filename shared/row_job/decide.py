@@ -99,7 +99,7 @@ def domain_of(item: Item, retailers: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What a call brought: `found`, `not_found`, `throttled`, `failed`, `slow` or `invalid`."""
+    """What a call brought: `found`, `not_found`, `throttled`, `failed`, `slow`, `invalid` (the row) or `refused` (the key)."""
 
     what: str
     ms: int
@@ -124,7 +124,7 @@ def judge(item: Item, answer: Answered, settings: RowSettings, fraction: float, 
     match answer.what:
         case "found":
             return Verdict(status=Status.DONE, attempts=item.attempts)
-        case "throttled":
+        case "throttled" | "refused":
             return Verdict(status=Status.PENDING, attempts=item.attempts - 1, again_s=answer.retry_after_s)
         case "invalid":
             return Verdict(status=Status.ERROR, attempts=item.attempts, message=answer.message, permanent=True)

@@ -18,6 +18,10 @@ FIELDS = ("title", "brand", "sku")
 ANYWHERE = "any"  # the domain of a search that names no retailer
 
 
+def account_of(connection: str | None) -> str:
+    return f"{UPSTREAM}:{connection}" if connection else UPSTREAM
+
+
 class Status(StrEnum):
     PENDING = "PENDING"
     PROCESSING = "PROCESSING"
@@ -59,7 +63,7 @@ class RowJobParams(Options):
 
     @property
     def account(self) -> str:
-        return f"{UPSTREAM}:{self.connection}" if self.connection else UPSTREAM
+        return account_of(self.connection)
 
 
 class RowSettings(Settings):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from shared.kernel import db
@@ -13,7 +14,7 @@ from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
-from shared.kernel.errors import Conflict, Permanent, Refused
+from shared.kernel.errors import Conflict, Permanent, Refused, Throttled
 from shared.kernel.log import logger
 from shared.kernel.model import (
     Already,
@@ -42,12 +43,13 @@ from shared.kernel.ports import Tx
 from shared.kernel.slices import Slice
 from shared.row_job import decide, store, table
 from shared.row_job.decide import Answered, Batch
-from shared.row_job.model import ERASE, INGEST, KIND, UPSTREAM, Item, Options, RowJobParams, Status
+from shared.row_job.model import ERASE, INGEST, KIND, UPSTREAM, Item, Options, RowJobParams, Status, account_of
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
 
 ERASED_AT_ONCE = 5_000
 READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
+REFUSED_S = 900.0  # a key that was refused is tried again by one call after so long, if nobody changes it before
 LONGEST_WAIT_S = 900.0
 DATA_ERRORS, TWICE = ("22", "23"), "23505"  # what the database will not keep; what it has already
 
@@ -117,6 +119,15 @@ class RowJobs:
             return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
         return Continue(cursor={}, rows=len(gone))
 
+    def on_connection(self, tx: Tx, signal: Signal) -> Sequence[Start]:
+        """A connection was changed: what waited because its key was refused goes on."""
+        said = signal.payload
+        if said.get("provider") == UPSTREAM and said.get("change") == "changed":
+            which = {"key": account_of(str(said.get("connection_id"))), "tenant_id": signal.tenant_id}
+            tx.apply(Effect(store.OPEN_ACCOUNT, which))
+            tx.apply(Effect(store.WAKE_ACCOUNT, which))
+        return []
+
     def on_arrival(self, tx: Tx, signal: Signal) -> Sequence[Start]:
         """An upload has arrived: pin what came, and begin, unless its owner wants to look first."""
         payload = signal.payload
@@ -132,6 +143,11 @@ class RowJobs:
             return []
         options = parse(Options, found[0]["options"]).model_dump(mode="json", exclude_none=True)
         return [Start(KIND, {**options, "file_id": str(file_id)})]
+
+
+def gates(turn: Turn) -> list[str]:
+    """The account's own, for the lanes that call: it closes when the key is refused."""
+    return [account_of(turn.params.get("connection"))] if turn.key.startswith("work:") else []
 
 
 def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
@@ -167,7 +183,8 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         settle=settle,
         on_end=on_end,
         prune=prune,
-        listens={"object.created": jobs.on_arrival},
+        gates=gates,
+        listens={"object.created": jobs.on_arrival, "provider.connection.changed": jobs.on_connection},
         limits=limits or Limits(max_attempts=10),
     )
 
@@ -177,7 +194,10 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
 
 @dataclass(slots=True)
 class _Reading:
-    """A part of the file, as long as a slice lasts. Its place is committed with the step, and only then."""
+    """A part of the file, as long as a slice lasts. Its place is committed with the step, and only then.
+
+    While the database takes one batch in, the next is read and taken apart.
+    """
 
     ports: Ports
     turn: Turn
@@ -227,38 +247,46 @@ class _Reading:
         settings, elapsed = self.ports.settings, stopwatch()
         seconds = decide.slice_s(settings, self.outside.time_left_s())
         width = float(self.turn.cursor.get("width", 200.0))  # bytes of a row
-        while place.offset < job.size and elapsed() < seconds:
-            wanted = int(min(settings.ingest_max_batch_bytes, max(65_536.0, READ_AHEAD * width * place.batch.rows)))
-            data = self._bytes(job, place.offset, wanted)
-            last = place.offset + len(data) >= job.size
-            found, size = table.records(data, dialect, place.batch.rows, last=last)
-            if not found and not last:
-                data = self._bytes(job, place.offset, 4 * table.LONGEST_RECORD + 16)
+        writing: Callable[[], _Written] = _Written
+        try:
+            while place.offset < job.size and elapsed() < seconds:
+                wanted = int(min(settings.ingest_max_batch_bytes, max(65_536.0, READ_AHEAD * width * place.batch.rows)))
+                data = self._bytes(job, place.offset, wanted)
                 last = place.offset + len(data) >= job.size
-                found, size = table.records(data, dialect, 1, last=last)
-            if not found:
-                raise table.BadFile("unreadable", f"The file can't be read from byte {place.offset:,} on.")
-            width = max(1.0, size / len(found))
-            self._write(found, names, mapping, dialect, place)
-            place.offset += size
+                found, size = table.records(data, dialect, place.batch.rows, last=last)
+                if not found and not last:
+                    data = self._bytes(job, place.offset, 4 * table.LONGEST_RECORD + 16)
+                    last = place.offset + len(data) >= job.size
+                    found, size = table.records(data, dialect, 1, last=last)
+                if not found:
+                    raise table.BadFile("unreadable", f"The file can't be read from byte {place.offset:,} on.")
+                width = max(1.0, size / len(found))
+                rows = table.rows_of(found, place.rows, names, mapping, dialect)
+                place.rows, place.offset = place.rows + len(rows), place.offset + size
+                self._note(writing(), place)
+                writing = self.ports.beside(partial(self._write, rows))
+        finally:
+            written = writing()  # nobody leaves while it writes: the connection is the step's
+        self._note(written, place)
         place.width = width
 
-    def _write(
-        self, found: list[str], names: Sequence[str], mapping: dict[str, str], dialect: table.Dialect, place: _Place
-    ) -> None:
-        rows = table.rows_of(found, place.rows, names, mapping, dialect)
-        place.rows += len(rows)
+    def _write(self, rows: Sequence[table.Row]) -> _Written:
         if not rows:
-            return
+            return _Written()
         elapsed = stopwatch()
         bad = self._keep(rows)
-        seconds = elapsed()
-        place.batch, why = decide.next_batch(place.batch, len(rows), seconds, self.ports.settings)
-        self.ports.meter.count(RowMetric.INGEST_MS, seconds * 1000)
         point(RowPoint.ROWS_WRITTEN)
-        if bad or why not in ("hold", "grow"):
+        return _Written(len(rows), bad, elapsed())
+
+    def _note(self, written: _Written, place: _Place) -> None:
+        if not written.rows:
+            return
+        place.batch, why = decide.next_batch(place.batch, written.rows, written.seconds, self.ports.settings)
+        self.ports.meter.count(RowMetric.INGEST_MS, written.seconds * 1000)
+        if written.bad or why not in ("hold", "grow"):
             logger.info(
-                "rows were kept", extra={"rows": len(rows), "set_aside": bad, "batch": place.batch.rows, "why": why}
+                "rows were kept",
+                extra={"rows": written.rows, "set_aside": written.bad, "batch": place.batch.rows, "why": why},
             )
 
     def _keep(self, rows: Sequence[table.Row]) -> int:
@@ -303,6 +331,15 @@ class _Reading:
         return Continue(cursor=cursor, effects=[noted], renews=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What became of a batch; of none at all: nothing."""
+
+    rows: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(slots=True)
 class _Place:
     offset: int
@@ -341,6 +378,7 @@ class _Working:
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    refused: str | None = None  # what the provider says of the key
 
     @property
     def slot(self) -> int:
@@ -373,7 +411,10 @@ class _Working:
         effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
         if self.events:
             effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
-        return Continue(cursor=cursor, after_s=waits[0], effects=effects, rows=done, renews=True)
+        refused = None if self.refused is None else Throttled(params.account, REFUSED_S, self.refused)
+        return Continue(
+            cursor=cursor, after_s=waits[0], effects=effects, rows=done, renews=True, throttled=refused
+        )  # fmt: skip
 
     def _claim(self, most: int, lease_s: float) -> list[Item]:
         settings = self.ports.settings
@@ -411,6 +452,9 @@ class _Working:
             until = min(piece.next_at(now) for piece in slices.values())
             for call, answer in hands.collect(min(max(0.0, until - now), 5.0)):
                 self._answered(call, answer, slices[call.domain], hands.now())
+            if self.refused is not None:
+                for piece in slices.values():
+                    piece.stop()
         for domain, piece in slices.items():
             if piece.report:
                 trade(
@@ -473,8 +517,12 @@ class _Working:
     def _answered(self, call: Call, answer: Answered, piece: Slice, now: float) -> None:
         item = call.item
         point(RowPoint.CALLED)
-        what = {"found": "ok", "not_found": "ok", "invalid": "ok"}.get(answer.what, answer.what)
-        piece.answered(now, call.window_no, what, answer.ms / 1000, answer.retry_after_s)
+        if answer.what == "refused":
+            self.refused = answer.message
+            piece.unused(call.window_no)
+        else:
+            what = {"found": "ok", "not_found": "ok", "invalid": "ok"}.get(answer.what, answer.what)
+            piece.answered(now, call.window_no, what, answer.ms / 1000, answer.retry_after_s)
         failed = sum(each["status"] == "failed" for each in self.events)
         spike = len(self.events) >= 10 and failed > len(self.events) / 2
         verdict = decide.judge(item, answer, self.ports.settings, self.ports.chance.fraction(), spike)
@@ -492,7 +540,7 @@ class _Working:
     def _end(self, item: Item, verdict: decide.Verdict, answer: Answered | None = None) -> None:
         offers = answer.offers if answer is not None else ()
         self.verdicts.append(_verdict(item, verdict, offers))
-        if answer is None or answer.what != "throttled":
+        if answer is None or answer.what not in ("throttled", "refused"):
             self.ended.append(verdict.status)
 
     def _paced(self, params: RowJobParams, domain: str) -> Paced:

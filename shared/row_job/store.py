@@ -32,7 +32,7 @@ ADD_JOB = Statement(
 )
 # The reading of its file. Rows are written as they are read, and the place behind them with the step: one that did not come
 # to its end is done again from where it began. Rows are written in order and under the lane's lock, so those that are there
-# already are all the rows up to the last one. Whoever says `on conflict` instead pays for it with every row.
+# already are the first ones of a batch. Whoever says `on conflict` instead pays for it with every row.
 # Lists side by side are taken apart faster than a list of records, and no slower than COPY, which row-level security forbids.
 ADD_ROWS = Statement(
     "row_job.rows",
@@ -43,11 +43,14 @@ ADD_ROWS = Statement(
               timestamptz '2000-01-01 00:00+00', now()
        from turn t join file_jobs j on j.run_id = t.run_id
        cross join lateral (
-           select coalesce(max(i.row_no), 0) as n from job_items i where i.run_id = t.run_id) there
+           select coalesce(max(i.row_no), 0) as n from job_items i
+           where i.run_id = t.run_id and i.row_no > cast(:after as bigint)
+             and i.row_no <= cast(:after as bigint) + jsonb_array_length(cast(:inputs as jsonb))) there
        cross join lateral (
            select cast(:after as bigint) + x.at as n, x.i, x.c, cast(:problems as jsonb) ->> x.at::text as p
-           from rows from (jsonb_array_elements(cast(:inputs as jsonb)), jsonb_array_elements(cast(:normalized as jsonb)))
-               with ordinality as x (i, c, at)) r
+           from (select generate_series(1, jsonb_array_length(cast(:inputs as jsonb))) as at,
+                        jsonb_array_elements(cast(:inputs as jsonb)) as i,
+                        jsonb_array_elements(cast(:normalized as jsonb)) as c) x) r
        where r.n > there.n""",
 )
 NOTE_READ = Statement(
@@ -156,6 +159,21 @@ DELETE = Statement(
     "row_job.delete",
     "update file_jobs set deleted_at = now() where run_id = :run_id and tenant_id = :tenant_id and deleted_at is null",
 )
+# An account that refused its key is asked again when the connection was changed.
+OPEN_ACCOUNT = Statement(
+    "row_job.open_account",
+    """update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
+       where key = :key and tenant_id = :tenant_id""",
+)
+WAKE_ACCOUNT = Statement(
+    "row_job.wake_account",
+    """update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
+       where id in (
+           select l.id from run r join lane l on l.run_id = r.id and l.status = 'active'
+           where r.tenant_id = :tenant_id and r.kind = 'row_job' and r.status in ('queued', 'running') and r.paused_at is null
+             and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
+           for update of l skip locked)""",
+)
 WAITING_LANES = Statement(
     "row_job.waiting",
     """select id from lane where run_id = :run_id and status = 'active' and claim_token is null and next_due_at > now()
@@ -231,6 +249,8 @@ select r.id, r.status, r.paused_at is not null as paused, r.error, r.created_at,
        j.read_at is not null as read_done, j.process_upto,
        (select max(l.updated_at) from lane l where l.run_id = r.id) as last_heartbeat,
        (select max(l.attempts) from lane l where l.run_id = r.id) as attempts,
+       (select g.reason from gate g where g.tenant_id = j.tenant_id and g.key = 'product_search:' || (r.params ->> 'connection')
+          and g.state <> 'open' and r.finished_at is null) as held_up,
        c.total, c.pending, c.processing, c.done, c.errors, c.not_found, c.skipped
 from file_jobs j join run r on r.id = j.run_id join files f on f.id = j.file_id
 cross join lateral (

@@ -215,10 +215,12 @@ def rows_of(
 ) -> list[Row]:
     """Records as rows, numbered from `after` on. Nearly all are plain and are split here; the others are looked at closely."""
     rows: list[Row] = []
-    delimiter, width, odd, wanted = dialect.delimiter, len(names), ODD.search, tuple(mapping.items())
+    delimiter, width, wanted = dialect.delimiter, len(names), tuple(mapping.items())
+    whole = "".join(found)
+    all_plain = whole.isascii() and not any(each in whole for each in '"\x00\r')
     for record in found:
         text = record.removesuffix("\r")
-        if len(text) <= LONGEST_CELL and not odd(text):
+        if len(text) <= LONGEST_CELL and (all_plain or not ODD.search(text)):
             parts = text.split(delimiter)
             if len(parts) == width:
                 given = dict(zip(names, parts, strict=True))

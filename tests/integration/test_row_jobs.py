@@ -6,9 +6,10 @@ import pytest
 
 from shared.kernel import run as runs
 from shared.kernel.errors import Conflict, NotFound
+from shared.kernel.model import Signal
 from shared.row_job import control
 from shared.row_job.decide import Answered
-from tests.support.rig import TENANT
+from tests.support.rig import BEGINNING, TENANT
 from tests.support.rows import BY, RowRig, csv_of, found, rows
 
 __all__ = ["rows"]
@@ -168,3 +169,32 @@ def test_a_row_found_before_keeps_its_result_while_it_is_looked_for_again(rows: 
     (row,) = rows.items(run_id)
     assert row["status"] == "NOT_FOUND"
     assert row["result_json"]["offers"][0]["title"] == found("Product 1").offers[0].title
+
+
+REFUSED = Answered(what="refused", ms=5, message="The product search doesn't accept the connection's key (status 401).")
+
+
+def test_a_refused_key_stops_the_calls_and_costs_no_row_an_attempt(rows: RowRig) -> None:
+    """Until somebody changes the connection one call in a quarter of an hour finds out; then everything goes on."""
+    rows.provider.says = lambda item, strategy: REFUSED
+    run_id = rows.upload(csv_of(200))
+    rows.pass_time(60)
+
+    assert 1 <= len(rows.provider.calls) <= 2, "each lane stops at its first"
+    assert {(row["status"], row["attempts"], row["locked_by"]) for row in rows.items(run_id)} == {("PENDING", 0, None)}
+    ((gate),) = rows.rows("select key, state, reason from gate")
+    assert (gate["key"], gate["state"], gate["reason"]) == ("product_search", "closed", REFUSED.message)
+    rows.pass_time(7200)
+    assert len(rows.provider.calls) <= 2 + 8, "one call for each quarter of an hour"
+
+    rows.provider.says = lambda item, strategy: None
+    rows.rows("update gate set key = 'product_search:7' returning 1")
+    rows.rows("update lane set waits_for = 'gate:product_search:7' where waits_for = 'gate:product_search' returning 1")
+    said = {"connection_id": "7", "provider": "product_search", "name": "x", "change": "changed"}
+    with rows.ports.store.begin(TENANT) as tx:
+        assert not rows.kind.listens["provider.connection.changed"](
+            tx, Signal(1, TENANT, "provider.connection.changed", said, BEGINNING)
+        )
+
+    assert rows.finish(run_id, 300) == "succeeded", "not after a quarter of an hour"
+    assert {(row["status"], row["attempts"]) for row in rows.items(run_id)} == {("DONE", 1)}
