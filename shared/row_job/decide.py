@@ -39,6 +39,11 @@ def next_batch(
     return Batch(rows=min(max(batch.rows, least), most), log_s=log_s, calm=calm), "hold"
 
 
+def count_every_s(count_s: float) -> float:
+    """How often the rows of a job are counted: a large one, for which it takes long, more seldom."""
+    return max(10.0, 20 * count_s)
+
+
 def slice_s(settings: RowSettings, time_left_s: float) -> float:
     """How long a slice may be: the target, and always well within what the function has left."""
     return max(0.5, min(settings.worker_target_slice_ms / 1000, 0.6 * (time_left_s - LEAST_LEFT_S)))

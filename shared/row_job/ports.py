@@ -89,6 +89,7 @@ class Progress:
     read_bytes: int
     read_rows: int
     read_done: bool
+    pool_wait_ms: float = 0.0  # until there was a connection to ask with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

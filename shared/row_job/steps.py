@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,7 @@ class RowMetric(StrEnum):
     ERROR_RATE = "error_rate"
     NOT_FOUND_RATE = "not_found_rate"
     DB_LATENCY = "db_latency_ewma"
+    POOL_WAIT_MS = "pool_wait_ms"
     THROTTLE_RATE = "api_throttle_rate"
     QUEUE_DEPTH = "queue_depth"
 
@@ -207,6 +209,7 @@ class _Reading:
         job = self.ports.reads.progress(self.turn.tenant_id, self.turn.run_id)
         if job is None:
             raise Permanent("The job's file isn't known any more.", "no_file")
+        self.ports.meter.count(RowMetric.POOL_WAIT_MS, job.pool_wait_ms)
         try:
             return self._read(job)
         except table.BadFile as error:
@@ -283,6 +286,8 @@ class _Reading:
             return
         place.batch, why = decide.next_batch(place.batch, written.rows, written.seconds, self.ports.settings)
         self.ports.meter.count(RowMetric.INGEST_MS, written.seconds * 1000)
+        if place.batch.log_s is not None:
+            self.ports.meter.count(RowMetric.DB_LATENCY, math.exp(place.batch.log_s) * written.rows * 1000)
         if written.bad or why not in ("hold", "grow"):
             logger.info(
                 "rows were kept",
@@ -391,6 +396,7 @@ class _Working:
     def step(self) -> Decision:
         settings, cursor = self.ports.settings, self.turn.cursor
         params = RowJobParams.model_validate(dict(self.turn.params))
+        count_s = self._count(float(cursor.get("count_s", 0.0)))
         with self.ports.hands(settings.threads) as hands:
             seconds = decide.slice_s(settings, self.outside.time_left_s())
             avg_ms = cursor.get("avg_ms")
@@ -400,14 +406,14 @@ class _Working:
                 most = 1  # the one before us died: whichever row did that shall do it alone
             items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
             if not items:
-                return self._nothing_due()
+                return self._nothing_due(count_s)
             point(RowPoint.CLAIMED)
             elapsed = stopwatch()
             waits = self._call(items, params, hands, seconds)
             took = elapsed()
         done = len(self.ended)
         self._measure(done, took)
-        cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1]}
+        cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1], "count_s": count_s}
         effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
         if self.events:
             effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
@@ -418,7 +424,10 @@ class _Working:
 
     def _claim(self, most: int, lease_s: float) -> list[Item]:
         settings = self.ports.settings
-        asked = {"most": most, "slot": self.slot, "gen": self.gen, "holder": self.turn.token, "lease_s": lease_s}
+        asked = {
+            "most": most, "tenant_most": settings.tenant_most_in_flight, "slot": self.slot, "gen": self.gen,
+            "holder": self.turn.token, "lease_s": lease_s,
+        }  # fmt: skip
         rows = self.outside.write(Effect(store.CLAIM, asked))
         items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
         for item in items:
@@ -427,9 +436,22 @@ class _Working:
                 self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
         return items
 
-    def _nothing_due(self) -> Decision:
+    def _count(self, last_s: float) -> float:
+        """One of a job's lanes counts its rows now and then. Answers how long it took the last time."""
+        if self.slot:
+            return last_s
+        elapsed = stopwatch()
+        counted = self.outside.write(Effect(store.COUNT_NOW, {"every_s": decide.count_every_s(last_s)}))
+        if not counted:
+            return last_s
+        self.ports.meter.count(RowMetric.QUEUE_DEPTH, counted[0]["pending"])
+        return elapsed()
+
+    def _nothing_due(self, count_s: float) -> Decision:
         left = self.ports.reads.open_rows(self.turn.tenant_id, self.turn.run_id, self.slot, self.gen)
-        return idle(left)
+        decision = idle(left)
+        cursor = {**self.turn.cursor, "count_s": count_s}
+        return replace(decision, cursor=cursor) if isinstance(decision, Wait) else decision
 
     def _call(self, items: Sequence[Item], params: RowJobParams, hands: Hands, seconds: float) -> tuple[float, int]:
         """Send a call for each slot of the pace, until the rows or the time are used up. Answers how long to wait, and how
