@@ -17,7 +17,7 @@ from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Paces, Seen, Want, trade
 from shared.kernel.errors import Conflict, Refused
-from shared.kernel.model import Effect, Starting
+from shared.kernel.model import Effect, Starting, Statement
 from shared.row_job import api, control, decide, steps, store, table
 from shared.row_job.decide import Answered, lease_s
 from shared.row_job.model import Item, RowJobParams, RowSettings
@@ -71,9 +71,34 @@ def test_1b_what_a_lane_brings_after_it_was_overtaken_is_not_written(rows: RowRi
     assert not [row for row in rows.items(run_id) if row["last_error"] == "too late"]
 
 
-def test_1b_a_result_names_the_attempt_and_the_turn_that_it_belongs_to() -> None:
-    assert "i.attempts = r.claimed" in store.FINISH_ROWS.sql
-    assert "i.locked_by = cast(:holder as uuid)" in store.FINISH_ROWS.sql
+@pytest.mark.parametrize("of", ["another attempt", "another turn"])
+def test_1b_a_result_is_written_for_the_attempt_and_the_turn_that_it_belongs_to(rows: RowRig, of: str) -> None:
+    run_id, holder = rows.upload(csv_of(1)), UUID(int=5)
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5)
+    rows.pass_time(5)
+    rows.rows(
+        "update job_items set status = 'PROCESSING', attempts = 2, locked_by = :h where run_id = :id returning 1",
+        id=run_id, h=holder,
+    )  # fmt: skip
+    late = {
+        "row_no": 1,
+        "claimed": 1 if of == "another attempt" else 2,
+        "status": "DONE",
+        "attempts": 1,
+        "permanent": False,
+    }
+
+    def finish(result: dict[str, object], by: UUID) -> None:
+        rows.rows(
+            f"""with turn as (select cast(:id as uuid) as run_id), done as ({store.FINISH_ROWS.sql} returning 1)
+                select count(*) from done""",
+            id=run_id, items=db.jsonb([result]), holder=by,
+        )  # fmt: skip
+
+    finish(late, UUID(int=6) if of == "another turn" else holder)
+    assert rows.items(run_id)[0]["status"] == "PROCESSING"
+    finish({**late, "claimed": 2}, holder)
+    assert rows.items(run_id)[0]["status"] == "DONE"
 
 
 # 1c: done too early.
@@ -264,6 +289,17 @@ def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
 
 
 # 1j: parameters without a type.
+
+
+def test_1j_a_parameter_that_may_be_null_says_its_type() -> None:
+    texts = [
+        each.sql if isinstance(each, Statement) else each.text
+        for each in vars(store).values()
+        if isinstance(each, (Statement, sa.TextClause))
+    ]
+
+    assert len(texts) > 25
+    assert not [found for text in texts for found in re.findall(r"(?<!:):\w+ is (?:not )?null", text)]
 
 
 def test_1j_every_statement_is_understood_by_the_driver_with_and_without_values(rows: RowRig) -> None:
