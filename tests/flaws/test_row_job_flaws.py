@@ -89,11 +89,10 @@ def test_1b_a_result_is_written_for_the_attempt_and_the_turn_that_it_belongs_to(
     }
 
     def finish(result: dict[str, object], by: UUID) -> None:
-        rows.rows(
-            f"""with turn as (select cast(:id as uuid) as run_id), done as ({store.FINISH_ROWS.sql} returning 1)
-                select count(*) from done""",
-            id=run_id, items=db.jsonb([result]), holder=by,
-        )  # fmt: skip
+        turn = f"with turn as (select cast(:run_id as uuid) as run_id) {store.FINISH_ROWS.sql}"
+        params = {"run_id": run_id, "items": db.jsonb([result]), "holder": by}
+        with rows.ports.store.begin(TENANT) as tx:
+            tx.apply(Effect(Statement("test.finish", turn), params))
 
     finish(late, UUID(int=6) if of == "another turn" else holder)
     assert rows.items(run_id)[0]["status"] == "PROCESSING"
