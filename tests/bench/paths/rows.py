@@ -1,6 +1,6 @@
 """A CSV file into the rows of a job: the step that ships, slice after slice, against psycopg's COPY and against dlt.
 
-How much memory it takes is measured in a process of its own for each size: `python -m tests.bench.paths.rows URL ROWS`.
+How much memory it takes is measured in a process of its own for each size: `python -m tests.bench.paths.rows URL ROWS FILE_ID [WIDTH]`.
 """
 
 from __future__ import annotations
@@ -216,14 +216,10 @@ def _dlt(place: Place, file: MadeFile, home: str) -> Side:
 
 
 def main() -> None:
-    url, rows, file_id = sys.argv[1:]
-    engine = db.connect_engine(url)
-    read(
-        engine,
-        Ports(store=PgStore(engine), queue=MemoryQueue({}, time.monotonic, Random(1))),
-        MadeFile(int(rows)),
-        UUID(file_id),
-    )
+    url, rows, file_id, *width = sys.argv[1:]
+    engine, file = db.connect_engine(url), MadeFile(int(rows), *map(int, width))
+    ports = Ports(store=PgStore(engine), queue=MemoryQueue({}, time.monotonic, Random(1)))
+    read(engine, ports, file, UUID(file_id))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
