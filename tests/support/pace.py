@@ -333,3 +333,26 @@ class VirtualLane:
         self.refusals = piece.refusals
         self.token = UUID(int=0)
         world.at(world.now + math.ceil(piece.wait_s), self.begin)
+
+
+# A limit that moves.
+
+STEPS = ((0, 20), (150, 5), (330, 60), (510, 20), (660, 0))
+# When a plateau must have been reached. Windows last 3 s and more: 12 to learn from nothing, 30 at most to rise twelvefold, and
+# after a fall until what was rejected is paid for; measured is the second half of each plateau.
+REACHED_S = (75, 90, 90, 75)
+LANES = {1: 8, 2: 2, 3: 1}
+
+
+def plateaus(world: PaceWorld) -> list[float]:
+    """What came through of what the provider allowed, on each plateau."""
+    world.run(STEPS[-1][0])
+    spans = [(begin + after, end) for (begin, _), (end, _), after in zip(STEPS, STEPS[1:], REACHED_S, strict=False)]
+    return [
+        world.ok_between(begin, end) / ((end - begin) * rate)
+        for (begin, end), (_, rate) in zip(spans, STEPS, strict=False)
+    ]
+
+
+def stepping(seed: int, mode: str) -> PaceWorld:
+    return PaceWorld(seed, [Phase(at, rate, mode) for at, rate in STEPS[:-1]], LANES)

@@ -30,7 +30,8 @@ from shared.kernel.control import (
     shut_for_s,
 )
 from shared.kernel.slices import Slice
-from tests.support.pace import MemoryPace, PaceWorld, Phase
+from tests.bench.paths.pace import SHOWN, picture
+from tests.support.pace import LANES, MemoryPace, PaceWorld, Phase, plateaus, stepping
 
 BOUNDS = Bounds()
 CALM = Seen(seconds=3, sent=30, ok=30, ln1=30 * math.log(0.3), ln2=30 * math.log(0.3) ** 2)
@@ -166,26 +167,6 @@ def test_a_plain_limit_leaves_room_for_its_burst() -> None:
 
 # On the virtual clock: the slices, the laws and the rows' rules that ship, against a provider whose limit moves.
 
-STEPS = ((0, 20), (150, 5), (330, 60), (510, 20), (660, 0))
-# When a plateau must have been reached. Windows last 3 s and more: 12 to learn from nothing, 30 at most to rise twelvefold, and
-# after a fall until what was rejected is paid for; measured is the second half of each plateau.
-REACHED_S = (75, 90, 90, 75)
-LANES = {1: 8, 2: 2, 3: 1}
-
-
-def plateaus(world: PaceWorld) -> list[float]:
-    """What came through of what the provider allowed, on each plateau."""
-    world.run(STEPS[-1][0])
-    spans = [(begin + after, end) for (begin, _), (end, _), after in zip(STEPS, STEPS[1:], REACHED_S, strict=False)]
-    return [
-        world.ok_between(begin, end) / ((end - begin) * rate)
-        for (begin, end), (_, rate) in zip(spans, STEPS, strict=False)
-    ]
-
-
-def stepping(seed: int, mode: str) -> PaceWorld:
-    return PaceWorld(seed, [Phase(at, rate, mode) for at, rate in STEPS[:-1]], LANES)
-
 
 def judge(mode: str, seeds: range) -> None:
     """On every plateau of every seed within a fifth of the limit, and hardly a call rejected."""
@@ -283,3 +264,8 @@ def test_a_short_slice_with_a_slow_provider_still_makes_calls() -> None:
 
     assert piece.due(0.0) == [1]
     assert piece.due(0.25) == [1, 1]
+
+
+def test_the_picture_in_the_docs_is_the_one_that_the_bench_makes() -> None:
+    """After a change of the rules: `python -m tests.bench.paths.pace`."""
+    assert SHOWN.read_text() == picture()
