@@ -80,7 +80,7 @@ def test_1b_a_result_is_written_for_the_attempt_and_the_turn_that_it_belongs_to(
         "update job_items set status = 'PROCESSING', attempts = 2, locked_by = :h where run_id = :id returning 1",
         id=run_id, h=holder,
     )  # fmt: skip
-    late = {
+    late: dict[str, object] = {
         "row_no": 1,
         "claimed": 1 if of == "another attempt" else 2,
         "status": "DONE",

@@ -173,7 +173,8 @@ def test_a_row_without_title_and_sku_is_left_out() -> None:
     )
 )
 def test_records_that_are_split_at_once_are_the_rows_that_a_close_look_finds(found: list[str]) -> None:
-    names, mapping, closely = ["title", "brand", "sku"], {"title": "title", "sku": "sku"}, []
+    names, mapping = ["title", "brand", "sku"], {"title": "title", "sku": "sku"}
+    closely: list[table.Row] = []
     for record in found:
         row = row_of(7 + len(closely) + 1, record, names, mapping, PLAIN)
         if row is not None:
