@@ -22,7 +22,7 @@ from shared.kernel.errors import Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import RunCommand
 from shared.kernel.vault import live_vault
-from shared.row_job.adapters.hands import Threads
+from shared.row_job.adapters.hands import Threads, in_a_thread
 from shared.row_job.adapters.s3 import S3Files
 from shared.row_job.model import KIND, UPSTREAM, Item, RowJobParams, RowSettings, Strategy
 from shared.row_job.ports import Ports, Search
@@ -55,6 +55,7 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
         reads=RowStore(engine),
         settings=RowSettings.from_env(env, PREFIX),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
+        beside=in_a_thread,
         needs_connection=True,
     )
 

@@ -18,6 +18,10 @@ FIELDS = ("title", "brand", "sku")
 ANYWHERE = "any"  # the domain of a search that names no retailer
 
 
+def account_of(connection: str | None) -> str:
+    return f"{UPSTREAM}:{connection}" if connection else UPSTREAM
+
+
 class Status(StrEnum):
     PENDING = "PENDING"
     PROCESSING = "PROCESSING"
@@ -59,7 +63,7 @@ class RowJobParams(Options):
 
     @property
     def account(self) -> str:
-        return f"{UPSTREAM}:{self.connection}" if self.connection else UPSTREAM
+        return account_of(self.connection)
 
 
 class RowSettings(Settings):
@@ -81,6 +85,7 @@ class RowSettings(Settings):
     slots: Annotated[int, Field(ge=1, le=64)] = 4
     threads: Annotated[int, Field(ge=1, le=64)] = 16
     most_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    tenant_most_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
     provider_first_rate: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     provider_min_rate: Annotated[float, Field(gt=0, le=1_000)] = 0.1
     provider_max_rate: Annotated[float, Field(gt=0, le=10_000)] = 500.0

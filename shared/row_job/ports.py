@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 from uuid import UUID
 
 from shared.kernel.clock import Chance
@@ -12,6 +12,8 @@ from shared.kernel.control import Pace
 from shared.kernel.metrics import Meter, NoMeter
 from shared.row_job.decide import Answered
 from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy
+
+T = TypeVar("T")
 
 
 class Files(Protocol):
@@ -49,6 +51,18 @@ class Hands(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Beside(Protocol):
+    """Does something while the caller goes on; what it answers waits for the end, and raises what was raised."""
+
+    def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
+
+
+def at_once(work: Callable[[], T], /) -> Callable[[], T]:
+    """Beside nothing: one after the other, in an order that never changes."""
+    done = work()
+    return lambda: done
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     files: Files
@@ -59,6 +73,7 @@ class Ports:
     settings: RowSettings = field(default_factory=RowSettings)
     chance: Chance = field(default_factory=Chance)
     meter: Meter = field(default_factory=NoMeter)
+    beside: Beside = at_once
     needs_connection: bool = False
 
 
@@ -74,6 +89,7 @@ class Progress:
     read_bytes: int
     read_rows: int
     read_done: bool
+    pool_wait_ms: float = 0.0  # until there was a connection to ask with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
