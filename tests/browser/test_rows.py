@@ -109,7 +109,7 @@ def test_a_file_from_the_drop_to_rows_that_are_worked_on_again(
     expect(page.get_by_text("Only the first 3 rows")).to_have_count(0)
     act(page, "Resume")
     expect(page.get_by_text("of 230 rows")).to_be_visible(timeout=SLOW_MS)
-    expect(page.get_by_text("ETA")).to_be_visible(timeout=SLOW_MS)
+    expect(page.locator(".barrier")).to_contain_text("ETA", timeout=SLOW_MS)
     act(page, "Pause")
     expect_state(page, "Paused")
     keeps_nobody_out(page)

@@ -27,6 +27,7 @@ from shared.row_job.scan import is_scan
 from shared.row_job.steps import RowPoint, row_job
 from shared.row_job.store import RowStore
 from tests.simulation.invariants import require
+from tests.support.pictures import packed, png
 from tests.support.rows import InlineHands, found
 from tests.support.subject import Simulated, Subject
 
@@ -50,8 +51,13 @@ ISSUE = Statement(
 MARK = 0xFFFFFF  # how the ids of files end that are alike, so that every run of a scenario passes the same points
 
 
+IMAGES = 0xFFFFFE  # and those of archives of images
+
+
 def rows_of(file_id: UUID) -> list[str]:
     """Good rows and a few that must be set aside, the same ones for the same file."""
+    if file_id.int & MARK == IMAGES:
+        return ["Product 1", "only a brand", "Product 3"]
     if file_id.int & MARK == MARK:
         return ["Product 1", "Product 2", "only a brand", "Product 4", "Product 5"]
     rng = Random(file_id.int)
@@ -59,6 +65,10 @@ def rows_of(file_id: UUID) -> list[str]:
 
 
 def content_of(file_id: UUID) -> bytes:
+    if file_id.int & MARK == IMAGES:
+        return packed(
+            *(("../out.png" if each == "only a brand" else f"{each}.png", png(1, 1)) for each in rows_of(file_id))
+        )
     lines = [",Acme" if each == "only a brand" else f"{each},Acme" for each in rows_of(file_id)]
     return "\n".join(["title,brand", *lines]).encode()
 
@@ -92,7 +102,8 @@ def with_uploads(kind: Kind, mark: int = 0) -> Kind:
     def start(tx: Tx, starting: Starting) -> NewRun | Already:
         if is_scan(starting.params):
             return kind.start(tx, starting)
-        file_id = UUID(int=starting.run_id.int | mark)
+        is_images = starting.params.get("job_type") == "image"
+        file_id = UUID(int=starting.run_id.int & ~MARK | IMAGES if is_images else starting.run_id.int | mark)
         issued = {"id": file_id, "tenant_id": starting.tenant_id, "size": len(content_of(file_id))}
         tx.apply(Effect(ISSUE, issued))
         return kind.start(tx, replace(starting, params={**starting.params, "file_id": str(file_id)}))
@@ -204,7 +215,9 @@ def simulate(world: SubjectWorld) -> Simulated:
         require(not wrong_rows(kept), "a job that is done has every row of its file", wrong_rows(kept))
 
     kind = with_uploads(row_job(ports, Limits(max_attempts=12)))
-    return Simulated(kind=kind, params=lambda _: {"scan": "s3"} if next(numbers) % 3 == 2 else {}, at_the_end=judge)
+    return Simulated(
+        kind=kind, params=lambda _: ({}, {"job_type": "image"}, {"scan": "s3"})[next(numbers) % 3], at_the_end=judge
+    )
 
 
 class Finds:
@@ -239,6 +252,14 @@ def a_canceled_file(play: Play) -> None:
     play.work()
 
 
+def an_archive(play: Play) -> None:
+    play.start("succeeded", kind=KIND, job_type="image")
+    play.work()
+    for _ in range(2):
+        play.pass_time(16)
+        play.work()
+
+
 def two_scans(play: Play) -> None:
     for _ in range(2):
         play.start("succeeded", kind=KIND, scan="s3")
@@ -259,7 +280,7 @@ SUBJECT = Subject(
         "update pace set opened_at = opened_at - {by}, next_slot_at = next_slot_at - {by}, closed_until = closed_until - {by}",
     ),
     rules=ASKED,
-    scenarios={each.__name__: each for each in (a_file, a_canceled_file, two_scans)},
+    scenarios={each.__name__: each for each in (a_file, a_canceled_file, an_archive, two_scans)},
     points=frozenset({*RowPoint, *WayPoint}),
     order=order,
     schedules=100,

@@ -142,19 +142,19 @@ function Look({ kind, fileId, onAgain }) {
   if (!found) return html`<${Heading} title=${`New ${kind.title.toLowerCase()}`} />${preview.problem ?? upload.problem ? html`<${Trouble} problem=${preview.problem ?? upload.problem} /><p>${again}</p>` : html`<${Loading} />`}`;
   const isUsable = Boolean(found.mapping.title || found.mapping.sku);
   return html`<${NewRun} kind=${kind} request=${request} isReady=${isUsable && ready.length > 0 && !preview.problem} opens="rows" verb=${["Start job", "Starting…", "Started."]}>
-      <p>${upload.data && html`<strong>${upload.data.name}</strong>, ${bytes(upload.data.size)}. `}Nothing runs yet.</p><p>${again}</p>
+      <p>${upload.data && html`<strong>${upload.data.name}</strong>, ${bytes(upload.data.size)}. `}Nothing runs yet. ${again}</p>
       ${connections.data !== null && ready.length === 0 && html`<p class="trouble" role="alert">There is no connection to a product search yet. An admin can <${Link} to="connections">add one<//>.</p>`}
-      ${isImages ? html`<p class="hint">Each image is searched for by its name: <code>acme-x200.jpg</code> is “acme x200”.</p>` : html`<fieldset><legend>Columns</legend>
+      ${isImages ? html`<p class="hint">Each image is searched for by its name: <code>acme-x200.jpg</code> is “acme x200”.</p>` : html`<fieldset><legend>Columns</legend><div class="pair trio">
         ${Object.entries(FIELDS).map(([field, label]) => html`<${Field} label=${label} key=${field}>${(id) => html`<select id=${id} onChange=${choose(field)}>
           <option value="" selected=${!found.mapping[field]}>Not in the file</option>
-          ${found.columns.map((column) => html`<option value=${column} selected=${found.mapping[field] === column}>${column}</option>`)}</select>`}<//>`)}
+          ${found.columns.map((column) => html`<option value=${column} selected=${found.mapping[field] === column}>${column}</option>`)}</select>`}<//>`)}</div>
         ${!isUsable && html`<p class="trouble" role="alert">Choose the column that holds the title or the SKU.</p>`}
         <p class="hint">Read as ${found.encoding}, cells separated by ${{ "\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars" }[found.delimiter] ?? found.delimiter}.</p>
       </fieldset>`}
-      <fieldset><legend>Search</legend>
-        <${Field} label="Connection" hint="The product search account to use.">${(id) => html`<select id=${id} name="connection" required>${ready.map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
-        <${Field} label="Retailers (optional)" hint="Domains, separated by commas: where to look first.">${(id) => html`<input id=${id} name="retailers" autocomplete="off" placeholder="shop1.example" />`}<//>
-        <${Field} label="Canary (optional)" hint="Work on so many rows first, and wait until you promote the job.">${(id) => html`<input id=${id} name="canary" type="number" min="1" max="10000" />`}<//>
+      <fieldset><legend>Search</legend><div class="pair trio">
+        <${Field} label="Connection" hint="The account to use.">${(id) => html`<select id=${id} name="connection" required>${ready.map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
+        <${Field} label="Retailers (optional)" hint="Where to look first, separated by commas.">${(id) => html`<input id=${id} name="retailers" autocomplete="off" placeholder="shop1.example" />`}<//>
+        <${Field} label="Canary (optional)" hint="So many rows first; the rest when you promote the job.">${(id) => html`<input id=${id} name="canary" type="number" min="1" max="10000" />`}<//></div>
       </fieldset>
       <${Trouble} problem=${preview.problem} />
     <//>
