@@ -202,8 +202,10 @@ class PaceDecisions(Told):
 
 @operation(router, "POST", "/row-jobs/uploads", STARTS, tag="row jobs", answers=creates(Place))
 def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
-    """A place to upload a file to: CSV, an image, or a ZIP archive of images. When it arrives its job starts, unless `hold` is
-    set."""
+    """A place to upload a file to: CSV, an image, or a ZIP archive of images.
+
+    When it arrives its job starts, unless `hold` is set.
+    """
     here, file_id, files = desk(router), new_id(), _files()
     asked = asked.model_copy(update={"job_type": asked.job_type or type_of(asked.name) or JobType.CSV})
     options = asked.model_dump(mode="json", exclude_none=True, exclude={"name", "size", "hold"})
@@ -242,8 +244,10 @@ def get_row_upload(file_id: FileId) -> UploadState:
 def preview_row_upload(
     file_id: FileId, title: ColumnOf = None, brand: ColumnOf = None, sku: ColumnOf = None
 ) -> Preview:
-    """How an uploaded file would be read: its columns, what they are taken for, and its first 200 rows. `title`, `brand` and
-    `sku` try another mapping; without them, it is the upload's own."""
+    """How an uploaded file would be read: its columns, what they are taken for, and its first 200 rows.
+
+    `title`, `brand` and `sku` try another mapping; without them, it is the upload's own.
+    """
     here = desk(router)
     row = here.one(store.UPLOADED, file_id=file_id)
     if row is None:
@@ -328,8 +332,10 @@ def start_row_job(asked: Annotated[StartRowJob, Body()], idempotency_key: Key = 
     refuses=[409, 429],
 )
 def scan_for_files(asked: Annotated[ScanAsked, Body()], idempotency_key: Key = None) -> Response[str]:
-    """Look where files wait, and take those that are as an earlier scan found them. Each becomes an upload with its own job;
-    the same file is one job, however often it is seen."""
+    """Look where files wait, and take those that are as an earlier scan found them.
+
+    Each becomes an upload with its own job; the same file is one job, however often it is seen.
+    """
     if asked.source == "folder" and os.environ.get("BATON_STAGE") != "local":
         raise Problem(422, "no_inbox", "A folder can only be scanned where Baton runs on your own machine.")
     params = asked.model_dump(mode="json", exclude_none=True, exclude={"source"}) | {SCAN: asked.source}

@@ -405,6 +405,27 @@ def files_are_reached_under_a_named_folder(template: Node) -> list[str]:
     return found
 
 
+def a_page_puts_files_and_reads_nothing(template: Node) -> list[str]:
+    """The console alone, by a form: no other method, no header, no other origin. And its policy names where they go."""
+    wanted = [{"Fn::GetAtt": ["HttpApi", "ApiEndpoint"]}, "HasConsoleUrl"]
+    found = []
+    for name, bucket in of_type(template, "AWS::S3::Bucket").items():
+        for rule in bucket.get("CorsConfiguration", {}).get("CorsRules", []):
+            origins = [
+                each.get("Fn::If", [each])[0] if isinstance(each, dict) else each for each in rule["AllowedOrigins"]
+            ]
+            if (
+                origins != wanted
+                or rule["AllowedMethods"] != ["POST"]
+                or rule.keys() - {"AllowedOrigins", "AllowedMethods", "MaxAge"}
+            ):
+                found.append(f"pages may do more with {name} than put files")
+    told = template["Resources"]["ApiFunction"]["Properties"]["Environment"]["Variables"].get("BATON_UPLOADS_URL")
+    if told != {"Fn::Sub": "https://${Bucket.RegionalDomainName}"}:
+        found.append("the console doesn't know where files go")
+    return found
+
+
 def batons_are_sent_by_one_policy(template: Node) -> list[str]:
     """It names the queue of every kind, and the delay queue; nobody has the same right by another way."""
     queues = {name for name, each in of_type(template, "AWS::SQS::Queue").items() if "RedrivePolicy" in each} | WAKES
@@ -476,6 +497,7 @@ RULES: list[Rule] = [
     strangers_see_only_what_is_nobodys,
     secrets_of_tenants_stay_under_their_prefix,
     files_are_reached_under_a_named_folder,
+    a_page_puts_files_and_reads_nothing,
     batons_are_sent_by_one_policy,
     connections_are_read_by_one_policy,
     whoever_reads_a_secret_may_use_its_key,

@@ -185,6 +185,11 @@ def test_a_form_reaches_the_emulator_whole_if_it_has_the_key(token: str | None, 
         "type": "http", "method": "POST", "path": "/baton-files", "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in FORM.items()],
     }  # fmt: skip
-    asyncio.run(guarded(emulator, port=4566, access_key="SECRET", checks_signatures=False)(scope, receive, send))
+    app = guarded(emulator, port=4566, access_key="SECRET", checks_signatures=False)
+
+    async def ask() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(ask())
 
     assert b"".join(came) == (sent if told == "all of it" else b"")

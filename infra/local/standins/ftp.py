@@ -41,12 +41,8 @@ class FtpStandIn:
         self.files[name] = Held(content, modified)
 
     def __enter__(self) -> Self:
-        standin = self
-
-        class Session(_Session):
-            server_files = standin
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session)
+        session = type("Session", (_Session,), {"standin": self})
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), session)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
@@ -57,7 +53,7 @@ class FtpStandIn:
 
 
 class _Session(socketserver.StreamRequestHandler):
-    server_files: FtpStandIn
+    standin: FtpStandIn
 
     def setup(self) -> None:
         super().setup()
@@ -73,7 +69,7 @@ class _Session(socketserver.StreamRequestHandler):
         self.say("220 stand-in")
         for line in self.rfile:
             text = line.decode().rstrip("\r\n")
-            self.server_files.asked.append(text)
+            self.standin.asked.append(text)
             verb, _, rest = text.partition(" ")
             command = getattr(self, f"do_{verb.lower()}", None)
             if command is None:
@@ -96,7 +92,7 @@ class _Session(socketserver.StreamRequestHandler):
         self.say("200 ok" if what in {"I", "A"} else "504 neither text nor binary")
 
     def do_cwd(self, folder: str) -> None:
-        known = folder == self.server_files.directory
+        known = folder == self.standin.directory
         self.cwd = folder if known else self.cwd
         self.say("250 there" if known else "550 no such folder")
 
@@ -131,22 +127,18 @@ class _Session(socketserver.StreamRequestHandler):
         self.say("200 ok")
 
     def do_mlsd(self, _: str) -> None:
-        if not self.server_files.knows_mlsd:
+        if not self.standin.knows_mlsd:
             return self.say("502 not implemented")
         lines = [f"type=cdir;modify={Held(b'').modified}; ."]
-        if self.cwd == self.server_files.directory:
+        if self.cwd == self.standin.directory:
             lines += [
                 f"type={'dir' if each.is_folder else 'file'};size={len(each.content)};modify={each.modified}; {name}"
-                for name, each in self.server_files.files.items()
+                for name, each in self.standin.files.items()
             ]
         return self._send("\r\n".join([*lines, ""]).encode())
 
     def do_nlst(self, _: str) -> None:
-        self._send(
-            "".join(
-                f"{name}\r\n" for name in self.server_files.files if self.cwd == self.server_files.directory
-            ).encode()
-        )
+        self._send("".join(f"{name}\r\n" for name in self.standin.files if self.cwd == self.standin.directory).encode())
 
     def do_retr(self, name: str) -> None:
         held = self._held(name)
@@ -155,14 +147,14 @@ class _Session(socketserver.StreamRequestHandler):
         if not self.is_binary:  # what is sent as text is not what the file holds
             return self.say("504 ask for it in binary")
         content, self.rest = held.content[self.rest :], 0
-        return self._send(content, self.server_files.cuts_at)
+        return self._send(content, self.standin.cuts_at)
 
     def do_quit(self, _: str) -> bool:
         self.say("221 bye")
         return False
 
     def _held(self, name: str) -> Held | None:
-        return self.server_files.files.get(name) if self.cwd == self.server_files.directory else None
+        return self.standin.files.get(name) if self.cwd == self.standin.directory else None
 
     def _send(self, content: bytes, cut: int | None = None) -> None:
         if self.passive is None:

@@ -93,7 +93,8 @@ class Waiting:
         return list(self.ask("list", lambda: [Listed("a.csv", 10, "1"), Listed("b.csv", 20, "1")]))
 
     def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None:
-        return self.ask("bring", lambda: {"half": True} if place is None else None)
+        next_place: dict[str, Any] | None = self.ask("bring", lambda: {"half": True} if place is None else None)
+        return next_place
 
 
 def with_uploads(kind: Kind, mark: int = 0) -> Kind:
