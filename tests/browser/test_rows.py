@@ -142,3 +142,18 @@ def test_a_file_from_the_drop_to_rows_that_are_worked_on_again(
     assert [row["data"]["rows"] for row in noted] == [1]
     act(page, "Cancel run")
     expect_state(page, "Canceled", timeout=SLOW_MS)
+
+    # What waits in the inbox becomes a job of its own, by two scans.
+    tenant = people.stranger.tenant_id
+    cloud.address.client("s3").put_object(Bucket=bucket, Key=f"inbox/{tenant}/more.csv", Body=products(3).encode())
+    (search,) = cloud.runs.sql(
+        "select id from connection where tenant_id = :t and provider = 'product_search'", t=tenant
+    )
+    for _ in range(2):
+        found = cloud.wait(cloud.runs.start("row_job", {"scan": "s3", "connection": str(search["id"])}, tenant))
+        assert found.run["status"] == "succeeded", found
+    goto(page, "work/row_job")
+    expect(page.get_by_role("link", name="more.csv")).to_be_visible(timeout=SLOW_MS)
+    page.get_by_role("link", name="Scan of the inbox").first.click()
+    tab(page, "Rows")
+    expect(page.get_by_text("This run looks for files.")).to_be_visible()
