@@ -79,7 +79,7 @@ class S3Inbox:
         with _asking_s3():
             aws.client("s3").copy_object(
                 Bucket=self._bucket, Key=key, CopySource={"Bucket": self._bucket, "Key": self._prefix + file.name},
-                CopySourceIfMatch=file.stamp,
+                CopySourceIfMatch=file.stamp, TaggingDirective="REPLACE",
             )  # fmt: skip
         return None
 
