@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from shared.kernel.clock import Chance
 from shared.kernel.control import Pace
+from shared.kernel.errors import Permanent
 from shared.kernel.metrics import Meter, NoMeter
 from shared.row_job.decide import Answered
-from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy
+from shared.row_job.model import Item, RowJobParams, RowSettings, ScanParams, Strategy
 
 T = TypeVar("T")
 
@@ -23,6 +24,31 @@ class Files(Protocol):
     """
 
     def read(self, key: str, version_id: str | None, offset: int, length: int) -> bytes: ...
+
+
+class Changed(Exception):
+    """A file is not what was listed (any more). It is left alone: the next scan sees it as it is then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that waits to be taken. `stamp` changes with its content: an ETag, or when it was written."""
+
+    name: str
+    size: int
+    stamp: str
+
+
+class Inbox(Protocol):
+    """Where files wait. `bring` copies one into our bucket as far as the time lasts, and answers where to go on, or None when
+    all of it is there; to bring a part again changes nothing. Raises Changed, Transient, Permanent."""
+
+    def files(self) -> list[Listed]: ...
+    def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None: ...
+
+
+def no_inbox(tenant_id: UUID, scan: ScanParams) -> Inbox:  # noqa: ARG001 - as those that there are
+    raise Permanent("This deployment has no such place for files.", "no_inbox")
 
 
 class Search(Protocol):
@@ -75,6 +101,7 @@ class Ports:
     meter: Meter = field(default_factory=NoMeter)
     beside: Beside = at_once
     needs_connection: bool = False
+    inbox: Callable[[UUID, ScanParams], Inbox] = no_inbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +117,7 @@ class Progress:
     read_rows: int
     read_done: bool
     pool_wait_ms: float = 0.0  # until there was a connection to ask with
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,10 +44,26 @@ from shared.kernel.ports import Tx
 from shared.kernel.slices import Slice
 from shared.row_job import decide, store, table
 from shared.row_job.decide import Answered, Batch
-from shared.row_job.model import ERASE, INGEST, KIND, UPSTREAM, Item, Options, RowJobParams, Status, account_of
+from shared.row_job.model import (
+    ERASE,
+    INGEST,
+    KIND,
+    SCAN,
+    TAKE,
+    UPSTREAM,
+    Item,
+    JobType,
+    Options,
+    RowJobParams,
+    Status,
+    account_of,
+)
+from shared.row_job.picturing import Picturing
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
+from shared.row_job.scan import Scanning, is_scan, start_scan
 
 ERASED_AT_ONCE = 5_000
+IMAGES_DONE = "images.ingest.completed"
 READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
 REFUSED_S = 900.0  # a key that was refused is tried again by one call after so long, if nobody changes it before
@@ -84,6 +100,8 @@ class RowJobs:
     ports: Ports
 
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
+        if is_scan(starting.params):
+            return start_scan(self.ports, tx, starting)
         wanted = parse(RowJobParams, starting.params)
         which = {"file_id": wanted.file_id, "tenant_id": starting.tenant_id}
         found = tx.read(store.FILE, which)
@@ -92,6 +110,8 @@ class RowJobs:
         (file,) = found
         if file["run_id"] is not None:
             return Already(file["run_id"])
+        # What was chosen with the upload holds, unless the start says otherwise.
+        wanted = parse(RowJobParams, {**file["options"], **wanted.model_dump(mode="json", exclude_unset=True)})
         if not file["arrived"]:
             raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
         wanted = with_connection(tx, starting.tenant_id, wanted, UPSTREAM)
@@ -99,7 +119,7 @@ class RowJobs:
             raise Refused("bad_params", f"connection: name a connection to {UPSTREAM}.")
         job = {
             **which, "run_id": starting.run_id, "user_id": starting.by.actor or file["created_by"],
-            "ip_address": file["ip_address"], "job_type": "csv", "slots": self.ports.settings.slots,
+            "ip_address": file["ip_address"], "job_type": wanted.job_type or JobType.CSV, "slots": self.ports.settings.slots,
             "process_upto": wanted.canary,
         }  # fmt: skip
         tx.apply(Effect(store.ADD_JOB, job))
@@ -109,10 +129,16 @@ class RowJobs:
         )
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        if turn.key == INGEST and turn.params.get("job_type") == JobType.IMAGE:
+            return Picturing(self.ports, turn, outside).step()
         if turn.key == INGEST:
             return _Reading(self.ports, turn, outside).step()
         if turn.key.startswith(ERASE):
             return self._erase(outside)
+        if turn.key == SCAN:
+            return Scanning(self.ports, turn, outside).look()
+        if turn.key.startswith(f"{TAKE}:"):
+            return Scanning(self.ports, turn, outside).take()
         return _Working(self.ports, turn, outside).step()
 
     def _erase(self, outside: Outside) -> Decision:
@@ -164,9 +190,13 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
 
 
 def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+    if is_scan(run.params):
+        return ()
     tx.apply(Effect(store.COUNT, {"run_id": run.id, "tenant_id": run.tenant_id}))
     what = "done" if ending.status is RunStatus.SUCCEEDED else "failed"
     tx.add_signal(run.tenant_id, f"{KIND}.{what}", {"run_id": str(run.id), "epoch": run.epoch, "status": ending.status})
+    if what == "done" and run.params.get("job_type") == JobType.IMAGE:
+        tx.add_signal(run.tenant_id, IMAGES_DONE, {"run_id": str(run.id), "epoch": run.epoch})
     return ()
 
 
@@ -186,6 +216,7 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         on_end=on_end,
         prune=prune,
         gates=gates,
+        says=("images.ingest.",),
         listens={"object.created": jobs.on_arrival, "provider.connection.changed": jobs.on_connection},
         limits=limits or Limits(max_attempts=10),
     )

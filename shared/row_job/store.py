@@ -207,8 +207,55 @@ COUNT_NOW = Statement(
     returns=True,
 )
 
+# Images, by their number in the file.
+ADD_IMAGES = Statement(
+    "row_job.images",
+    """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
+                              last_error, permanent, due_at, updated_at)
+       select j.run_id, r.n, j.tenant_id, j.user_id, j.job_type, r.n % j.slots,
+              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
+              timestamptz '2000-01-01 00:00+00', now()
+       from turn t join file_jobs j on j.run_id = t.run_id
+       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
+       on conflict (run_id, row_no) do nothing""",
+)
+
+# A scan. What was seen is kept with the scan that saw it first as it is now; another one that finds it unchanged takes it.
+SEE = Statement(
+    "row_job.see",
+    """insert into scanned_files (tenant_id, source, name, size, stamp, first_run, seen_at)
+       select t.tenant_id, :source, f.name, f.size, f.stamp, t.run_id, now()
+       from turn t cross join jsonb_to_recordset(cast(:files as jsonb)) as f (name text, size bigint, stamp text)
+       on conflict (tenant_id, source, name) do update set seen_at = now(), size = excluded.size, stamp = excluded.stamp,
+           first_run = case when (scanned_files.size, scanned_files.stamp) = (excluded.size, excluded.stamp)
+                            then scanned_files.first_run else excluded.first_run end,
+           file_id = case when (scanned_files.size, scanned_files.stamp) = (excluded.size, excluded.stamp)
+                          then scanned_files.file_id end
+       returning name, size, stamp, file_id, first_run <> (select run_id from turn) as settled""",
+    returns=True,
+)
+FORGET = Statement(
+    "row_job.forget",
+    """delete from scanned_files s using turn t
+       where s.tenant_id = t.tenant_id and s.source = :source and s.seen_at < now() - interval '90 days'""",
+)
+TAKEN = Statement(
+    "row_job.taken",
+    """update scanned_files s set file_id = cast(:file_id as uuid) from turn t
+       where s.tenant_id = t.tenant_id and s.source = :source and s.name = :name and s.size = cast(:size as bigint)
+         and s.stamp = :stamp""",
+)
+# A scan issues uploads as the API does; their ids follow from the file, so that one that is issued again is the same.
+ISSUE_SCANNED = Statement(
+    "row_job.issue",
+    """insert into files (id, tenant_id, name, options, created_by)
+       select cast(:file_id as uuid), t.tenant_id, :name, cast(:options as jsonb), r.created_by
+       from turn t join run r on r.id = t.run_id
+       on conflict (id) do nothing""",
+)
+
 PROGRESS = sa.text("""
-select f.id as file_id, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
+select f.id as file_id, f.name, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
 from file_jobs j join files f on f.id = j.file_id where j.run_id = :run_id and j.tenant_id = :tenant_id
 """)
 # A file that could not be read to its end brings no more rows either.
@@ -262,8 +309,9 @@ insert into files (id, tenant_id, name, options, hold, created_by, ip_address)
 values (:file_id, :tenant_id, :name, cast(:options as jsonb), :hold, :created_by, cast(:ip_address as inet)) returning id
 """)
 UPLOADED = sa.text("""
-select id, name, size, version_id, options, arrived_at is not null as arrived from files
-where id = :file_id and tenant_id = :tenant_id
+select f.id, f.name, f.size, f.version_id, f.options, f.arrived_at is not null as arrived,
+       (select j.run_id from file_jobs j where j.file_id = f.id) as run_id
+from files f where f.id = :file_id and f.tenant_id = :tenant_id
 """)
 GET = sa.text(f"""
 select r.id, r.status, r.paused_at is not null as paused, r.error, r.created_at, r.finished_at, f.name, j.file_id, j.user_id,
