@@ -164,9 +164,10 @@ def changes(client: str, before: Json, after: Json) -> list[dict[str, Any]]:
 
 
 class CycleParams(BaseModel):
-    """A cycle is asked for nothing: what is due decides."""
+    """A cycle is asked for nothing: what is due decides. `sheet`: not a cycle, but the next night of this sheet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    sheet: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")] | None = None
 
 
 # --- what a client answers

@@ -11,6 +11,7 @@ from uuid import UUID
 from shared.kernel.metrics import Meter, NoMeter
 from shared.kernel.model import Json, Turn
 from shared.search.model import Job, Page, SearchConfig
+from shared.search.sheets.ports import SheetPorts
 
 Row = Mapping[str, Any]
 
@@ -49,5 +50,6 @@ class Ports:
 
     client: Callable[[UUID, Job, Callable[[], float]], Client]
     store: Memory
+    sheets: SheetPorts
     config: SearchConfig = field(default_factory=SearchConfig)
     meter: Meter = field(default_factory=NoMeter)

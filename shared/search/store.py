@@ -567,10 +567,11 @@ where o.tenant_id = :tenant_id and o.found_by @> array[cast(:query_key as text)]
 order by o.updated_at desc, o.external_id desc limit :most
 """)
 COMPANIES = sa.text("""
-select id, client, name, link, open_offers, first_seen_at, last_seen_at from companies
-where tenant_id = :tenant_id
-  and (cast(:at as timestamptz) is null or (first_seen_at, id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
-order by first_seen_at, id limit :most
+select c.id, c.client, c.name, c.link, c.open_offers, c.first_seen_at, c.last_seen_at, f.feedback
+from companies c left join company_feedback f on f.tenant_id = c.tenant_id and f.company_id = c.id
+where c.tenant_id = :tenant_id
+  and (cast(:at as timestamptz) is null or (c.first_seen_at, c.id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
+order by c.first_seen_at, c.id limit :most
 """)
 CLIENTS = sa.text("""
 select q.client, count(*)::integer as searches, max(g.until) as paused_until, max(g.reason) as reason
