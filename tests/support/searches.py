@@ -67,9 +67,12 @@ from generate_series(cast(:first as integer), cast(:last as integer)) n"""
 class ServiceAccounts:
     """The connections of every tenant: the one service account that the stand-in knows."""
 
+    def __init__(self, key: str | None = None) -> None:
+        self._key = key or private_key()
+
     def of(self, tenant_id: UUID, provider: Provider, connection: str) -> Account:
         settings = {"client_email": EMAIL, "spreadsheet_id": SPREADSHEET}
-        return provider.account(settings, {"private_key": private_key()})
+        return provider.account(settings, {"private_key": self._key})
 
 
 class SearchRig(Rig):

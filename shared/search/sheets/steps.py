@@ -124,7 +124,7 @@ class Sheets:
         if cursor.epoch != turn.run_epoch:
             cursor = SheetCursor(sheet=cursor.sheet, connection=cursor.connection, epoch=turn.run_epoch)
         night = self.ports.store.night(turn)
-        if night is None or not night["active"]:
+        if night is None or (not night["active"] and night["status"] == NightStatus.WAITING):
             return Finish(effects=[store.ended(NightStatus.CANCELED)])
         if turn.now >= night["closes_at"]:
             return self._missed(night["night"], night["closes_at"])
