@@ -6,7 +6,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -256,7 +256,7 @@ class Walk:
         return cls(**{**told, **times})
 
     def to_json(self) -> dict[str, Any]:
-        told = {name: value for name, value in asdict(self).items() if value is not None}
+        told = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
         return {**told, **{name: told[name].isoformat() for name in WALK_TIMES if name in told}}
 
     def but(self, **new: Any) -> Self:
@@ -333,7 +333,7 @@ class CycleCursor:
         return cls(**told)
 
     def to_json(self) -> Json:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
     def but(self, **new: Any) -> Self:
         return replace(self, **new)
