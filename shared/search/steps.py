@@ -53,7 +53,7 @@ from shared.search.model import (
 )
 from shared.search.parse import offer_of
 from shared.search.points import SearchPoint
-from shared.search.ports import Keeps, Ports, SearchMetric
+from shared.search.ports import Ports, SearchMetric, write_metrics
 from shared.search.sheets.steps import Sheets, is_sheet, settle
 from shared.search.sheets.steps import gates as sheet_gates
 from shared.search.sheets.store import PRUNE as PRUNE_NIGHT
@@ -129,8 +129,7 @@ class Cycles:
         try:
             return self._take_step(turn, outside)
         finally:
-            if isinstance(self.ports.meter, Keeps):
-                self.ports.meter.flush()
+            write_metrics(self.ports.meter)
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         if is_sheet(turn):

@@ -98,7 +98,7 @@ def a_page(place: Place, *, pages: int, rounds: int) -> list[Figure]:
         return pages
 
     def bare() -> Act:
-        lane = Lane(place.limit_with_plans, TENANT, query_key("infojobs", {}))
+        lane = Lane(place.limit, TENANT, query_key("infojobs", {}))
         lane.create(
             {"phase": "fetch", "job": {"walk": {"page": 1, "lo": "2026-01-01T00:00:00+00:00"}, "name": "x" * 300}}
         )
@@ -112,7 +112,7 @@ def a_page(place: Place, *, pages: int, rounds: int) -> list[Figure]:
         return ask
 
     ours = Side("product", prepare, place.product_connection)
-    theirs = Side("limit", bare, lambda: place.limit_with_plans)
+    theirs = Side("limit", bare, place.bare_connection)
     found = race([ours, theirs], rounds)
     flights, statements = trips(place.product_connection(), prepare())
     return [
