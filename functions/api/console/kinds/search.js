@@ -171,13 +171,29 @@ function Companies() {
     return { rows: companies, next };
   };
   const row = (each) => html`<tr key=${each.id}><${Cell}>${each.name}<//><${Cell} name="Client">${each.client}<//>
-    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
+    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Feedback">${each.feedback ? words(each.feedback) : ""}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
   return html`<${Heading} title="Companies" />
-    <${Table} caption="Companies, first seen first" columns=${["Name", "Client", "Open offers", "Last seen"]}><${Pages} load=${load} row=${row} columns=${4} every_s=${30} empty=${html`<${Empty}><p>No companies yet.</p><//>`} /><//>`;
+    <${Table} caption="Companies, first seen first" columns=${["Name", "Client", "Open offers", "Feedback", "Last seen"]}><${Pages} load=${load} row=${row} columns=${5} every_s=${30} empty=${html`<${Empty}><p>No companies yet.</p><//>`} /><//>`;
+}
+
+const NIGHT = { synced: "succeeded", failed: "failed", missed: "failed", running: "running", waiting: "waiting", canceled: "canceled" };
+const NIGHTS = ["Night", "Status", "Rows", "Feedback"];
+
+function Sheets() {
+  const answer = useAnswer("search-sheets", {}, 30);
+  const row = (each) => html`<tr key=${each.night}>
+    <${Cell}><${Link} to=${`runs/${each.run_id}`}>${each.night}<//><//>
+    <${Cell} name="Status"><${Status} of=${NIGHT[each.status]}>${words(each.status)}<//>${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
+    <${Cell} name="Rows">${number(each.rows_written)} written, ${number(each.rows_cleared)} cleared<//>
+    <${Cell} name="Feedback">${number(each.feedback_read)} read, ${number(each.feedback_ignored)} ignored<//></tr>`;
+  return html`<${Heading} title="Sheets" /><${Answer} of=${answer}>${({ sheets }) => (sheets.length === 0
+    ? html`<${Empty}><p>No sheets yet. Add one with <code>baton search sheet</code>.</p><//>`
+    : sheets.map((each) => html`<${Section} key=${each.id} title=${each.tab} note=${`${each.opens.slice(0, 5)} – ${each.closes.slice(0, 5)}, ${each.zone}`}>
+      <${Table} caption=${`Nights of ${each.tab}, newest first`} columns=${NIGHTS}><tbody>${each.nights.map(row)}</tbody><//><//>`))}<//>`;
 }
 
 export default {
   title: "Search cycle",
-  pages: [{ path: "saved", title: "Saved searches", View: Saved }, { path: "companies", title: "Companies", View: Companies }],
-  laneName: (key) => (key === "cycle" ? "Cycle" : null),
+  pages: [{ path: "saved", title: "Saved searches", View: Saved }, { path: "companies", title: "Companies", View: Companies }, { path: "sheets", title: "Sheets", View: Sheets }],
+  laneName: (key) => ({ cycle: "Cycle", sheet: "Sheet" })[key] ?? null,
 };
