@@ -1,6 +1,6 @@
 // Saved searches; runs of this kind are their cycles. The contract is in ../kinds.js.
 import { get, post } from "../api.js";
-import { moment, number, plural, words } from "../format.js";
+import { moment, number, plural, sentence, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
 import { Action, Ago, Answer, Badge, Cell, Empty, Heading, Json, Link, MANAGES, Pages, Section, Status, Table, useMay, useTurn } from "../parts.js";
@@ -171,7 +171,7 @@ function Companies() {
     return { rows: companies, next };
   };
   const row = (each) => html`<tr key=${each.id}><${Cell}>${each.name}<//><${Cell} name="Client">${each.client}<//>
-    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Feedback">${each.feedback ? words(each.feedback) : ""}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
+    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Feedback">${each.feedback ? sentence(each.feedback) : ""}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
   return html`<${Heading} title="Companies" />
     <${Table} caption="Companies, first seen first" columns=${["Name", "Client", "Open offers", "Feedback", "Last seen"]}><${Pages} load=${load} row=${row} columns=${5} every_s=${30} empty=${html`<${Empty}><p>No companies yet.</p><//>`} /><//>`;
 }
@@ -183,7 +183,7 @@ function Sheets() {
   const answer = useAnswer("search-sheets", {}, 30);
   const row = (each) => html`<tr key=${each.night}>
     <${Cell}><${Link} to=${`runs/${each.run_id}`}>${each.night}<//><//>
-    <${Cell} name="Status"><${Status} of=${NIGHT[each.status]}>${words(each.status)}<//>${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
+    <${Cell} name="Status"><${Status} of=${NIGHT[each.status]}>${sentence(each.status)}<//>${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
     <${Cell} name="Rows">${number(each.rows_written)} written, ${number(each.rows_cleared)} cleared<//>
     <${Cell} name="Feedback">${number(each.feedback_read)} read, ${number(each.feedback_ignored)} ignored<//></tr>`;
   return html`<${Heading} title="Sheets" /><${Answer} of=${answer}>${({ sheets }) => (sheets.length === 0
