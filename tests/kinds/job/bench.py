@@ -34,7 +34,7 @@ from tests.support.jobs import FakeRunner
 
 HONEST_DISK = {"fsync": "on", "full_page_writes": "on"}
 DEFINITION = {
-    "id": str(new_id()), "key": "noop", "command": "sync-dropbox", "description": "", "timeout_seconds": 60,
+    "id": str(new_id()), "key": "noop", "command": "recompute-trained-tags", "description": "", "timeout_seconds": 60,
     "arg_schema": {"type": "object", "properties": {}, "additionalProperties": False}, "max_attempts": 3,
     "queue": "default", "executor": "worker", "concurrency_limit": None, "is_active": True, "version": 1,
 }  # fmt: skip
