@@ -67,9 +67,14 @@ def compile_source(file: str, data: bytes) -> Compiled:
     if found:
         faults = {Fault(file, line_of(lines, path), key_name(path), printable(message)) for path, message in found}
         raise Refused(sorted(faults)[:MOST_FAULTS])
+    return compiled(source, digest(tables))
+
+
+def compiled(source: Source, pinned: str) -> Compiled:
+    """What a source that breaks no rule means."""
     return Compiled(
         source=source,
-        digest=digest(tables),
+        digest=pinned,
         resources=tuple(_compiled(source, resource) for resource in plan.in_order(source.resources)),
     )
 
