@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ FAULTS = [
     pytest.param("github", '"api.github.com"', '"localhost"', ['github.toml:3 hosts: "localhost" is a private name. Only public hosts can be a source.'], id="a host without a domain"),
     pytest.param("github", '"api.github.com"', '"api.github.com:8443"', ['github.toml:3 hosts: "api.github.com:8443" must have no port: requests go to 443.'], id="a port"),
     pytest.param("shopify", '"{shop}.myshopify.com"', '"api.{shop}.com"', ['shopify.toml:3 hosts: "api.{shop}.com" would let a tenant choose the domain. Only labels before the domain may be settings.'], id="a domain that the tenant chooses"),
+    pytest.param("shopify", '"{shop}.myshopify.com"', '"{shop}.co.uk"', ['shopify.toml:3 hosts: "{shop}.co.uk" would let a tenant choose the domain. Only labels before the domain may be settings.'], id="a domain below co.uk that the tenant chooses"),
     pytest.param("shopify", 'shop = "label"', 'shop = "segment"', ['shopify.toml:5 settings.shop: is part of a host, so its shape must be "label".'], id="a host of a setting that is no label"),
     pytest.param("shopify", '"{shop}.myshopify.com"', '"{shp}.myshopify.com"', ["shopify.toml:3 hosts[0]: {shp} is not a setting; did you mean shop?", "shopify.toml:5 settings.shop: is never used. Put {shop} into a host or a request, or leave it out."], id="a host of an unknown setting"),
     pytest.param("github", '"/repos/{repo}/issues"\n', '"http://api.github.com/repos/{repo}/issues"\n', ["github.toml:14 issues.get: must use https: nothing is asked, and no secret is sent, over http."], id="http"),
@@ -57,6 +59,7 @@ FAULTS = [
     pytest.param("github", 'bearer = "token"', 'bearer = "token", scope = "all"', ["github.toml:4 auth.scope: has no meaning with bearer. Leave it out."], id="what has no meaning with it"),
     pytest.param("notion", "Notion-Version =", "Authorization =", ["notion.toml:6 headers.Authorization: Authorization is set by Baton. Credentials belong in auth."], id="a header that is auth's"),
     pytest.param("socrata", "settings =", 'headers = { x-app-token = "abc" }\nsettings =', ["socrata.toml:5 headers.x-app-token: is the header of auth. A secret never stands in the file."], id="a header that is set by auth"),
+    pytest.param("openalex", 'auth = "none"', 'auth = { query = "cursor", key = "api_key" }', ["openalex.toml:9 works.query.cursor: is the parameter of auth. A secret never stands in the file."], id="a parameter that is auth's"),
     pytest.param("github", '"segment/segment"', '"facebook/react"', ['github.toml:5 settings.repo: "facebook/react" is not a shape. Use one of: date, int, label, segment, segment/segment.'], id="a setting without a shape"),
     pytest.param("notion", "database", "token", ["notion.toml:5 settings.token: {token} is filled in by Baton. Choose another name.", "notion.toml:10 pages.post: {token} must be a value of its own: the first page is asked without it."], id="a setting with a name of ours"),
     pytest.param("notion", 'database = "segment"', 'database = "segment", team = "segment"', ["notion.toml:5 settings.team: is never used. Put {team} into a host or a request, or leave it out."], id="a setting that is never used"),
@@ -72,6 +75,7 @@ FAULTS = [
     pytest.param("github", '"{since}"', '"{since"', ["github.toml:15 issues.query.since: has a brace without its other half.", "github.toml:20 issues.since: is never asked for: put {since} into the request."], id="a stray brace"),
     pytest.param("shopify", 'graphql = "/admin/api/2025-07/graphql.json"', "", ['shopify.toml:13 orders.graphql: needs an address: add graphql = "/graphql" at the top of the file.'], id="GraphQL without an address"),
     pytest.param("shopify", "$q: String) {\n", "$x: String) {\n", ["shopify.toml:20 orders.variables.q: $q is not declared and used in the graphql query."], id="a variable that is not in the query"),
+    pytest.param("shopify", "\nquery($n", "\nmutation($n", ['shopify.toml:13 orders.graphql: must start with "query": a source only reads.'], id="GraphQL that changes something"),
     pytest.param("github", 'page = { link = "next", size = 100 }', "", ["github.toml:13 issues.page: is missing. Say how to get the next page: number, offset, link, next, token, after."], id="no paging"),
     pytest.param("github", 'link = "next"', 'link = "next", token = "/next"', ["github.toml:16 issues.page.token: cannot stand beside link. Use one of: number, offset, link, next, token, after."], id="two ways to turn pages"),
     pytest.param("openalex", 'cursor = "{token}", ', "", ["openalex.toml:11 works.page.token: is never sent. Put {token} into query."], id="a token that is never sent"),
@@ -163,3 +167,52 @@ def test_every_rule_is_asked() -> None:
 
     asked = {rule.__name__ for rule in (*rules.OF_THE_SOURCE, *rules.OF_A_RESOURCE, rules.gone_has_a_witness)}
     assert written == asked
+
+
+GENERATION = """
+[resources.{name}]
+get = "/v1/{name}/{{parent}}"
+page = {{ link = "next" }}
+split = {{ parent = "{parent}", key = "/id" }}
+rows = ""
+key = ["/id"]
+"""
+
+
+def test_generations_have_an_end() -> None:
+    names = ["charges", "lines", "taxes", "notes"]
+    born = [GENERATION.format(name=name, parent=parent) for parent, name in pairwise(names)]
+    text = (EXAMPLES / "stripe.toml").read_text()
+
+    assert compile_source("stripe.toml", (text + "".join(born[:2])).encode()).claim == "walked"
+    assert said("stripe.toml", (text + "".join(born)).encode()) == [
+        "stripe.toml:35 notes.split.parent: is nested too deeply: at most 3 generations, this one included."
+    ]
+
+
+def test_values_of_values_have_an_end() -> None:
+    text = (EXAMPLES / "stripe.toml").read_text()
+    text = text.replace('"created[gte]" = "{from}", "created[lt]" = "{to}"', 'of = "{value}"')
+    split = f"split = {{ values = {list(range(80))}, then = {{ values = {list(range(80))} }} }}"
+
+    (fault,) = said("stripe.toml", text.replace('split = { window = "P7D", as = "unix" }', split).encode())
+
+    assert fault == "stripe.toml:12 charges.split.then: makes 6,400 partitions; at most 5,000 are possible."
+
+
+def test_a_table_has_a_name_that_postgres_keeps() -> None:
+    text = (EXAMPLES / "stripe.toml").read_text()
+    text = text.replace('source = "stripe"', f'source = "{"s" * 32}"').replace(".charges]", f".{'c' * 32}]")
+
+    (fault,) = said("stripe.toml", text.encode())
+
+    assert fault.startswith(f"stripe.toml:9 {'c' * 32}: makes a table name of more than 63 characters")
+
+
+def test_an_estimate_is_asked_for_the_partition_too() -> None:
+    text = (EXAMPLES / "hubspot.toml").read_text().replace('count = { at = "/total", exact = false }\n', "")
+    count = '[resources.contacts.count]\npost = "/count"\nbody = { filter = "{from}" }\nat = "/n"\nexact = false\n'
+
+    assert said("hubspot.toml", (text + count).encode()) == [
+        "hubspot.toml:29 contacts.count.body: must ask for the partition: {to} is missing."
+    ]

@@ -115,12 +115,31 @@ def headers_leave_auth_alone(source: Source) -> Found:
     for name in source.headers:
         if source.auth.way == "header" and name.lower() == source.auth.name.lower():
             yield ("headers", name), "is the header of auth. A secret never stands in the file."
+    for resource in source.resources.values():
+        if (
+            source.auth.way == "query"
+            and resource.request.verb == "get"
+            and source.auth.name in resource.request.entries
+        ):
+            yield (
+                (*resource.path, "query", source.auth.name),
+                "is the parameter of auth. A secret never stands in the file.",
+            )
     if source.auth.way == "header" and source.auth.name.lower() in shapes.RESERVED_HEADERS - {"authorization"}:
         yield ("auth", "header"), f"{source.auth.name} is set by Baton. Use another header."
 
 
-def graphql_has_an_address(source: Source) -> Found:
+def graphql_asks_somewhere(source: Source) -> Found:
     asks = [each for each in source.resources.values() if each.request.verb == "graphql"]
+    for each in asks:
+        queries = [((*each.path, "graphql"), each.request.target)]
+        if each.count is not None and each.count.request is not None:
+            queries.append(((*each.path, "count", "graphql"), each.count.request.target))
+        for path, query in queries:
+            if not re.match(r"\s*(query\b|\{)", query) or re.search(
+                r"^\s*(mutation|subscription)\b", query, re.MULTILINE
+            ):
+                yield path, 'must start with "query": a source only reads.'
     if asks and source.graphql is None:
         yield (*asks[0].path, "graphql"), 'needs an address: add graphql = "/graphql" at the top of the file.'
     if source.graphql is not None and not asks:
@@ -169,14 +188,14 @@ def _filled_in(resource: Resource) -> Found:
 
 def pages_are_turned(_: Source, resource: Resource) -> Found:
     """What moves the list on must be sent; a token or key must be sent alone, because the first page has none."""
-    used, page = placeholders.used(resource.request), resource.page
+    used, page, verb = placeholders.used(resource.request), resource.page, resource.request.verb
     for word in (*placeholders.of_page(page), *(("size",) if page.size else ())):
         if word not in used:
             path = (*resource.path, "page", "size" if word == "size" else page.style)
-            yield path, f"is never sent. Put {{{word}}} into {REQUESTS[resource.request.verb]}."
+            yield path, f"is never sent. Put {{{word}}} into {REQUESTS[verb]}."
     if page.style in {"token", "after"}:
         for path, text in _filled_in(resource):
-            if page.style in placeholders.words(text) and (text != f"{{{page.style}}}" or path[-1] in REQUESTS):
+            if page.style in placeholders.words(text) and (text != f"{{{page.style}}}" or path[2:] == (verb,)):
                 yield path, f"{{{page.style}}} must be a value of its own: the first page is asked without it."
     if page.size is not None and page.size < smallest_page(page.style):
         least = smallest_page(page.style)
@@ -278,7 +297,7 @@ def changes_are_asked_for(_: Source, resource: Resource) -> Found:
     if "since" not in placeholders.used(resource.request):
         yield path, "is never asked for: put {since} into the request."
     for where, text in placeholders.texts(resource.request, REQUESTS[resource.request.verb]):
-        partly = "since" in placeholders.words(text) and (text != "{since}" or where[-1] in REQUESTS)
+        partly = "since" in placeholders.words(text) and (text != "{since}" or len(where) == 1)
         if partly and resource.since.first is None:
             yield path, 'needs first: the first run has no earlier one, for example first = "2015-01-01".'
     if resource.since.format == "date" and resource.since.lookback.usual_seconds < 86_400:
@@ -388,7 +407,7 @@ OF_THE_SOURCE: tuple[Callable[[Source], Found], ...] = (
     errors_say_when,
     no_refusal_is_an_empty_list,
     headers_leave_auth_alone,
-    graphql_has_an_address,
+    graphql_asks_somewhere,
     parents_are_there,
 )
 OF_A_RESOURCE: tuple[Callable[[Source, Resource], Found], ...] = (

@@ -33,6 +33,8 @@ PRIVATE_ENDINGS = (
     "private",
     "arpa",
 )
+# Below these a country lets anybody register a name, as in co.uk.
+SHARED_ENDINGS = frozenset({"ac", "co", "com", "edu", "gov", "net", "org"})
 # Who asks, to whom, and how the message is framed is never a constant of the file.
 RESERVED_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "host", "content-length", "transfer-encoding", "connection",
@@ -294,7 +296,8 @@ def host(value: Any) -> str:
         raise Wrong(f"{shown(found)} is not a host. Use small letters, digits and -; a setting is a whole label.")
     if labels[-1] in PRIVATE_ENDINGS or len(labels) < 2:
         raise Wrong(f"{shown(found)} is a private name. Only public hosts can be a source.")
-    if any("{" in each for each in labels[-2:]):
+    domain = 3 if len(labels[-1]) == 2 and labels[-2] in SHARED_ENDINGS else 2
+    if any("{" in each for each in labels[-domain:]):
         raise Wrong(
             f"{shown(found)} would let a tenant choose the domain. Only labels before the domain may be settings."
         )
