@@ -139,9 +139,12 @@ def test_a_few_answers_make_a_file_that_passes(
     assert main(["source", "check", str(file)]) == 0
 
 
-def test_a_file_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_exists_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("mine")
+    monkeypatch.setattr(sys, "stdin", answered("", "api.example.com", "none", "", "/v1/items", *[""] * 9))
 
     assert main(["source", "new", str(file)]) == 1
     assert file.read_text() == "mine"
