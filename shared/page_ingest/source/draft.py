@@ -151,7 +151,7 @@ def draft(answers: Answers) -> str:
         f"query = {_toml(_query(answers))}",
         f"page = {_toml(_page(answers))}",
         f"rows = {_toml(answers['rows'])}",
-        f"key = {_toml(_key(answers))}",
+        f"key = {_toml([answers['key']])}",
     ]
     if answers["count"]:
         lines.append(f"count = {_toml({'at': answers['count']})}")
@@ -183,10 +183,6 @@ def _page(answers: Answers) -> dict[str, Any]:
     if style in {"number", "offset"}:
         page["sorted_by"] = _sorting(answers["sort"])[0] if answers["sort"] else "upstream"
     return {**page, "size": int(answers["size"])}
-
-
-def _key(answers: Answers) -> list[str]:
-    return [answers["key"]]
 
 
 def _toml(value: Any) -> str:
