@@ -443,16 +443,26 @@ def test_0j_a_query_that_never_finishes_is_watched_for_a_while_and_cleaned_up(qu
 def test_0j_two_wrong_answers_to_a_watch_do_not_make_a_late_query_ready(queries: QueryRig) -> None:
     queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
     queries.standin.misbehave("early_completed")
-    run_id = queries.start(sql(seconds=300, rows=0))
+    run_id = queries.start(sql(seconds=400, rows=0))
     assert queries.finish(run_id) == "failed timed_out"
     queries.standin.misbehave("not_running", budget=2)
 
-    queries.pass_time(100)
+    queries.pass_time(250)
     assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["epoch"] > 1, "it was taken for finished"
     assert queries.run(run_id)["status"] != "succeeded", "it runs"
     queries.pass_time(400)
     assert queries.run(run_id)["status"] == "succeeded"
     assert len(queries.standin.activities) == 1
+
+
+def test_0j_a_late_result_is_adopted_by_setting(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60, late_adoption=False)
+    run_id = queries.start(sql(seconds=60, rows=6))
+    assert queries.finish(run_id) == "failed timed_out"
+    queries.pass_time(300)
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("failed", 1)
+    assert queries.standin.left() == []
 
 
 def test_0j_a_retried_run_does_not_wait_for_its_late_query(queries: QueryRig) -> None:
