@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from shared.kernel import run as runs
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Permanent, Transient
 from shared.kernel.metrics import Metric
 from shared.kernel.points import Point, watch_points
 from shared.kernel.sweep import sweep
@@ -850,5 +850,33 @@ def test_two_wrong_answers_that_it_does_not_run_do_not_make_a_run_ready(queries:
 
     queries.pass_time(120)
     assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["status"] == "running"
+    ends_well(queries, run_id, 0)
+
+
+def test_two_wrong_answers_and_one_that_says_nothing_do_not_make_a_run_ready(queries: QueryRig) -> None:
+    wrong: list[bool | Transient] = []
+
+    class Lying(Mce):
+        def is_running(self, token: Token, object_id: str) -> bool:
+            said = wrong.pop(0) if wrong else super().is_running(token, object_id)
+            if isinstance(said, Transient):
+                raise said
+            return said
+
+    def lying(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Lying
+        return mce
+
+    queries.use(lying)
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=200, rows=0))
+    until(queries, run_id, Phase.POLL)
+    queries.pass_time(25)
+    wrong += [False, False, Transient("garbage")]
+
+    queries.pass_time(120)
+    assert wrong == []
     assert queries.run(run_id)["status"] == "running"
     ends_well(queries, run_id, 0)
