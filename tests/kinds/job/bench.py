@@ -113,7 +113,6 @@ def _entries(folder: str, began: str, ended: str) -> int:
     """One record for each entry that is written to a B-tree."""
     dump = [
         str(bin_directory(server_account()) / "pg_waldump"),
-        "-q",
         "-p",
         f"{folder}/pg_wal",
         "-r",
