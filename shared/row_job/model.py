@@ -16,6 +16,7 @@ UPSTREAM = "product_search"
 UPLOADS = "uploads/{tenant_id}/rows/{file_id}"
 INBOX = "inbox/{tenant_id}/"
 FTP = "ftp"
+IMAGES_DONE = "images.ingest.completed"
 FIELDS = ("title", "brand", "sku")
 ANYWHERE = "any"  # the domain of a search that names no retailer
 

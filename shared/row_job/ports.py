@@ -93,6 +93,7 @@ class Ports:
 class Progress:
     """How far the reading of a file is, and what is known of it."""
 
+    name: str = ""
     key: str
     version_id: str | None
     size: int
@@ -101,7 +102,6 @@ class Progress:
     read_bytes: int
     read_rows: int
     read_done: bool
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

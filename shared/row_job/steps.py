@@ -44,6 +44,7 @@ from shared.row_job import decide, store, table
 from shared.row_job.decide import Answered, Batch
 from shared.row_job.model import (
     ERASE,
+    IMAGES_DONE,
     INGEST,
     KIND,
     SCAN,
@@ -60,7 +61,6 @@ from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
 from shared.row_job.scan import Scanning, is_scan, start_scan
 
 ERASED_AT_ONCE = 5_000
-IMAGES_DONE = "images.ingest.completed"
 READ_AHEAD = 2.0  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
 LONGEST_WAIT_S = 900.0
@@ -193,10 +193,10 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         name=KIND,
         take_step=jobs.take_step,
         start=jobs.start,
+        says=("images.ingest.",),
         settle=settle,
         on_end=on_end,
         prune=prune,
-        says=("images.ingest.",),
         listens={"object.created": jobs.on_arrival},
         limits=limits or Limits(max_attempts=10),
     )

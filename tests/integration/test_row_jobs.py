@@ -8,11 +8,14 @@ import pytest
 
 from shared.kernel import run as runs
 from shared.kernel.errors import Conflict, NotFound
-from shared.row_job import control, picturing
+from shared.kernel.model import Signal
+from shared.row_job import control, decide, picturing
 from shared.row_job.decide import Answered
+from shared.row_job.model import Item
+from shared.row_job.steps import RowMetric
 from tests.support.pictures import packed, png
-from tests.support.rig import TENANT
-from tests.support.rows import BY, RowRig, csv_of, found, rows
+from tests.support.rig import BEGINNING, TENANT
+from tests.support.rows import BY, SETTINGS, RowRig, csv_of, found, rows
 
 __all__ = ["rows"]
 
@@ -171,6 +174,70 @@ def test_a_row_found_before_keeps_its_result_while_it_is_looked_for_again(rows: 
     (row,) = rows.items(run_id)
     assert row["status"] == "NOT_FOUND"
     assert row["result_json"]["offers"][0]["title"] == found("Product 1").offers[0].title
+
+
+REFUSED = Answered(what="refused", ms=5, message="The product search doesn't accept the connection's key (status 401).")
+
+
+def test_a_refused_key_stops_the_calls_and_costs_no_row_an_attempt(rows: RowRig) -> None:
+    """Until somebody changes the connection one call in a quarter of an hour finds out; then everything goes on."""
+    rows.provider.says = lambda item, strategy: REFUSED
+    run_id = rows.upload(csv_of(200))
+    rows.pass_time(60)
+
+    assert 1 <= len(rows.provider.calls) <= 2, "each lane stops at its first"
+    assert {(row["status"], row["attempts"], row["locked_by"]) for row in rows.items(run_id)} == {("PENDING", 0, None)}
+    ((gate),) = rows.rows("select key, state, reason from gate")
+    assert (gate["key"], gate["state"], gate["reason"]) == ("product_search", "closed", REFUSED.message)
+    rows.pass_time(7200)
+    assert len(rows.provider.calls) <= 2 + 8, "one call for each quarter of an hour"
+
+    rows.provider.says = lambda item, strategy: None
+    rows.rows("update gate set key = 'product_search:7' returning 1")
+    rows.rows("update lane set waits_for = 'gate:product_search:7' where waits_for = 'gate:product_search' returning 1")
+    said = {"connection_id": "7", "provider": "product_search", "name": "x", "change": "changed"}
+    with rows.ports.store.begin(TENANT) as tx:
+        assert not rows.kind.listens["provider.connection.changed"](
+            tx, Signal(1, TENANT, "provider.connection.changed", said, BEGINNING)
+        )
+
+    assert rows.finish(run_id, 300) == "succeeded", "not after a quarter of an hour"
+    assert {(row["status"], row["attempts"]) for row in rows.items(run_id)} == {("DONE", 1)}
+
+
+def test_a_tenants_jobs_share_what_may_be_at_work(rows: RowRig) -> None:
+    """Two jobs of two lanes each, and ten rows for all of them."""
+    rows.use(SETTINGS.model_copy(update={"tenant_most_in_flight": 10, "provider_first_rate": 500.0}))
+    at_work: list[int] = []
+
+    def look(item: Item, strategy: str) -> Answered | None:
+        at_work.append(rows.rows("select count(*) as n from job_items where status = 'PROCESSING'")[0]["n"])
+        return None
+
+    rows.provider.says = look
+    both = [rows.upload(csv_of(30)), rows.upload(csv_of(30))]
+
+    assert [rows.finish(run_id, 3600) for run_id in both] == ["succeeded", "succeeded"]
+    assert 1 < max(at_work) <= 10
+
+
+def test_figures_are_counted_now_and_then_and_known_by_their_names(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: Answered(what="failed", ms=5, message="status 500")
+    run_id = rows.upload(csv_of(20))
+    rows.pass_time(90)
+
+    job = rows.job(run_id)
+    assert job["counts"] == {
+        "total": 20, "pending": 20, "processing": 0, "done": 0, "errors": 0, "not_found": 0, "skipped": 0
+    }  # fmt: skip
+    assert job["counted_at"] is not None
+    assert (job["total_items"], job["processed_items"]) == (20, 0)
+    assert set(RowMetric) <= set(rows.counted)
+    assert {str(each) for each in RowMetric} == {
+        "ingest_ms", "items_sec", "error_rate", "not_found_rate", "db_latency_ewma", "pool_wait_ms", "queue_depth",
+        "api_throttle_rate",
+    }  # fmt: skip
+    assert [decide.count_every_s(took_s) for took_s in (0.01, 3.0)] == [10.0, 60.0]
 
 
 def test_every_image_of_an_archive_is_a_row_and_what_cannot_be_used_is_skipped(rows: RowRig) -> None:

@@ -192,7 +192,7 @@ class Provider:
 
 
 def simulate(world: SubjectWorld) -> Simulated:
-    provider, numbers = Provider(world), count()
+    provider = Provider(world)
     ports = Ports(
         files=Contents(
             lambda what, effect: world.call(f"files.{what}", effect, error=lambda: Transient("no file now"))
@@ -207,6 +207,8 @@ def simulate(world: SubjectWorld) -> Simulated:
             lambda what, effect: world.call(f"inbox.{what}", effect, error=lambda: Transient("no inbox now"))
         ),
     )
+
+    numbers = count()
 
     def judge() -> None:
         for rule, sql in ASKED.items():
