@@ -106,7 +106,8 @@ class ScanAsked(Options):
 
 
 class RowJob(Told):
-    """`queue_state` says in one word how the job stands. Counters are counted at `counted_at`."""
+    """`queue_state` says in one word how the job stands, `held_up` why no calls are made at the moment and what to do.
+    Counters are as of `counted_at`: of a job with many rows they are some seconds old."""
 
     id: UUID
     name: str
@@ -115,6 +116,7 @@ class RowJob(Told):
     ip_address: str | None
     job_type: str
     queue_state: Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]
+    counted_at: datetime | None
     total_items: int
     processed_items: int
     failed_items: int
@@ -133,6 +135,7 @@ class RowJob(Told):
     last_heartbeat: datetime | None
     attempts: int | None
     last_error: dict[str, Any] | None
+    held_up: str | None
     created_at: datetime
     finished_at: datetime | None
 
@@ -348,14 +351,15 @@ def get_row_job(run_id: RunId) -> RowJob:
     row = desk(router).one(store.GET, run_id=run_id)
     if row is None:
         raise NotFound
+    counts = row["counts"]
     told = {name: row[name] for name in RowJob.model_fields if name in row}
-    ended = row["done"] + row["errors"] + row["not_found"] + row["skipped"]
+    told |= {name: counts[name] for name in ("pending", "processing", "done", "errors", "not_found", "skipped")}
     return RowJob(
         **told,
         queue_state=queue_state(row["status"], paused=row["paused"]),
-        total_items=row["total"],
-        processed_items=ended,
-        failed_items=row["errors"] + row["not_found"],
+        total_items=counts["total"],
+        processed_items=counts["total"] - counts["pending"] - counts["processing"],
+        failed_items=counts["errors"] + counts["not_found"],
         canary=row["process_upto"],
         last_error=row["error"],
     )

@@ -23,7 +23,7 @@ from shared.kernel.errors import Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import Json, RunCommand
 from shared.kernel.vault import live_vault
-from shared.row_job.adapters.hands import Threads
+from shared.row_job.adapters.hands import Threads, in_a_thread
 from shared.row_job.adapters.s3 import S3Files
 from shared.row_job.model import FTP, KIND, SCAN, UPSTREAM, Item, RowJobParams, RowSettings, ScanParams, Strategy
 from shared.row_job.ports import Inbox, Ports, Search
@@ -57,6 +57,7 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
         reads=RowStore(engine),
         settings=RowSettings.from_env(env, PREFIX),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
+        beside=in_a_thread,
         needs_connection=True,
         inbox=partial(inbox, env, Accounts(engine, live_vault(env))),
     )

@@ -16,9 +16,12 @@ UPSTREAM = "product_search"
 UPLOADS = "uploads/{tenant_id}/rows/{file_id}"
 INBOX = "inbox/{tenant_id}/"
 FTP = "ftp"
-IMAGES_DONE = "images.ingest.completed"
 FIELDS = ("title", "brand", "sku")
 ANYWHERE = "any"  # the domain of a search that names no retailer
+
+
+def account_of(connection: str | None) -> str:
+    return f"{UPSTREAM}:{connection}" if connection else UPSTREAM
 
 
 class Status(StrEnum):
@@ -91,7 +94,7 @@ class RowJobParams(Options):
 
     @property
     def account(self) -> str:
-        return f"{UPSTREAM}:{self.connection}" if self.connection else UPSTREAM
+        return account_of(self.connection)
 
 
 class ScanParams(Options):
@@ -124,6 +127,7 @@ class RowSettings(Settings):
     slots: Annotated[int, Field(ge=1, le=64)] = 4
     threads: Annotated[int, Field(ge=1, le=64)] = 16
     most_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    tenant_most_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
     provider_first_rate: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     provider_min_rate: Annotated[float, Field(gt=0, le=1_000)] = 0.1
     provider_max_rate: Annotated[float, Field(gt=0, le=10_000)] = 500.0

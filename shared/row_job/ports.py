@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from shared.kernel.clock import Chance
@@ -13,6 +13,8 @@ from shared.kernel.errors import Permanent
 from shared.kernel.metrics import Meter, NoMeter
 from shared.row_job.decide import Answered
 from shared.row_job.model import Item, RowJobParams, RowSettings, ScanParams, Strategy
+
+T = TypeVar("T")
 
 
 class Files(Protocol):
@@ -75,6 +77,18 @@ class Hands(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Beside(Protocol):
+    """Does something while the caller goes on; what it answers waits for the end, and raises what was raised."""
+
+    def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
+
+
+def at_once(work: Callable[[], T], /) -> Callable[[], T]:
+    """Beside nothing: one after the other, in an order that never changes."""
+    done = work()
+    return lambda: done
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     files: Files
@@ -85,6 +99,7 @@ class Ports:
     settings: RowSettings = field(default_factory=RowSettings)
     chance: Chance = field(default_factory=Chance)
     meter: Meter = field(default_factory=NoMeter)
+    beside: Beside = at_once
     needs_connection: bool = False
     inbox: Callable[[UUID, ScanParams], Inbox] = no_inbox
 
@@ -93,7 +108,6 @@ class Ports:
 class Progress:
     """How far the reading of a file is, and what is known of it."""
 
-    name: str = ""
     key: str
     version_id: str | None
     size: int
@@ -102,6 +116,8 @@ class Progress:
     read_bytes: int
     read_rows: int
     read_done: bool
+    pool_wait_ms: float = 0.0  # until there was a connection to ask with
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
