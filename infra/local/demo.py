@@ -52,11 +52,16 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
     return verdict(console, now, figures, killed, wrong, set_up_s=set_up_s, stones=stones, right=story.killed == 1)
 
 
-def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, Story, Progress]:
+def start_run(runs: Runs, stones: int) -> UUID:
+    """The whole catalogue, in about seven partitions."""
     params = {"source": "nivoda", "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
+    return runs.start("page_ingest", params)
+
+
+def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, Story, Progress]:
     killer = Killer(cloud)
     cloud.nivoda.before_each = killer
-    run_id = runs.start("page_ingest", params)
+    run_id = start_run(runs, stones)
     console.print(f"\n[bold]Run {run_id}[/]: {stones:,} records of the catalogue, page by page, several prices at once")
     story = Story(killer)
     with view(console) as shown:

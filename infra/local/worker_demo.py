@@ -15,7 +15,7 @@ from rich.console import Console
 
 from infra.local import private
 from infra.local.cloud import DATABASE, Address, create_database, throwaway_home, without_password
-from infra.local.demo import HIGH, KILL_AT_PAGE, LONGEST_S, LOW, ROWS, differences, verdict
+from infra.local.demo import KILL_AT_PAGE, LONGEST_S, ROWS, differences, start_run, verdict
 from infra.local.deploy import ROOT
 from infra.local.postgres import Postgres
 from infra.local.progress import view, watch
@@ -66,14 +66,7 @@ def _demo(console: Console, home: Path, postgres: Postgres, upstream: NivodaStan
         upstream.before_each = workers.kill_one_at(KILL_AT_PAGE)
         relay = Relay.from_env(RELAY)
         with Runs(address, PgQueue(queue_engine), relay) as runs:
-            params = {
-                "source": "nivoda",
-                "low": LOW,
-                "high": HIGH,
-                "partition_records": max(200, stones // 7),
-                "page_size": 50,
-            }
-            run_id = runs.start("page_ingest", params)
+            run_id = start_run(runs, stones)
             console.print(f"\n[bold]Run {run_id}[/]: {stones:,} records of the catalogue, page by page")
             with view(console) as shown:
                 now = watch(runs, run_id, shown, seconds=LONGEST_S, meanwhile=lambda _: workers.tell(shown.note))

@@ -21,26 +21,25 @@ Every status comes back as an `Answer`; `refusal` sorts those that mean no by wh
 from __future__ import annotations
 
 import html
+import http.client
 import ipaddress
 import json
 import re
+import select
 import socket
 import ssl
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote as url_quoted
 from urllib.parse import quote_plus as query_quoted
 from urllib.parse import urlencode, urlsplit
-
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, MaxRetryError, NameResolutionError, NewConnectionError
-from urllib3.util.ssl_ import create_urllib3_context
 
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent, StepError, Throttled, Transient, bad_answer
@@ -57,6 +56,8 @@ LEAST_S: Final = 1.0  # both together well within the shortest time-out that is 
 USUAL_WAIT_S: Final = 30.0  # when a 429 does not say how long
 LONGEST_WAIT_S: Final = 21_600.0
 LONGEST_QUOTE: Final = 300
+MOST_HOSTS: Final = 16  # whose connections are kept
+IN_A_TARGET: Final = "/%?:@!$&'()*+,;=~"  # what is quoted already, and what need not be
 
 
 @dataclass(eq=False)
@@ -97,7 +98,7 @@ class Http:
         gate: str,
         time_left_s: Callable[[], float],
         secrets: Iterable[str] = (),
-        pool: urllib3.PoolManager | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._base_url = safe_base_url(base_url)
         self._name = name
@@ -125,40 +126,44 @@ class Http:
             return call_s - elapsed()
 
         deadline = _LEFT_S.set(left_s)
-        url = self._base_url + path + (f"?{urlencode(query, doseq=True)}" if query else "")
+        where = urlsplit(self._base_url)
+        target = url_quoted(f"{where.path}{path}", safe=IN_A_TARGET) or "/"
+        if query:
+            target += f"?{urlencode(query, doseq=True)}"
         try:
-            return self._exchange(method, url, body, headers or {}, call_s)
-        except (HTTPError, OSError, zlib.error) as error:
+            connection = self._pool.take(where.scheme, where.netloc)
+            return self._exchange(connection, method, target, body, headers or {})
+        except (http.client.HTTPException, OSError, zlib.error) as error:
             raise self._no_answer(error, call_s, is_late=left_s() <= 0.01) from None
         finally:
             _LEFT_S.reset(deadline)
 
-    def _exchange(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str], call_s: float) -> Answer:
-        response = self._pool.request(
-            method,
-            url,
-            body=body,
-            headers={"user-agent": "baton", "accept-encoding": "gzip", **headers},
-            timeout=urllib3.Timeout(connect=call_s, read=call_s),
-            retries=RETRIES,
-            redirect=False,
-            preload_content=False,
-            decode_content=False,  # unpacked here, within bounds
-        )
-        status = response.status
-        if status < 200:
-            response.close()  # what follows would be read as the answer to the next question
-            raise bad_answer(f"{self._name} answered with the unexpected status {status}.")
+    def _exchange(
+        self, connection: _Connection, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> Answer:
+        """The connection is kept only if the answer was read to its end."""
+        status = 0
         try:
-            return Answer(status, response.headers, self._body(response))
+            connection.ask(method, target, body, {"user-agent": "baton", "accept-encoding": "gzip", **headers})
+            response = connection.getresponse()
+            status, told = response.status, _headers(response)
+            if status < 200:  # what follows would be read as the answer to the next question
+                raise bad_answer(f"{self._name} answered with the unexpected status {status}.")  # noqa: TRY301 - the connection is closed as for any other
+            answer = Answer(status, told, self._body(response, told))
         except BaseException as error:
-            response.close()
-            if status >= 300 and isinstance(error, HTTPError | OSError | zlib.error | Transient):
-                return Answer(status, response.headers, b"")  # who refuses often hangs up in the middle of the reason
+            connection.close()
+            if status >= 300 and isinstance(error, http.client.HTTPException | OSError | zlib.error | Transient):
+                return Answer(status, told, b"")  # who refuses often hangs up in the middle of the reason
             raise
+        if response.will_close:
+            connection.close()
+        else:
+            response.close()
+            self._pool.keep(connection)
+        return answer
 
-    def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
-        coding = response.headers.get("content-encoding", "identity").strip().lower()
+    def _body(self, response: http.client.HTTPResponse, told: Mapping[str, str]) -> bytes:
+        coding = told.get("content-encoding", "identity").strip().lower()
         chunks = _chunks(response)
         if coding in ("gzip", "x-gzip"):
             chunks = _unpacked(chunks)
@@ -174,14 +179,13 @@ class Http:
         return b"".join(found)
 
     def _no_answer(self, error: Exception, call_s: float, *, is_late: bool) -> Transient:
-        reason = error.reason if isinstance(error, MaxRetryError) else error
-        if isinstance(reason, ConnectTimeoutError):
+        if isinstance(error, ConnectTimeout):
             return Transient(f"{self._name} did not accept a connection in time.", code="no_connection")
         if is_late:
             return SlowUpstream(f"Slow upstream: the answer of {self._name} was not complete after {call_s:.0f} s.")
-        if isinstance(reason, zlib.error | _BadGzip):
+        if isinstance(error, zlib.error | _BadGzip):
             return bad_answer(f"The answer of {self._name} says that it is compressed, but cannot be unpacked.")
-        return Transient(f"The connection to {self._name} failed ({type(reason).__name__}).", code="no_connection")
+        return Transient(f"The connection to {self._name} failed ({type(error).__name__}).", code="no_connection")
 
     def refusal(self, answer: Answer, said: str = "") -> StepError:
         """Why the upstream said no, sorted by who tries again. `said`: its reason in words, already quoted."""
@@ -270,9 +274,22 @@ class _BadGzip(OSError):
     """Something else where compressed data was announced."""
 
 
-def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+def _headers(response: http.client.HTTPResponse) -> dict[str, str]:
+    """By their names in lower case; of one that is there twice, both values."""
+    told: dict[str, str] = {}
+    for name, value in response.getheaders():
+        name = name.lower()  # noqa: PLW2901 - the same name
+        told[name] = f"{told[name]}, {value}" if name in told else value
+    if len({each.strip() for each in told.get("content-length", "").split(",")}) > 1:
+        raise http.client.HTTPException("two lengths of one answer")
+    return told
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
     while chunk := response.read1(CHUNK):
         yield chunk
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
 
 
 def _unpacked(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -327,12 +344,24 @@ class _TlsSocket(_UnderDeadline, ssl.SSLSocket):
     pass
 
 
-def _connected(connection: HTTPConnection) -> socket.socket:
+class NoHost(OSError):
+    """Nobody knows the host's name."""
+
+
+class NotConnected(OSError):
+    """No address of the host accepts a connection."""
+
+
+class ConnectTimeout(OSError):
+    """No address of the host accepted a connection in time."""
+
+
+def _connected(host: str, port: int) -> socket.socket:
     """A socket to the first address of the host that takes one."""
     try:
-        found = socket.getaddrinfo(connection.host.strip("[]"), connection.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise NameResolutionError(connection.host, connection, error) from error  # type: ignore[arg-type]
+        raise NoHost(host) from error
     for family, kind, protocol, _, address in found:
         sock = _PlainSocket(family, kind, protocol)
         try:
@@ -345,54 +374,111 @@ def _connected(connection: HTTPConnection) -> socket.socket:
             problem = error
         else:
             return sock
-    if isinstance(problem, TimeoutError):
-        raise ConnectTimeoutError(connection, "no address accepted a connection in time") from problem
-    raise NewConnectionError(connection, f"no address accepts a connection: {problem.strerror}") from problem
+    raise (ConnectTimeout if isinstance(problem, TimeoutError) else NotConnected)(host) from problem
 
 
-class _Plain(HTTPConnection):
-    def _new_conn(self) -> socket.socket:
-        return _connected(self)
+class _Connection(http.client.HTTPConnection):
+    """To one host. `context`: over TLS."""
+
+    def __init__(self, netloc: str, context: ssl.SSLContext | None) -> None:
+        self.default_port = http.client.HTTPS_PORT if context else http.client.HTTP_PORT
+        super().__init__(netloc)
+        self.netloc = netloc
+        self.context = context
+        self._held: list[bytes] | None = None
+
+    def connect(self) -> None:
+        for tries_left in reversed(range(CONNECT_TRIES)):
+            try:
+                plain = _connected(self.host, self.port)
+                break
+            except (NoHost, NotConnected, ConnectTimeout):
+                if not tries_left or _left_s() < LEAST_S:
+                    raise
+        try:
+            self.sock = self.context.wrap_socket(plain, server_hostname=self.host) if self.context else plain
+        except BaseException:
+            plain.close()
+            raise
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing came since the last answer: neither an end, nor what nobody asked for."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def ask(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Headers and body leave together: as two pieces they cost the other side two reads, and us two packets."""
+        held: list[bytes] = []
+        self._held = held
+        try:
+            self.request(method, target, body, dict(headers))
+        finally:
+            self._held = None
+        if self.sock is None:
+            self.connect()
+        with suppress(BrokenPipeError, ConnectionResetError):  # who hangs up early may have said why
+            self.send(b"".join(held))
+
+    def send(self, data: Any) -> None:
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held.append(data)
 
 
-class _Tls(HTTPSConnection):
-    def _new_conn(self) -> socket.socket:
-        return _connected(self)
+class Pool:
+    """Connections that are kept between calls, some for each host.
+
+    A wait belongs to the relay, which waits without a running function: hence nothing here is retried but connecting.
+    """
+
+    def __init__(self, context: ssl.SSLContext, connections: int) -> None:
+        self._context = context
+        self._connections = connections
+        self._kept: defaultdict[tuple[str, bool], list[_Connection]] = defaultdict(list)
+
+    def take(self, scheme: str, netloc: str) -> _Connection:
+        kept = self._kept[netloc, scheme == "https"]
+        while kept:
+            connection = kept.pop()
+            if connection.is_quiet:
+                return connection
+            connection.close()
+        return _Connection(netloc, self._context if scheme == "https" else None)
+
+    def keep(self, connection: _Connection) -> None:
+        if len(self._kept) > MOST_HOSTS:
+            self.clear()
+        kept = self._kept[connection.netloc, connection.context is not None]
+        if len(kept) < self._connections:
+            kept.append(connection)
+        else:
+            connection.close()
+
+    def clear(self) -> None:
+        while self._kept:
+            _, kept = self._kept.popitem()
+            for connection in kept:
+                connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
 
-class _PlainPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _Plain
-
-
-class _TlsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _Tls
-
-
-# A wait belongs to the relay, which waits without a running function: hence no retry that sleeps.
-RETRIES: Final = urllib3.Retry(
-    total=None,
-    connect=CONNECT_TRIES - 1,
-    read=0,
-    redirect=0,
-    status=0,
-    other=0,
-    respect_retry_after_header=False,
-    raise_on_redirect=False,
-    raise_on_status=False,
-)
-
-
-def new_pool(ca_file: str | None = None, connections: int = 4) -> urllib3.PoolManager:
-    """Connections that are kept; `ca_file`: certificates to trust instead of the system's."""
-    context = create_urllib3_context()
+def new_pool(ca_file: str | None = None, connections: int = 4) -> Pool:
+    """`ca_file`: certificates to trust instead of the system's."""
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["http/1.1"])
     context.sslsocket_class = _TlsSocket
-    context.load_verify_locations(ca_file) if ca_file else context.load_default_certs()
-    pool = urllib3.PoolManager(num_pools=16, maxsize=connections, ssl_context=context)
-    pool.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
-    return pool
+    return Pool(context, connections)
 
 
 @lru_cache(maxsize=1)
-def _shared_pool() -> urllib3.PoolManager:
+def _shared_pool() -> Pool:
     """Made when it is first needed: reading the system's certificates takes longer than a cold start should."""
     return new_pool()

@@ -276,7 +276,9 @@ class PgStore:
 
 
 class PgTx:
-    """One transaction; each method is one statement."""
+    """One transaction; each method is one statement. Lines of history, of the audit and signals, which answer nothing, ride
+    with the statement that comes next, or with the commit.
+    """
 
     def __init__(self, line: direct.Line) -> None:
         self._line = line
@@ -299,12 +301,13 @@ class PgTx:
             "delay": interval(lane.delay_s),
             "max_steps": lane.max_steps or max_steps,
             "class_id": lane.offer.class_id,
+            "version": lane.offer.version,
             "priority": lane.offer.priority,
             "dedupe_key": lane.offer.dedupe_key,
         }
-        self._line.ahead(sql.INSERT_RUN, params)
-        self._line.ahead(sql.ACCEPTED, params)
-        return self._dues(sql.INSERT_PULLED_LANE, params)
+        self._line.ahead(sql.START_PULLED, params, twice_is_once=True)
+        baton = Baton(kind=kind, lane_id=lane_id, epoch=1, seq=0, resend_no=0)
+        return [Due(baton, tenant_id, lane.delay_s, pulled=True, wakes=lane.offer.wakes)]
 
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
@@ -358,7 +361,7 @@ class PgTx:
 
     def add_history(self, run: Run, type_: str, data: Json) -> None:
         params = {"run_id": run.id, "tenant_id": run.tenant_id, "epoch": run.epoch, "type": type_}
-        self._run(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
+        self._line.ahead(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
 
     def count_history(self, run: Run, type_: str) -> int:
         """How many lines of this type the present epoch has."""
@@ -366,7 +369,7 @@ class PgTx:
         return int(self._line.scalars(sql.COUNT_HISTORY, params)[0])
 
     def add_audit(self, entry: AuditEntry) -> None:
-        self._run(
+        self._line.ahead(
             sql.ADD_AUDIT,
             {
                 "tenant_id": entry.tenant_id,
@@ -380,7 +383,7 @@ class PgTx:
         )
 
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
-        self._run(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
+        self._line.ahead(sql.ADD_SIGNAL, {"tenant_id": tenant_id, "name": name, "payload": db.jsonb(payload)})
 
     def find_connection(self, tenant_id: UUID, provider: str, wanted: str) -> UUID | None:
         """By id or name, among the tenant's that are ready for use."""

@@ -36,8 +36,7 @@ from shared.search.steps import search
 from shared.search.store import SearchStore
 
 if TYPE_CHECKING:
-    from urllib3 import PoolManager
-
+    from shared.kernel.http import Pool
     from shared.search.adapters.boards import Adzuna, InfoJobs
     from shared.search.adapters.google_sheets import GoogleSheet
 
@@ -127,7 +126,7 @@ def sheets_provider(env: Mapping[str, str] = os.environ) -> Provider:
 
 def sheet_of(
     env: Mapping[str, str], accounts: Accounts, tokens: TokenSource, turn: Turn, cursor: SheetCursor,
-    time_left_s: Callable[[], float], pool: PoolManager | None = None,
+    time_left_s: Callable[[], float], pool: Pool | None = None,
 ) -> GoogleSheet:  # fmt: skip
     """The sheet of a connection, logged in."""
     from shared.search.adapters.google_sheets import log_in  # noqa: PLC0415 - as below

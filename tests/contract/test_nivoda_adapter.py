@@ -20,8 +20,9 @@ import urllib3
 
 from infra.local.standins.nivoda import NivodaStandIn
 from infra.local.standins.nivoda_faults import Fault, Operation
+from shared.kernel import http
 from shared.kernel.errors import Permanent, StepError, Throttled, Transient
-from shared.kernel.http import SlowUpstream, new_pool
+from shared.kernel.http import Pool, SlowUpstream, new_pool
 from shared.kernel.tokens import TokenRefused
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.model import Item, Page, PriceRange
@@ -40,7 +41,7 @@ def standin() -> Iterator[NivodaStandIn]:
 
 
 @pytest.fixture
-def pool() -> Iterator[urllib3.PoolManager]:
+def pool() -> Iterator[Pool]:
     pool = new_pool()
     yield pool
     pool.clear()
@@ -52,11 +53,11 @@ def base_url(standin: NivodaStandIn) -> str:
 
 
 @pytest.fixture
-def client(standin: NivodaStandIn, base_url: str, pool: urllib3.PoolManager) -> Nivoda:
+def client(standin: NivodaStandIn, base_url: str, pool: Pool) -> Nivoda:
     return a_client(standin, base_url, pool)
 
 
-def a_client(standin: NivodaStandIn, base_url: str, pool: urllib3.PoolManager, left_s: float = PLENTY_S) -> Nivoda:
+def a_client(standin: NivodaStandIn, base_url: str, pool: Pool, left_s: float = PLENTY_S) -> Nivoda:
     return Nivoda(base_url, standin.username, standin.password, time_left_s=lambda: left_s, pool=pool)
 
 
@@ -150,13 +151,23 @@ def test_a_token_tells_how_long_it_lives_and_hides_its_value(standin: NivodaStan
 
 
 def test_calls_share_one_connection(
-    standin: NivodaStandIn, client: Nivoda, token: str, pool: urllib3.PoolManager
+    standin: NivodaStandIn, base_url: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items_of(client, token, ALL, limit=10)
+    made: list[int] = []
+    connected = http._connected
 
-    (connections,) = (pool.pools[key] for key in pool.pools.keys())  # noqa: SIM118 - it cannot be iterated
-    assert connections.num_connections == 1
-    assert connections.num_requests > 10
+    def counted(host: str, port: int) -> socket.socket:
+        made.append(port)
+        return connected(host, port)
+
+    monkeypatch.setattr(http, "_connected", counted)
+    calls = len(standin.log)
+
+    with new_pool() as fresh:
+        items_of(a_client(standin, base_url, fresh), token, ALL, limit=10)
+
+    assert len(standin.log) - calls > 10
+    assert len(made) == 1
 
 
 # --- misbehaviour that is an error ------------------------------------------------------------------------------------
@@ -234,7 +245,7 @@ def test_a_wrong_type_anywhere_in_a_page_is_noticed(standin: NivodaStandIn, clie
 
 @pytest.mark.parametrize("fault", TIMED_OUT)
 def test_a_page_that_takes_too_long_is_too_big_and_the_step_keeps_its_time(
-    standin: NivodaStandIn, base_url: str, token: str, pool: urllib3.PoolManager, fault: Fault
+    standin: NivodaStandIn, base_url: str, token: str, pool: Pool, fault: Fault
 ) -> None:
     standin.misbehave(fault, **TIMED_OUT[fault])
     began = time.monotonic()
@@ -253,7 +264,7 @@ def test_a_hanging_upstream_answers_smaller_pages(standin: NivodaStandIn, client
 
 
 def test_a_count_that_takes_too_long_is_transient_but_no_page(
-    standin: NivodaStandIn, base_url: str, token: str, pool: urllib3.PoolManager
+    standin: NivodaStandIn, base_url: str, token: str, pool: Pool
 ) -> None:
     standin.misbehave(Fault.SLOW, seconds=30)
 
@@ -264,9 +275,7 @@ def test_a_count_that_takes_too_long_is_transient_but_no_page(
     assert "Slow upstream" in caught.value.message
 
 
-def test_without_time_nothing_is_asked(
-    standin: NivodaStandIn, base_url: str, token: str, pool: urllib3.PoolManager
-) -> None:
+def test_without_time_nothing_is_asked(standin: NivodaStandIn, base_url: str, token: str, pool: Pool) -> None:
     with pytest.raises(Transient) as caught:
         a_client(standin, base_url, pool, left_s=1).page(token, ALL, 0, 50)
 
@@ -275,7 +284,7 @@ def test_without_time_nothing_is_asked(
 
 
 def test_the_time_out_of_the_local_cloud_is_enough(
-    standin: NivodaStandIn, base_url: str, token: str, pool: urllib3.PoolManager
+    standin: NivodaStandIn, base_url: str, token: str, pool: Pool
 ) -> None:
     late_in_the_step = a_client(standin, base_url, pool, left_s=3.5)
 
@@ -369,7 +378,7 @@ def test_a_status_is_sorted_by_who_tries_again(
     assert standin.calls[Operation.PAGE] == 1
 
 
-def test_a_refused_connection_is_transient(pool: urllib3.PoolManager) -> None:
+def test_a_refused_connection_is_transient(pool: Pool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     client = Nivoda(f"http://127.0.0.1:{port}", "u", "p", time_left_s=lambda: PLENTY_S, pool=pool)
@@ -392,7 +401,7 @@ def test_an_upstream_that_comes_back_is_found_again(
     assert client.page(token, ALL, 0, 50).fetched == 50
 
 
-def test_wrong_credentials_are_permanent(base_url: str, pool: urllib3.PoolManager) -> None:
+def test_wrong_credentials_are_permanent(base_url: str, pool: Pool) -> None:
     client = Nivoda(base_url, "somebody", "guess", time_left_s=lambda: PLENTY_S, pool=pool)
 
     with pytest.raises(Permanent) as caught:
@@ -483,7 +492,7 @@ def test_https_and_this_machine_are_accepted(base_url: str) -> None:
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])
 def test_no_error_repeats_the_token_or_the_password(
-    standin: NivodaStandIn, base_url: str, pool: urllib3.PoolManager, status: int
+    standin: NivodaStandIn, base_url: str, pool: Pool, status: int
 ) -> None:
     standin.password = 'canary "pa/ss" & wörd'
     token = "canarytoken-without-the-look-of-one"
@@ -546,7 +555,7 @@ def chunked(*chunks: bytes) -> bytes:
     return b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks)
 
 
-def count_over(raw: bytes, pool: urllib3.PoolManager) -> int:
+def count_over(raw: bytes, pool: Pool) -> int:
     return Nivoda(a_server(lambda _: raw), "u", "p", time_left_s=lambda: PLENTY_S, pool=pool).count("token", ALL)
 
 
@@ -558,7 +567,7 @@ def count_over(raw: bytes, pool: urllib3.PoolManager) -> int:
         pytest.param(OK + b"Connection: close\r\n\r\n" + COUNT, id="until the end"),
     ],
 )
-def test_a_whole_answer_is_read_however_it_is_sent(raw: bytes, pool: urllib3.PoolManager) -> None:
+def test_a_whole_answer_is_read_however_it_is_sent(raw: bytes, pool: Pool) -> None:
     assert count_over(raw, pool) == 5
 
 
@@ -577,7 +586,7 @@ def test_a_whole_answer_is_read_however_it_is_sent(raw: bytes, pool: urllib3.Poo
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_a_broken_answer_is_transient_however_it_breaks(raw: bytes, pool: urllib3.PoolManager) -> None:
+def test_a_broken_answer_is_transient_however_it_breaks(raw: bytes, pool: Pool) -> None:
     with pytest.raises(Transient) as caught:
         count_over(raw, pool)
 
@@ -585,7 +594,7 @@ def test_a_broken_answer_is_transient_however_it_breaks(raw: bytes, pool: urllib
     assert caught.value.code in ("no_connection", "bad_answer")
 
 
-def test_a_refusal_counts_even_if_its_reason_is_cut_off(pool: urllib3.PoolManager) -> None:
+def test_a_refusal_counts_even_if_its_reason_is_cut_off(pool: Pool) -> None:
     with pytest.raises(Throttled) as caught:
         count_over(b"HTTP/1.1 429 X\r\nRetry-After: 9\r\nContent-Length: 100\r\n\r\n{", pool)
 
@@ -738,12 +747,10 @@ def test_a_callback_may_change_the_catalogue_before_each_call(
 
 
 def ask(base_url: str, query: str, variables: dict[str, Any], **headers: str) -> dict[str, Any]:
-    with new_pool() as pool:
-        answer = pool.request(
-            "POST", f"{base_url}/api/diamonds", json={"query": query, "variables": variables}, headers=headers
-        )
-        assert answer.status == 200
-        return dict(answer.json())
+    asked = {"query": query, "variables": variables}
+    answer = urllib3.request("POST", f"{base_url}/api/diamonds", json=asked, headers=headers)
+    assert answer.status == 200
+    return dict(answer.json())
 
 
 PLAIN = "query($q:DiamondQuery!,$o:Int,$l:Int){diamonds_by_query(query:$q,offset:$o,limit:$l){total_count items{id}}}"
@@ -786,8 +793,7 @@ def test_the_control_endpoint_switches_misbehaviour_and_tells_the_figures(
     standin: NivodaStandIn, base_url: str, client: Nivoda, token: str
 ) -> None:
     def control(orders: dict[str, Any]) -> urllib3.BaseHTTPResponse:
-        with new_pool() as pool:
-            return pool.request("POST", f"{base_url}/_control", json=orders)
+        return urllib3.request("POST", f"{base_url}/_control", json=orders)
 
     assert control({"misbehave": {"fault": "empty_page"}, "shift": {"deletes": 30}}).json()["stones"] == STONES - 30
     assert client.page(token, ALL, 0, 50).fetched == 0
@@ -802,8 +808,7 @@ def test_the_stand_in_runs_by_hand() -> None:
         assert process.stdout is not None
         base_url = process.stdout.readline().strip()
         assert "password" in process.stdout.readline()
-        with new_pool() as pool:
-            figures = pool.request("GET", f"{base_url}/_control").json()
+        figures = urllib3.request("GET", f"{base_url}/_control").json()
         process.terminate()
 
     assert figures["stones"] == 20

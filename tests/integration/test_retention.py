@@ -260,6 +260,24 @@ def test_runs_whose_rows_cannot_be_pruned_do_not_keep_the_others(house: House, m
     assert {row.id for row in house.sql("select id from run")} == set(stuck)
 
 
+def test_a_run_leaves_with_the_last_of_its_kinds_rows_however_many_there_are(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "BATCH", 2)
+    run_id = old_run(house, lanes=1, steps=0)
+    rows, left = list(range(5)), []
+
+    def prune(tx: Any, run: Any, most: int) -> int:
+        assert run.id == run_id
+        gone = rows[:most]
+        del rows[:most]
+        left.append(len(rows))
+        return len(gone)
+
+    assert sweep(house.ports, Catalogue(replace(house.kind, prune=prune)))["run"] == 1
+    assert (left, count(house, "run")) == ([3, 1, 0], 0)
+
+
 # A table that refuses, and one that takes all the time.
 
 

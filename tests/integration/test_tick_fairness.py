@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from pg8000.exceptions import DatabaseError
 
 from shared.kernel import run as runs
+from shared.kernel.baton import read_baton
 from shared.kernel.catalogue import Catalogue, Kind, Outside
 from shared.kernel.errors import Throttled, Transient
 from shared.kernel.metrics import Metric
@@ -27,6 +28,7 @@ from shared.kernel.model import (
     Lane,
     NewLane,
     NewRun,
+    NextPhase,
     Run,
     Settlement,
     Starting,
@@ -295,6 +297,20 @@ def test_a_run_that_nobody_settled_is_found_by_the_daily_look(rig: Rig) -> None:
     rig.tick()
 
     assert rig.run(run_id)["status"] == "succeeded"
+
+
+def test_every_run_that_a_tick_moves_on_gets_its_batons(rig: Rig) -> None:
+    started = [rig.start(target=9) for _ in range(3)]
+    rig.purge()
+    rig.kind = replace(rig.kind, settle=lambda _run, _lanes: NextPhase([NewLane(key="more", cursor={"n": 0})]))
+    with rig.owner.connect() as connection:
+        connection.execute(sa.text("update lane set status = 'done'"))
+    rig.now += DAY + 1
+
+    rig.tick()
+
+    moved = {rig.lane(run_id, "more")["id"] for run_id in started}
+    assert {read_baton(body).lane_id for body in rig.waiting()} == moved
 
 
 def test_a_run_with_only_a_clean_up_lane_left_is_not_at_work(house: House) -> None:
@@ -594,6 +610,19 @@ def test_while_others_are_claimed_late_the_copies_stay_few(rig: Rig) -> None:
         rig.now += 60
         hold_one(rig, waited_s=600)
         rig.purge()
+        rig.tick()
+
+    assert rig.lane(run_id)["resend_no"] <= 15, "one copy every three minutes would be 80"
+
+
+def test_a_queue_that_does_not_say_whether_it_is_empty_is_not_filled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_answer(queue: str) -> bool:
+        raise QueueUnavailable(f"{queue} does not answer")
+
+    monkeypatch.setattr(rig.queue, "is_empty", no_answer)
+    run_id = rig.start()
+    for _ in range(240):
+        rig.now += 60
         rig.tick()
 
     assert rig.lane(run_id)["resend_no"] <= 15, "one copy every three minutes would be 80"

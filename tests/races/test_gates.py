@@ -143,6 +143,19 @@ def test_two_lanes_at_a_gate_whose_time_has_come_send_one_probe(house: House, st
     assert held.probes == frozenset()
 
 
+def test_a_gate_that_is_opened_while_a_step_waits_for_it_stays_open(house: House, stage: Stage) -> None:
+    run_id = house.start_running()
+    closed_and_due(house)
+    prober = stage.actor("prober")
+
+    with house.locking("update gate set state = 'open', holder = null, until = now(), reason = null"):
+        knocking = prober.does(knocks(house, run_id))
+        prober.blocks()
+
+    assert knocking.answer().probes == frozenset()
+    assert gate(house).state == "open"
+
+
 def test_a_step_that_only_probes_keeps_its_probe_when_it_asks_again(house: House, stage: Stage) -> None:
     run_id = house.start_running()
     closed_and_due(house)

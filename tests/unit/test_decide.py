@@ -414,6 +414,18 @@ def test_a_lane_that_waits_beyond_its_deadline_is_due_when_it_comes(lane: LaneFa
         assert (judgement.verdict, judgement.send, judgement.due.delay_s) == (Verdict.EXPIRED, True, 0)
 
 
+@given(
+    lane_facts(
+        lease_until=None, run_paused=False, cancel_at=None, sent_at=None,
+        next_due_at=NOON + timedelta(seconds=100), deadline_at=NOON + timedelta(seconds=60), now=NOON,
+    )
+)  # fmt: skip
+def test_a_lane_whose_baton_is_sent_ahead_is_seen_at_its_deadline_too(lane: LaneFacts) -> None:
+    promoted = judge(lane)
+
+    assert (promoted.verdict, promoted.check_at) == (Verdict.PROMOTED, lane.deadline_at)
+
+
 @given(lane_facts(run_paused=True, cancel_at=None) | lane_facts(cancel_at=NOON))
 def test_the_clock_of_a_paused_or_canceled_lane_stands_still(lane: LaneFacts) -> None:
     assert judge(lane).verdict is not Verdict.EXPIRED

@@ -117,6 +117,12 @@ def test_soap_answers(answer: ActivityStatus | None, verify: bool, warning: str 
     assert (after.verify, after.cursor.warning) == (verify, warning)
 
 
+def test_a_warning_outlives_answers_without_one() -> None:
+    after = decide.after_soap(cursor(warning="3 rows skipped"), said("queued"), at(1))
+    assert isinstance(after, After)
+    assert after.cursor.warning == "3 rows skipped"
+
+
 def test_an_error_fails_with_its_reason() -> None:
     after = decide.after_soap(cursor(), said("error", "Invalid column"), at(1))
     assert isinstance(after, Failed)
@@ -286,6 +292,15 @@ def test_endings() -> None:
     ("select 1 from t", None),
     ("select case when a then b end from t", None),
     ("select a,, b from t", None),
+    ("select 1 as a union all select 2 as b", ["a"]),
+    ("select 1 as a union all select 2 as b from t", ["a"]),
+    ("select a into x from t", ["a"]),
+    ("select a where 1 = b", ["a"]),
+    ("select [] from t", None),
+    ('select a as "" from t', None),
+    (f"select [{'x' * 129}] from t", None),
+    ("select [a\x07] from t", None),
+    (f"select {', '.join(f'c{n}' for n in range(1_001))} from t", None),
     ("select 'open from t", None),
     ("update t set a = 1", None),
     ("", None),

@@ -7,7 +7,7 @@ from alembic import op
 from infra.migrations.tenancy import tenant_table
 
 revision = "0101"
-down_revision = "0090"
+down_revision = "0098"
 branch_labels = None
 depends_on = None
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-import urllib3
 from pydantic import Field
 
 from shared.folder_sync.model import Entry, Page
 from shared.folder_sync.ports import CursorReset
 from shared.kernel.answers import Shape, read_json, shaped
 from shared.kernel.errors import Permanent, StepError, Transient
-from shared.kernel.http import Answer, Http
+from shared.kernel.http import Answer, Http, Pool
 from shared.kernel.tokens import Token
 
 API_URL: Final = "https://api.dropboxapi.com"
@@ -44,7 +43,7 @@ class _Page(Shape):
 
 def log_in(
     base_url: str, app_key: str, app_secret: str, refresh_token: str, *, gate: str, time_left_s: Callable[[], float],
-    pool: urllib3.PoolManager | None = None,
+    pool: Pool | None = None,
 ) -> Token:  # fmt: skip
     secrets = (app_secret, refresh_token)
     http = Http(base_url, name="Dropbox", gate=gate, time_left_s=time_left_s, secrets=secrets, pool=pool)
@@ -64,7 +63,7 @@ class Dropbox:
 
     def __init__(
         self, base_url: str, token: Token, *, gate: str, time_left_s: Callable[[], float],
-        on_refused: Callable[[], None] = lambda: None, pool: urllib3.PoolManager | None = None,
+        on_refused: Callable[[], None] = lambda: None, pool: Pool | None = None,
     ) -> None:  # fmt: skip
         self._http = Http(
             base_url, name="Dropbox", gate=gate, time_left_s=time_left_s, secrets=(token.value,), pool=pool

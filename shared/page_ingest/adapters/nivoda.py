@@ -7,10 +7,9 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 import orjson
-import urllib3
 
 from shared.kernel.errors import Permanent, StepError, Transient
-from shared.kernel.http import Answer, AnswerTooLarge, Http, SlowUpstream
+from shared.kernel.http import Answer, AnswerTooLarge, Http, Pool, SlowUpstream
 from shared.kernel.tokens import Token, TokenRefused
 from shared.page_ingest.adapters.nivoda_answers import (
     AsksToWait,
@@ -62,7 +61,7 @@ class Nivoda:
         *,
         time_left_s: Callable[[], float],
         gate: str = "nivoda",
-        pool: urllib3.PoolManager | None = None,
+        pool: Pool | None = None,
     ) -> None:
         base_url = base_url.rstrip("/").removesuffix(PATH)
         self._http = Http(base_url, name=NAME, gate=gate, time_left_s=time_left_s, secrets=[password], pool=pool)

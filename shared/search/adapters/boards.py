@@ -7,12 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-import urllib3
 from pydantic import Field
 
 from shared.kernel.answers import Shape, read_json, shaped
 from shared.kernel.errors import StepError, Throttled, Transient, bad_answer
-from shared.kernel.http import Answer, Http, retry_after_s
+from shared.kernel.http import Answer, Http, Pool, retry_after_s
 from shared.kernel.model import Json
 from shared.search.model import PAGE_SIZE, Page
 from shared.search.parse import sorted_out
@@ -41,7 +40,7 @@ class InfoJobs:
 
     def __init__(
         self, base_url: str, client_id: str, client_secret: str, *, time_left_s: Callable[[], float], gate: str,
-        pool: urllib3.PoolManager | None = None,
+        pool: Pool | None = None,
     ) -> None:  # fmt: skip
         basic = base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
         self._headers = {"authorization": f"Basic {basic}", "accept": "application/json"}
@@ -84,7 +83,7 @@ class Adzuna:
 
     def __init__(
         self, base_url: str, app_id: str, app_key: str, *, time_left_s: Callable[[], float], gate: str,
-        pool: urllib3.PoolManager | None = None,
+        pool: Pool | None = None,
     ) -> None:  # fmt: skip
         self._keys = {"app_id": app_id, "app_key": app_key}
         self._http = Http(base_url, name="Adzuna", gate=gate, time_left_s=time_left_s, secrets=(app_key,), pool=pool)

@@ -13,12 +13,11 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
 
-import urllib3
 from pydantic import Field
 
 from shared.kernel.answers import Shape, read_json, shaped
 from shared.kernel.errors import Permanent, StepError, Throttled, Transient, bad_answer
-from shared.kernel.http import Answer, Http, retry_after_s
+from shared.kernel.http import Answer, Http, Pool, retry_after_s
 from shared.kernel.tokens import Token, TokenRefused
 from shared.search.sheets.model import HEADER, Block, Tab
 
@@ -102,7 +101,7 @@ def _base64(raw: bytes) -> str:
 
 def log_in(
     token_url: str, client_email: str, private_key: str, now: datetime, *, gate: str, time_left_s: Callable[[], float],
-    pool: urllib3.PoolManager | None = None,
+    pool: Pool | None = None,
 ) -> Token:  # fmt: skip
     assertion = signed(client_email, private_key, now)
     http = Http(
@@ -125,7 +124,7 @@ class GoogleSheet:
     def __init__(
         self, base_url: str, spreadsheet_id: str, token: Token, *, client_email: str, gate: str,
         time_left_s: Callable[[], float],
-        on_refused: Callable[[], None] = lambda: None, pool: urllib3.PoolManager | None = None,
+        on_refused: Callable[[], None] = lambda: None, pool: Pool | None = None,
     ) -> None:  # fmt: skip
         self._spreadsheet_id, self._on_refused = spreadsheet_id, on_refused
         self._path = f"/v4/spreadsheets/{quote(spreadsheet_id, safe='')}"

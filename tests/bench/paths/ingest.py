@@ -27,7 +27,7 @@ import sqlalchemy as sa
 import urllib3
 
 from shared.kernel.handle import handle_baton
-from shared.kernel.http import new_pool
+from shared.kernel.http import Pool, new_pool
 from shared.kernel.model import Turn
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
 from shared.kernel.run import start_run
@@ -98,7 +98,8 @@ class Upstream:
     address: str
     username: str
     password: str
-    pool: urllib3.PoolManager
+    pool: Pool
+    bare: urllib3.PoolManager
     pages: list[Asked]
 
     def client(self, time_left_s: Callable[[], float] = lambda: 60.0) -> Nivoda:
@@ -119,7 +120,7 @@ class Upstream:
         }
         body = json.dumps({"query": Question.PAGE.value, "variables": variables}).encode()
         headers = {"content-type": "application/json"}
-        response = self.pool.request("POST", self.address + PATH, body=body, headers=headers)
+        response = self.bare.request("POST", self.address + PATH, body=body, headers=headers)
         assert response.status == 200
         return response.data
 
@@ -132,11 +133,10 @@ def _upstream(stones: int) -> Iterator[Upstream]:
         address, account = process.stdout.readline().strip(), process.stdout.readline()
         said = re.fullmatch(r"username (\S+), password (\S+), control at .*\n", account)
         assert said is not None, account
-        pool = new_pool()
         try:
-            yield Upstream(address, said[1], said[2], pool, [])
+            with new_pool() as pool, urllib3.PoolManager() as bare:
+                yield Upstream(address, said[1], said[2], pool, bare, [])
         finally:
-            pool.clear()
             process.terminate()
 
 

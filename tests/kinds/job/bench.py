@@ -3,14 +3,9 @@ and Procrastinate, where `make bench` has them; all on one server that waits for
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -30,46 +25,126 @@ from tests.bench.limits import events as limit_of_events
 from tests.bench.limits import jobs as limit
 from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.place import TENANT, Place, place
+from tests.kinds.job import crowd, flat, peers
+from tests.kinds.job.peers import DEFINITION, HONEST_DISK, PgQueuer, define
 from tests.support.jobs import FakeRunner
 
-HONEST_DISK = {"fsync": "on", "full_page_writes": "on"}
-DEFINITION = {
-    "id": str(new_id()), "key": "noop", "command": "recompute-trained-tags", "description": "", "timeout_seconds": 60,
-    "arg_schema": {"type": "object", "properties": {}, "additionalProperties": False}, "max_attempts": 3,
-    "queue": "default", "executor": "worker", "concurrency_limit": None, "is_active": True, "version": 1,
-}  # fmt: skip
 PARAMS = orjson.dumps({"definition_key": "noop", "payload": {}, "max_attempts": 3, "version": 1}).decode()
 
 
 def parts(here: Place, *, quick: bool) -> Iterator[Callable[[], Sequence[Figure]]]:
     yield lambda: measure(jobs=5 if quick else 40, rounds=2 if quick else 15)
+    yield lambda: batches(jobs=10 if quick else 100, rounds=2 if quick else 7)
+    if peers.installed("PgQueuer"):
+        yield lambda: crowd.four_workers(jobs=5 if quick else 100, rounds=1 if quick else 7)
+        yield lambda: crowd.latency(jobs=5 if quick else 150)
+    yield lambda: flat.measure(flat.QUICK if quick else flat.SIZES)
     yield lambda: events(events=5 if quick else 100, rounds=2 if quick else 11)
 
 
 def measure(*, jobs: int, rounds: int) -> list[Figure]:
     with place(HONEST_DISK) as here, ExitStack() as stack:
-        said = orjson.dumps(DEFINITION).decode()
-        here.owner_runs(
-            "insert into super_admin (subject) values ('ada')", f"select put_job_definition('ada', '{said}')"
-        )
+        define(here)
         sides = [
             Side("product", _product(here, jobs), here.product_connection),
             Side("limit", _limit(here, jobs), lambda: here.limit_with_plans),
         ]
-        sides += [
-            Side(name, _peer(run, jobs))
-            for name, make in (("PgQueuer", _pgqueuer), ("Procrastinate", _procrastinate))
-            if importlib.util.find_spec(name.lower()) is not None
-            for run in [make(here, stack)]
-        ]
+        if peers.installed("PgQueuer"):
+            sides.append(Side("PgQueuer", _peer(PgQueuer(peers.database(here), stack).one_by_one, jobs)))
+        if peers.installed("Procrastinate"):
+            sides.append(Side("Procrastinate", _peer(peers.procrastinate(here, stack), jobs)))
         found = race(sides, rounds)
+        written = _written(here, _product(here, 1)(), 20 * jobs)
     goals = {"limit": "0.7", "PgQueuer": "1.25", "Procrastinate": "2"}
     name = "a job, enqueued and run one at a time"
     figures = [
         versus(f"{name}, against {side.name}", "jobs/s", found, "product", side.name, goals[side.name])
         for side in sides[1:]
     ]
-    return [*figures, *cpu(name, found, "product", "limit")]
+    return [*figures, *cpu(name, found, "product", "limit"), *written]
+
+
+def batches(*, jobs: int, rounds: int) -> list[Figure]:
+    """Enqueued, then taken in one go and run."""
+    with place(HONEST_DISK) as here, ExitStack() as stack:
+        define(here)
+        sides = [
+            Side("product", _batch(here, jobs), here.product_connection),
+            Side("limit", _limit_batch(here, jobs), lambda: here.limit_with_plans),
+        ]
+        if peers.installed("PgQueuer"):
+            sides.append(Side("PgQueuer's worker", _peer(PgQueuer(peers.database(here), stack).by_worker, jobs)))
+        found = race(sides, rounds)
+    goals = {"limit": "0.7", "PgQueuer's worker": "1.0"}
+    name = f"jobs in batches of {jobs}, against"
+    return [
+        versus(f"{name} {side.name}", "jobs/s", found, "product", side.name, goals[side.name]) for side in sides[1:]
+    ]
+
+
+WRITTEN = """
+select (select sum(n_tup_ins) from pg_stat_user_tables) as inserted, (select sum(n_tup_upd) from pg_stat_user_tables) as updated,
+       (select sum(n_tup_hot_upd) from pg_stat_user_tables) as hot, (select sum(n_tup_del) from pg_stat_user_tables) as deleted,
+       pg_current_wal_insert_lsn() - '0/0'::pg_lsn as wal
+"""
+# One record for each entry that is written to a B-tree; a page that is split writes more.
+ENTRIES = """
+select count(*) filter (where resource_manager = 'Btree' and record_type like 'INSERT%')
+from pg_get_wal_records_info('{0}', '{1}')
+"""
+
+
+def _written(here: Place, act: Act, jobs: int) -> list[Figure]:
+    """What one job writes, counted by the server."""
+    here.owner_runs("create extension if not exists pg_walinspect")
+
+    def look() -> tuple[dict[str, float], str]:
+        here.product_connection().execute_simple("select pg_stat_force_next_flush()")
+        with here.owner.connect() as connection:
+            row = connection.execute(sa.text(WRITTEN)).one()
+            return {name: float(value) for name, value in row._mapping.items()}, str(
+                connection.exec_driver_sql("select pg_current_wal_flush_lsn()").scalar_one()
+            )
+
+    before, began = look()
+    for _ in range(jobs):
+        act()
+    after, ended = look()
+    each = {name: (after[name] - before[name]) / jobs for name in after}
+    with here.owner.connect() as connection:
+        entries = connection.exec_driver_sql(ENTRIES.format(began, ended)).scalar_one() / jobs
+    told = [("rows inserted", each["inserted"]), ("rows updated", each["updated"]), ("of these in place", each["hot"]),
+            ("rows deleted", each["deleted"]), ("index entries", entries)]  # fmt: skip
+    figures = [Figure(name=f"a job: {name}", value=value, unit="") for name, value in told]
+    return [*figures, Figure(name="a job: WAL", value=each["wal"], unit="bytes")]
+
+
+def _batch(here: Place, jobs: int) -> Callable[[], Act]:
+    kind = job_kind(build_ports(here.engine, {}, runner=FakeRunner(), worker_id="w"))
+    offers = PgOffers(here.engine)
+    ports = replace(here.ports, offers=offers)
+
+    def act() -> int:
+        for _ in range(jobs):
+            start_run(ports, kind, TENANT, {"definition_key": "noop"}, By(source="api"))
+        turns = offers.take("default", jobs, new_id(), 60, "w")
+        assert len(turns) == jobs
+        for turn in turns:
+            do_turn(turn, kind, ports)
+        return jobs
+
+    return lambda: act
+
+
+def _limit_batch(here: Place, jobs: int) -> Callable[[], Act]:
+    definition = UUID(DEFINITION["id"])  # type: ignore[arg-type]
+
+    def act() -> int:
+        limit.enqueue(here.limit_with_plans, TENANT, definition, PARAMS, jobs)
+        assert limit.run_some(here.limit_with_plans, TENANT, definition, jobs) == jobs
+        return jobs
+
+    return lambda: act
 
 
 ANY_FOLDER = {**DEFINITION, "id": str(new_id()), "key": "folder", "arg_schema": {
@@ -165,58 +240,3 @@ def _peer(run: Callable[[int], None], jobs: int) -> Callable[[], Act]:
         return jobs
 
     return lambda: act
-
-
-def _database(here: Place) -> str:
-    return here.admin.url(here.admin.create_from_template("template1")).replace("+pg8000", "")
-
-
-def _pgqueuer(here: Place, stack: ExitStack) -> Callable[[int], None]:
-    """Its own queries, one after the other, without its worker."""
-    asyncpg: Any = importlib.import_module("asyncpg")
-    db: Any = importlib.import_module("pgqueuer.db")
-    queries: Any = importlib.import_module("pgqueuer.adapters.persistence.queries")
-    loop = asyncio.new_event_loop()
-    stack.callback(loop.close)
-    connection = loop.run_until_complete(asyncpg.connect(_database(here)))
-    stack.callback(lambda: loop.run_until_complete(connection.close()))
-    asked = queries.Queries(db.AsyncpgDriver(connection))
-    loop.run_until_complete(asked.install())
-    entry = {"noop": queries.EntrypointExecutionParameter(concurrency_limit=0)}
-    manager, patience = new_id(), timedelta(seconds=60)
-
-    async def some(jobs: int) -> None:
-        for _ in range(jobs):
-            await asked.enqueue("noop", b"x")
-            (job,) = await asked.dequeue(1, entry, manager, None, patience)
-            await asked.log_jobs([(job, "successful", None)])
-
-    return lambda jobs: loop.run_until_complete(some(jobs))
-
-
-def _procrastinate(here: Place, stack: ExitStack) -> Callable[[int], None]:
-    """Deferred one by one and run by its own worker until nothing is left."""
-    procrastinate: Any = importlib.import_module("procrastinate")
-    loop = asyncio.new_event_loop()
-    stack.callback(loop.close)
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=_database(here)))
-
-    @app.task(queue="bench")  # type: ignore[untyped-decorator]
-    async def noop() -> None:
-        """Do nothing."""
-
-    async def open_it() -> None:
-        await app.open_async()
-        await app.schema_manager.apply_schema_async()
-
-    loop.run_until_complete(open_it())
-    stack.callback(lambda: loop.run_until_complete(app.close_async()))
-
-    async def some(jobs: int) -> None:
-        for _ in range(jobs):
-            await noop.defer_async()
-        await app.run_worker_async(
-            queues=["bench"], wait=False, concurrency=1, install_signal_handlers=False, listen_notify=False
-        )
-
-    return lambda jobs: loop.run_until_complete(some(jobs))

@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import sqlalchemy as sa
-import urllib3
 
 from infra.local.standins.mce import CLIENT_ID, CLIENT_SECRET, MceStandIn
-from shared.kernel.http import new_pool
+from shared.kernel.http import Pool, new_pool
 from shared.kernel.model import StepOutcome
 from shared.kernel.run import start_run
 from shared.kernel.step import take_turn
@@ -186,7 +185,7 @@ def _in_steps(place: Place, asks: Asks, sql: str, clock: list[float]) -> tuple[f
         )
 
 
-def _in_a_loop(address: str, sql: str, clock: list[float], pool: urllib3.PoolManager) -> float:
+def _in_a_loop(address: str, sql: str, clock: list[float], pool: Pool) -> float:
     """The same questions by a worker that waits for the answer: it is busy while it sleeps."""
     began, slept_s, config = time.perf_counter(), 0.0, PollConfig()
     mce = Mce(address, CLIENT_ID, CLIENT_SECRET, "1", time_left_s=lambda: 60.0, pool=pool)
