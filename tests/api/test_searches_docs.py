@@ -56,7 +56,8 @@ def sync(door: Door, sheet_run: str) -> None:
 
 def test_from_a_first_search_to_a_filled_sheet(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     door.sql("delete from connection where tenant_id = :t", t=acme.id)
-    search_id, answers = None, {}
+    search_id = None
+    answers: dict[str, Any] = {}
     now = door.value("select now()")
     with mocked_vault(), InfoJobsStandIn() as standin, GoogleSheetsStandIn() as google:
         with_offers(standin, days=20, per_day=10)
