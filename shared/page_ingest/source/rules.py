@@ -136,9 +136,7 @@ def graphql_asks_somewhere(source: Source) -> Found:
         if each.count is not None and each.count.request is not None:
             queries.append(((*each.path, "count", "graphql"), each.count.request.target))
         for path, query in queries:
-            if not re.match(r"\s*(query\b|\{)", query) or re.search(
-                r"^\s*(mutation|subscription)\b", query, re.MULTILINE
-            ):
+            if not re.match(r"\s*(query\b|\{)", query):
                 yield path, 'must start with "query": a source only reads.'
     if asks and source.graphql is None:
         yield (*asks[0].path, "graphql"), 'needs an address: add graphql = "/graphql" at the top of the file.'
