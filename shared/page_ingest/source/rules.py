@@ -204,6 +204,13 @@ def pages_are_turned(_: Source, resource: Resource) -> Found:
         known = ["upstream", *resource.request.entries]
         hint = shapes.nearest(page.sorted_by, known)
         yield (*resource.path, "page", "sorted_by"), f"{shapes.shown(page.sorted_by)} is not sent{hint}"
+    elif any(
+        placeholders.words(text) for _, text in placeholders.leaves(resource.request.entries.get(page.sorted_by or ""))
+    ):
+        yield (
+            (*resource.path, "page", "sorted_by"),
+            "chooses rows, because it is filled in. Name the parameter that sorts.",
+        )
 
 
 def smallest_page(style: str) -> int:
