@@ -50,8 +50,9 @@ class Line:
             self._driver.commit()
             return
         if self._driver.in_transaction:
-            self._last()
-            self._driver.commit()
+            self._send_ahead()
+            self._ahead.clear()
+            self._driver.execute_unnamed("commit")
             return
         renew, self._renew = self._renew, None
         try:
@@ -75,15 +76,6 @@ class Line:
             self._driver.before_next(each, *given)
         self._driver.execute_often(text, values)
         self._ahead.clear()
-
-    def commit(self) -> None:
-        """Whatever was to go ahead of a statement that never came rides with the commit."""
-        if self._ahead:
-            self._send_ahead()
-            self._ahead.clear()
-            self._driver.execute_unnamed("commit")
-        else:
-            self._driver.commit()
 
     def run(self, statement: sa.TextClause, params: Row) -> int:
         return int(self._execute(statement, params).row_count)

@@ -50,7 +50,9 @@ def fails(door: Door) -> None:
 
 
 def test_from_a_definition_to_a_retried_job(door: Door, acme: TenantHouse) -> None:
-    door.sql("update job_definitions set key = key || '-' || left(md5(random()::text), 8) where key = 'sync-dropbox'")
+    door.sql(
+        "update job_definitions set key = key || '-' || left(md5(random()::text), 8) where key = 'recompute-trained-tags'"
+    )
     job_id, answers = "", []
     for block in blocks("http"):
         line, _, body = block.partition("\n")

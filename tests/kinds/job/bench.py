@@ -13,12 +13,15 @@ import sqlalchemy as sa
 
 from shared.job_queue.build import build_ports
 from shared.job_queue.steps import job_kind
+from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
 from shared.kernel.model import By, Turn
 from shared.kernel.offers import PgOffers, Taking, TakingOffers
 from shared.kernel.run import start_run
+from shared.kernel.signals import dispatch
 from shared.kernel.step import do_turn
 from tests.bench.figures import Figure
+from tests.bench.limits import events as limit_of_events
 from tests.bench.limits import jobs as limit
 from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.place import TENANT, Place, place
@@ -36,6 +39,7 @@ def parts(here: Place, *, quick: bool) -> Iterator[Callable[[], Sequence[Figure]
         yield lambda: crowd.four_workers(jobs=5 if quick else 100, rounds=1 if quick else 7)
         yield lambda: crowd.latency(jobs=5 if quick else 150)
     yield lambda: flat.measure(flat.QUICK if quick else flat.SIZES)
+    yield lambda: events(events=5 if quick else 100, rounds=2 if quick else 11)
 
 
 def measure(*, jobs: int, rounds: int) -> list[Figure]:
@@ -141,6 +145,53 @@ def _limit_batch(here: Place, jobs: int) -> Callable[[], Act]:
         return jobs
 
     return lambda: act
+
+
+ANY_FOLDER = {**DEFINITION, "id": str(new_id()), "key": "folder", "arg_schema": {
+    "type": "object", "properties": {"folder": {"type": "string"}}, "additionalProperties": False,
+}}  # fmt: skip
+
+
+def events(*, events: int, rounds: int) -> list[Figure]:
+    """From an event that was accepted to its job, beside bare inserts of the same rows; each accepted by itself, and safe
+    on its disk before the next one comes."""
+    with place(HONEST_DISK) as here:
+        return _events(here, events, rounds)
+
+
+def _events(here: Place, events: int, rounds: int) -> list[Figure]:
+    said, trigger = orjson.dumps(ANY_FOLDER).decode(), new_id()
+    here.owner_runs(
+        "insert into super_admin (subject) values ('ada') on conflict do nothing",
+        f"select put_job_definition('ada', '{said}')",
+        f"""insert into job_triggers (id, tenant_id, label, trigger_type, event_name, definition_id, payload_template)
+            values ('{trigger}', '{TENANT}', 't', 'event', 'provider.folder.updated', '{ANY_FOLDER["id"]}',
+                    '{{"folder": "{{{{event.folder}}}}"}}')""",
+    )
+    kind = job_kind(build_ports(here.engine, {}, runner=FakeRunner(), worker_id="w"))
+    ports, kinds = replace(here.ports, offers=PgOffers(here.engine)), Catalogue(kind)
+
+    def product() -> int:
+        for _ in range(events):
+            ports.store.add_signal_once(new_id(), TENANT, "provider.folder.updated", {"folder": str(new_id())})
+        dispatch(ports, kinds)
+        return events
+
+    def bare() -> int:
+        for _ in range(events):
+            payload = orjson.dumps({"folder": str(new_id())}).decode()
+            limit_of_events.one(here.limit, TENANT, UUID(str(ANY_FOLDER["id"])), trigger, payload, PARAMS)
+        return events
+
+    sides = [Side("product", lambda: product, here.product_connection), Side("limit", lambda: bare, here.bare_connection)]  # fmt: skip
+    found = race(sides, rounds)
+    with here.owner.connect() as connection:
+        (waiting,) = connection.execute(sa.text("select count(*) from signal where dispatched_at is null")).one()
+        (fired,) = connection.execute(sa.text("select count(*) from trigger_firings where status = 'started'")).one()
+    assert waiting == 0
+    assert fired >= 2 * rounds * events, "every event has started its job"
+    name = "events from accepted to enqueued"
+    return [versus(f"{name}, against bare inserts", "events/s", found, "product", "limit", "0.5"), *cpu(name, found, "product", "limit")]  # fmt: skip
 
 
 def _product(here: Place, jobs: int) -> Callable[[], Act]:
