@@ -23,6 +23,7 @@ KINDS = (
     "job",
     "search",
     "row_job",
+    "folder_sync",
 )  # fmt: skip
 
 FOLDERS = {"job": "job_queue"}

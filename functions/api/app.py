@@ -8,7 +8,7 @@ from pathlib import Path
 from functions.catalogue import all_kinds
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
-from shared.kernel.api.console import Console, live_login
+from shared.kernel.api.console import Console, live_login, live_uploads
 from shared.kernel.api.desk import Front
 from shared.kernel.api.frame import api_handler
 from shared.kernel.live import live_engine, live_ports
@@ -17,5 +17,6 @@ from shared.kernel.store import PgStore
 engine = live_engine()
 kinds = all_kinds(engine)
 front = Front(engine, live_ports(engine=engine), kinds)
-console = Console(Path(__file__).with_name("console"), live_login(os.environ), tuple(kinds))
+folder = Path(__file__).with_name("console")
+console = Console(folder, live_login(os.environ), tuple(kinds), live_uploads(os.environ))
 handler = api_handler(front, PgStore(engine).health, newest_revision(), ROUTERS, console)

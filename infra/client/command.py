@@ -16,12 +16,14 @@ Commands = Any  # argparse does not name the type of its subparsers
 
 
 def command(
-    commands: Commands, name: str, do: Callable[..., Any], text: str, *, aliases: tuple[str, ...] = ()
+    commands: Commands, name: str, do: Callable[..., Any], text: str, *, aliases: tuple[str, ...] = (), api: bool = True
 ) -> argparse.ArgumentParser:
-    """A command that speaks to the API. `do(options)` does it, and may answer an exit code."""
+    """A command, usually one that speaks to the API. `do(options)` does it, and may answer an exit code."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=_sentence(text), aliases=aliases)
     made.set_defaults(run=do)
     made.add_argument("--json", action="store_true", help="print JSON")
+    if not api:
+        return made
     made.add_argument("--url", help="a deployed API (BATON_URL); default: the local cloud, then your last login")
     made.add_argument("--as-tenant", metavar="ID", help="which of your tenants (BATON_TENANT)")
     return made

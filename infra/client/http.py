@@ -47,6 +47,9 @@ class Client:
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._call("PATCH", path, body, {})
 
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._call("PUT", path, body, {})
+
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, None, {})
 

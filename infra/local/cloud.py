@@ -185,6 +185,7 @@ class Cloud(Stops):
             "ApiDatabaseUrl": self.postgres.url(DATABASE, "baton_api"),
             "PeopleDatabaseUrl": self.postgres.url(DATABASE, "baton_people"),
             "OwnerDatabaseUrl": self.postgres.url(DATABASE),
+            "ScanFolder": str(private.folder(self.home / "inbox")),
         }
 
 

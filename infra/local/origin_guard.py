@@ -29,6 +29,13 @@ PUBLIC_POSTS = frozenset({"/login", "/oauth2/token"})
 KEYS_OF_TOKENS = re.compile(r"/[\w-]+/\.well-known/(jwks\.json|openid-configuration)")
 BEYOND_BARE = frozenset({"authorization", "x-amz-target", "content-length", "transfer-encoding"})
 DECIDING = ("host", "origin", "authorization", "x-amz-target", "x-amz-security-token", "sec-fetch-site")
+BUCKET = re.compile(r"/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?")
+FORM = "multipart/form-data"
+FORM_HEAD = 32 * 1024  # the fields of a form that a page sends to a bucket are before its file, and in this many bytes
+FORM_FIELD = re.compile(
+    rb'form-data; name="(x-amz-credential|x-amz-security-token)"\r\n(?:[\w-]+:[^\r\n]*\r\n)*\r\n([^\r\n]*)\r\n',
+    re.IGNORECASE,
+)
 CALLBACK = re.compile(r"/_ministack/cfn-response/[\w-]{32,}")  # the address is the secret
 
 
@@ -64,6 +71,24 @@ def credential(headers: Mapping[str, str], query: str) -> tuple[str, str]:
     return key, token
 
 
+def is_form(method: str, path: str, headers: Mapping[str, str], query: str) -> bool:
+    """Whether this is a file by a form, as a browser sends one to a bucket: then what was signed is in the form."""
+    bare = not query and "authorization" not in headers and "x-amz-target" not in headers
+    return (
+        method == "POST"
+        and bare
+        and BUCKET.fullmatch(path) is not None
+        and headers.get("content-type", "").startswith(FORM)
+    )
+
+
+def form_credential(head: bytes) -> tuple[str, str]:
+    """As `credential`, of a form's first fields. What comes after the field `file` is no field."""
+    fields = head.partition(b'name="file"')[0]
+    found = {name.lower(): value.decode("latin-1") for name, value in FORM_FIELD.findall(fields)}
+    return found.get(b"x-amz-credential", "").partition("/")[0], found.get(b"x-amz-security-token", "")
+
+
 def needs_credentials(method: str, path: str, headers: Mapping[str, str], query: str = "") -> bool:
     """All but what everybody may ask of AWS too: an API (which asks for tokens itself), a login, the keys of tokens.
 
@@ -79,8 +104,8 @@ def needs_credentials(method: str, path: str, headers: Mapping[str, str], query:
         return bool(query)
     if method == "GET" and KEYS_OF_TOKENS.fullmatch(path):
         return bool(query) or not BEYOND_BARE.isdisjoint(headers)
-    if method == "OPTIONS":  # a preflight, from the console to the pool
-        return bool(query) or path not in {"/", *PUBLIC_POSTS}
+    if method == "OPTIONS":  # a preflight, from the console to the pool or to a bucket
+        return bool(query) or (path not in {"/", *PUBLIC_POSTS} and BUCKET.fullmatch(path) is None)
     public = {"GET": path in PUBLIC_GETS, "POST": path in PUBLIC_POSTS, "PUT": CALLBACK.fullmatch(path) is not None}
     return not public.get(method, False)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, MOST_AHEAD, USUAL_PRIORITY
-from shared.job_queue.ports import Ports
+from shared.job_queue.steps import jobs_of
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
@@ -309,7 +309,7 @@ def _written(here: Desk, line: Line, row: Mapping[str, Any]) -> bool:
 def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> dict[str, Any]:
     from shared.job_queue.adapters.schemas import check_schema  # noqa: PLC0415 - no other route needs jsonschema
 
-    ports: Ports = here.kinds[KIND].take_step.__self__.ports  # type: ignore[attr-defined]
+    ports = jobs_of(here.kinds).ports
     if row["command"] not in ports.commands:
         known = ", ".join(sorted(ports.commands))
         raise Problem(422, "unknown_command", f"command: {row['command']!r} is not on the list. Available: {known}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 from uuid import UUID
 
 from shared.job_queue.model import LONGEST_ON_LAMBDA_S, Command, Finished, Word
@@ -21,13 +21,6 @@ class JobMetric(StrEnum):
     DEAD_LETTER = "JobDeadLetter"  # by definition
     QUEUE_MS = "JobQueueMilliseconds"  # from when it could have been taken until it was, by definition
     RUN_MS = "JobRunMilliseconds"  # of one attempt, by definition
-
-
-@runtime_checkable
-class Keeps(Protocol):
-    """A meter that keeps its counts until it is told to write them: at the end of a step, because nobody else does."""
-
-    def flush(self) -> None: ...
 
 
 class Runner(Protocol):

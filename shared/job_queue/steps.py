@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from shared.job_queue import decide, store
-from shared.job_queue.model import KIND, LANE, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
-from shared.job_queue.ports import JobMetric, Keeps, Ports
+from shared.job_queue.model import KIND, LANE, ON_LAMBDA, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
+from shared.job_queue.ports import JobMetric, Ports
 from shared.job_queue.triggers.fire import SUBSCRIBERS, KeepTime
-from shared.kernel.catalogue import NO_CAP, Kind, Outside
+from shared.kernel.catalogue import NO_CAP, Catalogue, Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
@@ -39,6 +40,7 @@ from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
 LONGEST_KEY = 200
+MOST_REMEMBERED = 1_000
 LONGEST_DELAY_S = 366 * 86_400.0
 ASKED = frozenset({"definition_key", "payload", "priority", "scheduled_for", "dedupe_key"})
 SPARE_S = 15.0  # of a function's time, to end a command and to commit
@@ -47,13 +49,22 @@ SPARE_S = 15.0  # of a function's time, to end a command and to commit
 @dataclass(frozen=True, slots=True)
 class Jobs:
     ports: Ports
+    known: dict[str, Definition] = field(default_factory=dict)  # by key, as last read; who uses it says the version
 
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         """Enqueue a job, unless the tenant has one of the same key that is not over."""
         asked = starting.params
         if unknown := asked.keys() - ASKED:
             raise Refused("unknown_field", f"Unknown: {', '.join(sorted(map(str, unknown)))[:200]}.")
-        definition = self._definition(tx, asked.get("definition_key"))
+        key = asked.get("definition_key")
+        remembered = self.known.get(key) if starting.may_remember and isinstance(key, str) else None
+        if remembered is not None:
+            with suppress(Refused):  # by what the definition was: it is asked what it is
+                return self._start(tx, starting, remembered)
+        return self._start(tx, starting, self._definition(tx, key))
+
+    def _start(self, tx: Tx, starting: Starting, definition: Definition) -> NewRun | Already:
+        asked = starting.params
         payload = asked.get("payload", {})
         if not isinstance(payload, dict):
             raise Refused("bad_payload", "payload: must be an object.")
@@ -69,7 +80,13 @@ class Jobs:
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Refused("bad_priority", "priority: must be a whole number.")
         decide.checked_priority(priority, manages=starting.by.manages)
-        offer = Offer(class_id=definition.id, priority=priority, dedupe_key=key)
+        offer = Offer(
+            class_id=definition.id,
+            priority=priority,
+            dedupe_key=key,
+            version=definition.version if starting.may_remember else None,
+            wakes=definition.queue + ON_LAMBDA if definition.executor == "lambda" else None,
+        )
         lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
         self.ports.meter.count(JobMetric.ENQUEUED, definition=definition.key)
         self._write_metrics()
@@ -82,6 +99,8 @@ class Jobs:
         definition = store.definition_of(rows[0])
         if not definition.is_active:
             raise Refused("inactive_definition", f"definition_key: {definition.key!r} is inactive.")
+        if len(self.known) < MOST_REMEMBERED:
+            self.known[definition.key] = definition
         return definition
 
     def _active(self, tx: Tx, tenant_id: UUID, key: object) -> UUID | None:
@@ -109,8 +128,10 @@ class Jobs:
             self._write_metrics()
 
     def _write_metrics(self) -> None:
-        if isinstance(self.ports.meter, Keeps):
-            self.ports.meter.flush()
+        """A meter may keep its counts until it is told to write them: at the end of a step, because nobody else does."""
+        flush = getattr(self.ports.meter, "flush", None)
+        if flush is not None:
+            flush()
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = turn.params
@@ -195,7 +216,9 @@ class Jobs:
             decide.checked_payload(params["payload"])
         except Refused as error:
             raise _failed(Permanent, "bad_payload", error.message) from None
-        attempt_no = self.ports.reader.next_attempt(turn)
+        # What was taken for the first time just now has no attempt yet, and nobody else can have it.
+        first = turn.epoch == 1 and turn.seq == 0 and turn.claims == 1
+        attempt_no = 1 if first else self.ports.reader.next_attempt(turn)
         if attempt_no is None:
             raise Overtaken
         return attempt_no
@@ -291,10 +314,24 @@ def _delay_s(tx: Tx, scheduled_for: object) -> float:
     return max(0.0, float(row["seconds"]))
 
 
-def job_kind(ports: Ports) -> Kind:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind(Kind):
+    """The kind, and for its routes what it is made of."""
+
+    jobs: Jobs
+
+
+def jobs_of(kinds: Catalogue) -> Jobs:
+    kind = kinds[KIND]
+    assert isinstance(kind, JobKind)
+    return kind.jobs
+
+
+def job_kind(ports: Ports) -> JobKind:
     jobs = Jobs(ports)
-    return Kind(
+    return JobKind(
         name=KIND,
+        jobs=jobs,
         take_step=jobs.take_step,
         start=jobs.start,
         settle=decide.settle,

@@ -41,18 +41,19 @@ where l.id = :lane_id and l.epoch = :epoch and l.seq = :seq and l.claim_token = 
   and l.lease_until > now()
 """)
 # The attempt that runs, or a new one: most end before anybody could have looked, and are written once, at their end.
-_ATTEMPT_NO = """coalesce((select x.attempt_no from job_attempts x where x.job_id = t.run_id and x.status = 'running'
-                        order by x.attempt_no desc limit 1),
-                       (select max(x.attempt_no) from job_attempts x where x.job_id = t.run_id), 0)
-              + (not exists (select from job_attempts x where x.job_id = t.run_id and x.status = 'running'))::int"""
+_ATTEMPT_NO = "coalesce(last.attempt_no + (last.status <> 'running')::int, 1)"
+_OF_TURN = """from turn t
+       left join lateral (
+           select x.attempt_no, x.status from job_attempts x where x.job_id = t.run_id order by x.attempt_no desc limit 1)
+           last on true
+       left join lateral (select o.worker, o.taken_at from offer o where o.lane_id = t.id limit 1) o on true"""
 TAILS = Statement(
     "job.tails",
     f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, status, pid, stdout_tail,
                                       stderr_tail)
-       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), 'unknown'),
-              coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), 'running', cast(:pid as integer),
-              cast(:stdout as text), cast(:stderr as text)
-       from turn t
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce(o.worker, 'unknown'), coalesce(o.taken_at, now()), 'running',
+              cast(:pid as integer), cast(:stdout as text), cast(:stderr as text)
+       {_OF_TURN}
        on conflict (job_id, attempt_no) do update
        set pid = excluded.pid, stdout_tail = excluded.stdout_tail, stderr_tail = excluded.stderr_tail""",
 )
@@ -61,10 +62,10 @@ END_ATTEMPT = Statement(
     "job.end_attempt",
     f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
                                       stdout_tail, stderr_tail, error_text)
-       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce((select o.worker from offer o where o.lane_id = t.id), :attempt_worker),
-              coalesce((select o.taken_at from offer o where o.lane_id = t.id), now()), now(), cast(:exit_code as integer),
-              :attempt_status, cast(:stdout as text), cast(:stderr as text), cast(:attempt_error as text)
-       from turn t
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce(o.worker, :attempt_worker), coalesce(o.taken_at, now()), now(),
+              cast(:exit_code as integer), :attempt_status, cast(:stdout as text), cast(:stderr as text),
+              cast(:attempt_error as text)
+       {_OF_TURN}
        on conflict (job_id, attempt_no) do update
        set finished_at = now(), exit_code = excluded.exit_code, status = excluded.status,
            stdout_tail = coalesce(excluded.stdout_tail, a.stdout_tail),

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, Finished
-from shared.job_queue.steps import Jobs
+from shared.job_queue.steps import jobs_of
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, desk, operation
 from shared.kernel.api.shapes import Asked, Done, Told
@@ -145,9 +145,8 @@ def fail_job(job_id: JobId, asked: Annotated[FailJob, Body()]) -> Done:
 
 def _begun(here: Desk, ports: Ports, turn: Turn) -> list[ClaimedJob]:
     """What may not run any more fails here and is not handed out; what was canceled meanwhile ends."""
-    kind, jobs = here.kinds[KIND], _jobs(here)
     try:
-        attempt_no = jobs.begin(turn)
+        attempt_no = jobs_of(here.kinds).begin(turn)
     except Overtaken:
         return []
     except StepError as error:
@@ -156,7 +155,7 @@ def _begun(here: Desk, ports: Ports, turn: Turn) -> list[ClaimedJob]:
         def fail(*_: object) -> Any:
             raise told
 
-        do_turn(turn, replace(kind, take_step=fail), ports)
+        do_turn(turn, replace(here.kinds[KIND], take_step=fail), ports)
         return []
     params = turn.params
     return [
@@ -174,7 +173,7 @@ def _end(job_id: UUID, token: UUID, ended: Finished, asked: CompleteJob | FailJo
     out, err = decide.told_tail(asked.stdout_tail), decide.told_tail(asked.stderr_tail)
     # Its worker heard of a cancel, or did not: what the command did counts.
     turn = replace(turn, cancel_at=None)
-    kind = _jobs(here).as_told(here.kinds[KIND], replace(ended, stdout=out, stderr=err))
+    kind = jobs_of(here.kinds).as_told(here.kinds[KIND], replace(ended, stdout=out, stderr=err))
     outcome = do_turn(turn, kind, _ports(here))
     if outcome is Lost.OVERTAKEN:
         raise _not_yours()
@@ -196,11 +195,6 @@ def _not_yours() -> Problem:
     return Problem(
         409, "not_yours", "This claim is over: the job was given to another worker, ended, or never was yours."
     )
-
-
-def _jobs(here: Desk) -> Jobs:
-    jobs: Jobs = here.kinds[KIND].take_step.__self__  # type: ignore[attr-defined]
-    return jobs
 
 
 def _offers(here: Desk) -> PgOffers:

@@ -1,6 +1,6 @@
 """`zoltag`, a demonstration of what a job can run: it prints what it was told, works for a while, and ends as asked.
 
-python -m shared.job_queue.zoltag sync-dropbox --tenant-id=… [--provider-id=… --path-prefix=…] [--seconds=0.1] [--fail=true]
+python -m shared.job_queue.zoltag recompute-trained-tags --tenant-id=… [--provider-id=… --path-prefix=…] [--seconds=0.1] [--fail=true]
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-COMMANDS = ("sync-dropbox", "recompute-trained-tags", "recompute-zeroshot-tags", "train-keyword-models")
+COMMANDS = ("recompute-trained-tags", "recompute-zeroshot-tags", "train-keyword-models")
 
 
 def main() -> int:

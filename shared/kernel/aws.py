@@ -11,6 +11,7 @@ CONNECT_TIMEOUT_S = 3
 READ_TIMEOUT_S = 10
 ATTEMPTS = 3
 DEFAULT_REGION = "us-east-1"
+BUCKET_HOSTS = {"addressing_style": "virtual", "us_east_1_regional_endpoint": "regional"}
 
 
 @functools.cache
@@ -27,10 +28,11 @@ def client(
 
     `endpoint` names a local cloud whatever the environment says; no credentials but its own `access_key` are sent there.
     """
-    config = _config(service, connect_s, read_s, attempts)
+    is_local = bool(os.environ.get("AWS_ENDPOINT_URL", "").strip())
+    config = _config(service, connect_s, read_s, attempts, in_aws=endpoint is None and not is_local)
     if endpoint is not None:
         return _client_at(endpoint, access_key, service, config)
-    if os.environ.get("AWS_ENDPOINT_URL", "").strip():
+    if is_local:
         return _local_client(service, config)
     import boto3  # noqa: PLC0415 - 100 ms that a function without AWS calls need not pay
 
@@ -80,7 +82,7 @@ def _client_at(endpoint: str, access_key: str, service: str, config: Any) -> Any
     )
 
 
-def _config(service: str, connect_s: int, read_s: int, attempts: int) -> Any:
+def _config(service: str, connect_s: int, read_s: int, attempts: int, *, in_aws: bool) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - as boto3
 
     return Config(
@@ -90,4 +92,7 @@ def _config(service: str, connect_s: int, read_s: int, attempts: int) -> Any:
         tcp_keepalive=True,
         # Without it some links to S3 would be signed in the old way, which newer regions do not take.
         signature_version="s3v4" if service == "s3" else None,
+        # Links name the bucket's own host in its region: no redirect, which a browser would not follow with a form, and one
+        # origin for the console's policy.
+        s3=BUCKET_HOSTS if service == "s3" and in_aws else None,
     )

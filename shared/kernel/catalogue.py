@@ -119,8 +119,8 @@ class Kind:
     on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
-    # What a step does at a closed gate instead of waiting for it: for lanes that have work at other upstreams.
-    at_closed_gate: Callable[[Turn], Decision] | None = None
+    # What a step does at a closed gate instead of waiting for it: for lanes that have work at other upstreams. None: it waits.
+    at_closed_gate: Callable[[Turn], Decision | None] | None = None
     # Removes what a run left outside; gets the run's parameters and the seconds that are left.
     clean: Callable[[RemoteCall, Json, Callable[[], float]], None] | None = None
     # At most so many of the kind's own rows of a run past its retention; answers how many went. Asked until fewer go.

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 def new_id() -> uuid.UUID:
@@ -37,3 +38,8 @@ def stopwatch() -> Callable[[], float]:
     """A function that tells the seconds since this call."""
     began = time.monotonic()
     return lambda: time.monotonic() - began
+
+
+def process_time() -> datetime:
+    """This machine's own idea of now, for what must be signed with a time where no database was asked."""
+    return datetime.fromtimestamp(time.time_ns() / 1e9, UTC)

@@ -37,6 +37,7 @@ FIRST_GAIN, GAIN_GROWS, MOST_GAIN = 0.02, 1.6, 0.5
 USED = 0.8  # of its rate must be used before it grows
 TEACHING_ANSWERS = 60  # teach the usual latency and are judged by nothing
 GRANT_S = 0.5  # worth of slots at a time
+PATIENCE_S, AHEAD_S = 1.0, 0.15  # how far ahead slots are given out, and to a tenant that is ahead of others
 PROBE_S = 10.0
 LONGEST_SHUT_S = 60.0
 
@@ -204,8 +205,9 @@ def _throttled(law: Law, seen: Seen, bounds: Bounds, *, full: bool) -> Law:
     cut = NEXT_CUT if seen.retry_after_s > 0 and law.streak else CUT
     rate = max(bounds.least, min(max(cut * good, DEEPEST_CUT * law.rate), cut * law.rate))
     debt = min(law.debt + seen.throttled + 0.3 * rate * seen.retry_after_s, 1.8 * rate)
+    # The second cut in a row is deep, to get out of the provider's way; what lies above it is tried again after a clean window.
     return replace(
-        law, rate=rate, ceiling=rate / CUT, clean=min(law.clean, rate), gain=FIRST_GAIN, debt=debt, slow_at_s=0.0,
+        law, rate=rate, ceiling=rate / cut, clean=min(law.clean, rate), gain=FIRST_GAIN, debt=debt, slow_at_s=0.0,
         streak=law.streak + 1,
     )  # fmt: skip
 
@@ -245,37 +247,47 @@ def _learn(law: Law, seen: Seen) -> Law:
 class Report:
     """What a function has to tell of its calls, by the window that gave each its slot."""
 
-    by_window: dict[int, Seen] = field(default_factory=dict)
+    by_window: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.by_window)
 
     def add(self, window_no: int, **counts: float) -> None:
-        seen = self.by_window.get(window_no, Seen())
-        changed: dict[str, Any] = {name: getattr(seen, name) + value for name, value in counts.items()}
-        self.by_window[window_no] = replace(seen, **changed)
+        seen = self.by_window.setdefault(window_no, {})
+        for name, value in counts.items():
+            seen[name] = seen.get(name, 0) + value
 
     def sent(self, window_no: int) -> None:
         self.add(window_no, sent=1)
 
     def answered(self, window_no: int, what: str, latency_s: float, retry_after_s: float = 0.0) -> None:
         """`what`: ok, throttled, failed or slow."""
+        self.add(window_no, **{what: 1})
         if what in ("ok", "slow"):
             ln = math.log(max(latency_s, 1e-4))
-            self.add(window_no, **{what: 1}, ln1=ln, ln2=ln * ln)
-        else:
-            self.add(window_no, **{what: 1})
+            self.add(window_no, ln1=ln, ln2=ln * ln)
         if retry_after_s > 0:
             seen = self.by_window[window_no]
-            self.by_window[window_no] = replace(seen, retry_after_s=max(seen.retry_after_s, retry_after_s))
+            seen["retry_after_s"] = max(seen.get("retry_after_s", 0.0), retry_after_s)
 
     def hand_over(self) -> tuple[int, Seen]:
         """The newest window's counts; of older ones only what came through."""
         newest = max(self.by_window, default=0)
-        late = sum(seen.ok for window_no, seen in self.by_window.items() if window_no != newest)
-        told = replace(self.by_window.get(newest, Seen()), late_ok=late)
+        counts: dict[str, Any] = {**self.by_window.pop(newest, {})}
+        counts["late_ok"] = sum(int(seen.get("ok", 0)) for seen in self.by_window.values())
         self.by_window.clear()
-        return newest, told
+        return newest, Seen(**counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """So many slots, and none that falls due later than in so many seconds: it would pass by unused."""
+
+    slots: int
+    within_s: float = 60.0
+
+
+REPORT_ONLY = Want(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,11 +331,13 @@ class Plain:
 class Pace(Protocol):
     """What slices need of this module; `Paces` is the real one."""
 
-    def exchange(self, paced: Paced, token: UUID, report: tuple[int, Seen], want: int, bounds: Bounds) -> Exchanged: ...
+    def exchange(
+        self, paced: Paced, token: UUID, report: tuple[int, Seen], want: Want, bounds: Bounds
+    ) -> Exchanged: ...
     def close(self, paced: Paced, seen_no: int, before: float, move: Move, seen: Seen) -> bool: ...
 
 
-def trade(pace: Pace, paced: Paced, token: UUID, report: tuple[int, Seen], want: int, bounds: Bounds) -> Granted:
+def trade(pace: Pace, paced: Paced, token: UUID, report: tuple[int, Seen], want: Want, bounds: Bounds) -> Granted:
     """Report, ask, and close the window if it is this one's turn to be closed."""
     got = pace.exchange(paced, token, report, want, bounds)
     granted = got.granted
@@ -335,78 +349,90 @@ def trade(pace: Pace, paced: Paced, token: UUID, report: tuple[int, Seen], want:
 
 
 _KEY = "p.tenant_id = :owner and p.account = :account and p.domain = :domain"
-# What was reported is added to its window, the gate moves, and slots are granted: `a` to `e` say in turn whose report it is,
-# what it does to the gate, how the gate stands then, whether the asker becomes its probe, and how many slots there are.
-# A tenant that is ahead of the others by more than a second of the rate only gets what is free at this moment.
+# What a window adds up.
+_SUMS = ("sent", "ok", "throttled", "failed", "slow", "ln1", "ln2")
+_TYPES = {name: "double precision" if name.startswith("ln") else "integer" for name in _SUMS}
+# Report and ask, on one row and in one flight. `asked` is what the function says, `turns` how far other tenants of a shared
+# account are. Then one small fact after the other is worked out on the row as it is under its lock, and all are written.
 EXCHANGE = sa.text(f"""
-with x as (
-    select cast(:taker as uuid) as taker, cast(:token as uuid) as token, cast(:window_no as bigint) as w,
-           cast(:sent as integer) as sent, cast(:ok as integer) as ok, cast(:throttled as integer) as throttled,
-           cast(:failed as integer) as failed, cast(:slow as integer) as slow, cast(:late_ok as integer) as late_ok,
-           cast(:ln1 as double precision) as ln1, cast(:ln2 as double precision) as ln2,
-           cast(:retry_after_s as double precision) as ra, cast(:want as integer) as want),
-f as (
-    select x.*, o.lo, o.hi, o.mine from x cross join lateral (
-        select min(s.used) filter (where s.taker_id <> x.taker) as lo, max(s.used) filter (where s.taker_id <> x.taker) as hi,
-               max(s.used) filter (where s.taker_id = x.taker) as mine
-        from pace_share s
-        where s.tenant_id = :owner and s.account = :account and s.domain = :domain and s.until > now()) o),
-g as (
+with asked as (
+    select cast(:taker as uuid) as taker, cast(:token as uuid) as token, cast(:window_no as bigint) as window_no,
+           {", ".join(f"cast(:{name} as {kind}) as {name}" for name, kind in _TYPES.items())},
+           cast(:late_ok as integer) as late_ok, cast(:retry_after_s as double precision) as retry_after_s,
+           cast(:want as integer) as want, cast(:within_s as double precision) as within_s),
+turns as (
+    select min(s.used) filter (where s.taker_id <> asked.taker) as least, max(s.used) filter (where s.taker_id <> asked.taker) as most,
+           max(s.used) filter (where s.taker_id = asked.taker) as mine
+    from asked left join pace_share s
+        on s.tenant_id = :owner and s.account = :account and s.domain = :domain and s.until > now()),
+changed as (
     update pace p set
-        (sent, ok, throttled, failed, slow, late_ok, ln1, ln2, retry_after_s, window_no, opened_at, closed, closed_until,
-         prober, trips, granted, next_slot_at) = (
-            select case when n.anew then 0 else p.sent + case when a.same then f.sent else 0 end end,
-                   case when n.anew then 0 else p.ok + case when a.same then f.ok else 0 end end,
-                   case when n.anew then 0 else p.throttled + case when a.same then f.throttled else 0 end end,
-                   case when n.anew then 0 else p.failed + case when a.same then f.failed else 0 end end,
-                   case when n.anew then 0 else p.slow + case when a.same then f.slow else 0 end end,
-                   case when n.anew then 0 else p.late_ok + f.late_ok + case when a.same then 0 else f.ok end end,
-                   case when n.anew then 0 else p.ln1 + case when a.same then f.ln1 else 0 end end,
-                   case when n.anew then 0 else p.ln2 + case when a.same then f.ln2 else 0 end end,
-                   case when n.anew then 0 when a.same then greatest(p.retry_after_s, f.ra) else p.retry_after_s end,
-                   case when n.anew then p.window_no + 1 else p.window_no end,
-                   case when n.anew then now() else p.opened_at end,
-                   c.closed, case when d.probes then now() + interval '{PROBE_S} s' else c.until end,
-                   case when d.probes then f.token when b.opens or b.shuts then null else p.prober end,
-                   case when b.opens then 0 when b.shuts and a.probing then least(p.trips + 1, 20) else p.trips end,
-                   e.k,
-                   case when e.k > 0 then greatest(p.next_slot_at, now()) + e.k / p.rate * interval '1 s'
-                        else p.next_slot_at end
-            from (select p.window_no = f.w as same, p.closed and p.prober = f.token and p.window_no = f.w as probing) a
+        (window_no, opened_at, {", ".join(_SUMS)}, late_ok, retry_after_s,
+         closed, closed_until, prober, trips, granted, next_slot_at) = (
+            select p.window_no + case when starts.anew then 1 else 0 end,
+                   case when starts.anew then now() else p.opened_at end,
+                   {", ".join(f"case when starts.anew then 0 when told.now then p.{n} + asked.{n} else p.{n} end" for n in _SUMS)},
+                   case when starts.anew then 0
+                        else p.late_ok + asked.late_ok + case when told.now then 0 else asked.ok end end,
+                   case when starts.anew then 0 when told.now then greatest(p.retry_after_s, asked.retry_after_s)
+                        else p.retry_after_s end,
+                   gate.closed,
+                   case when probe.begins then now() + interval '{PROBE_S} s' else gate.until end,
+                   case when probe.begins then asked.token when proof.opens or proof.shuts then null else p.prober end,
+                   case when proof.opens then 0 when proof.shuts and told.by_prober then least(p.trips + 1, 20)
+                        else p.trips end,
+                   slots.granted,
+                   case when slots.granted > 0 then next.at + slots.granted / p.rate * interval '1 s' else p.next_slot_at end
+            -- Is the report of the window that is open, and does it come from the one who probes the closed gate?
+            from (select p.window_no = asked.window_no as now,
+                         coalesce(p.closed and p.prober = asked.token and p.window_no = asked.window_no, false) as by_prober) told
+            -- What it proves about the gate.
             cross join lateral (
-                select coalesce(a.probing, false) and f.ok > 0 as opens,
-                       coalesce(a.probing, false) and f.ok = 0 and f.throttled + f.failed > 0 or a.same and f.ra > 0 as shuts) b
+                select told.by_prober and asked.ok > 0 as opens,
+                       told.by_prober and asked.ok = 0 and asked.throttled + asked.failed > 0
+                       or told.now and asked.retry_after_s > 0 as shuts) proof
+            -- How the gate stands then. What the prober was given to report ends with its report.
             cross join lateral (
-                select case when b.opens then false when b.shuts then true else p.closed end as closed,
-                       case when b.shuts then greatest(p.closed_until, now() + greatest(f.ra,
-                                case when a.probing then least({LONGEST_SHUT_S}, 2 * power(2, least(p.trips, 10))) else 0 end)
-                                * interval '1 s')
-                            else p.closed_until end as until) c
-            cross join lateral (select c.closed and c.until <= now() and f.want > 0 as probes) d
-            cross join lateral (select b.opens or d.probes as anew) n
+                select case when proof.opens then false when proof.shuts then true else p.closed end as closed,
+                       case when proof.opens then now()
+                            when proof.shuts then greatest(case when told.by_prober then now() else p.closed_until end,
+                                now() + interval '1 s' * greatest(asked.retry_after_s, case when told.by_prober
+                                    then least({LONGEST_SHUT_S}, 2 * power(2, least(p.trips, 10))) else 0 end))
+                            else p.closed_until end as until) gate
+            -- Its time is over: whoever asks now is the probe. A probe and an opened gate start a window.
+            cross join lateral (select gate.closed and gate.until <= now() and asked.want > 0 as begins) probe
+            cross join lateral (select proof.opens or probe.begins as anew) starts
+            -- When the next slot is; a probe's is now, for all slots from before have passed by unused. A tenant that is ahead of the others by more than a second of the rate only gets
+            -- what is free at this moment.
             cross join lateral (
-                select case when f.want = 0 then 0
-                            when c.closed then case when d.probes then 1 else 0 end
-                            when extract(epoch from p.next_slot_at - now()) > greatest(1.5 / p.rate, case
-                                when greatest(coalesce(f.mine, f.lo), f.hi - 15 * p.rate) - f.lo > p.rate then 0.15 else 1 end)
-                            then 0
-                            else least(f.want, ceil(p.rate * {GRANT_S})::integer) end as k) e)
-    from f where {_KEY}
-    returning p.*, f.taker, f.lo, f.hi, f.mine),
-s as (
+                select case when probe.begins then now() else greatest(p.next_slot_at, now()) end as at,
+                       extract(epoch from p.next_slot_at - now()) as in_s,
+                       case when greatest(coalesce(turns.mine, turns.least), turns.most - 15 * p.rate) - turns.least > p.rate
+                            then {AHEAD_S} else {PATIENCE_S} end as patience_s) next
+            -- How many there are, of those that fall due while the asker still sends.
+            cross join lateral (
+                select case when asked.want = 0 then 0
+                            when gate.closed then case when probe.begins then 1 else 0 end
+                            when next.in_s > greatest(1.5 / p.rate, next.patience_s) or next.in_s > asked.within_s then 0
+                            else least(asked.want, ceil(p.rate * {GRANT_S}),
+                                       floor((asked.within_s - greatest(next.in_s, 0)) * p.rate) + 1)::integer
+                            end as granted) slots)
+    from asked cross join turns where {_KEY}
+    returning p.*, asked.taker, turns.least, turns.most, turns.mine),
+share as (
     insert into pace_share as s (tenant_id, account, domain, taker_id, used, until)
-    select g.tenant_id, g.account, g.domain, g.taker,
-           greatest(case when g.mine is null then g.lo end, g.hi - 15 * g.rate, g.mine, 0) + g.granted,
-           now() + case g.granted when 0 then interval '17 s' else interval '2 s' end
-    from g where g.tenant_id = '{SHARED}'
+    select c.tenant_id, c.account, c.domain, c.taker,
+           greatest(case when c.mine is null then c.least end, c.most - 15 * c.rate, c.mine, 0) + c.granted,
+           now() + case c.granted when 0 then interval '17 s' else interval '2 s' end
+    from changed c where c.tenant_id = '{SHARED}'
     on conflict (tenant_id, account, domain, taker_id)
     do update set used = excluded.used, until = greatest(s.until, excluded.until))
-select g.granted, g.rate, g.law, g.window_no, g.closed, g.trips, g.prober is not null as probing,
-       extract(epoch from g.next_slot_at - now())::double precision as next_slot_in_s,
-       extract(epoch from g.closed_until - now())::double precision as opens_in_s,
-       extract(epoch from now() - g.opened_at)::double precision as seconds,
-       g.sent, g.ok, g.throttled, g.failed, g.slow, g.late_ok, g.ln1, g.ln2, g.retry_after_s
-from g
+select granted, rate, law, window_no, closed, trips, prober is not null as probing,
+       extract(epoch from next_slot_at - now())::double precision as next_slot_in_s,
+       extract(epoch from closed_until - now())::double precision as opens_in_s,
+       extract(epoch from now() - opened_at)::double precision as seconds,
+       {", ".join(_SUMS)}, late_ok, retry_after_s
+from changed
 """)
 BEGIN = sa.text("""
 insert into pace (tenant_id, account, domain, rate, opened_at, next_slot_at, closed_until)
@@ -459,11 +485,12 @@ class Paces:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def exchange(self, paced: Paced, token: UUID, report: tuple[int, Seen], want: int, bounds: Bounds) -> Exchanged:
+    def exchange(self, paced: Paced, token: UUID, report: tuple[int, Seen], want: Want, bounds: Bounds) -> Exchanged:
         """Report and ask. The first ever makes the row."""
         window_no, told = report
         counts = {name: value for name, value in asdict(told).items() if name != "seconds"}
-        params = {**_key(paced), "taker": paced.taker, "token": token, "window_no": window_no, "want": want, **counts}
+        asked = {"want": want.slots, "within_s": want.within_s}
+        params = {**_key(paced), "taker": paced.taker, "token": token, "window_no": window_no, **asked, **counts}
         with direct.alone(self._engine, paced.taker) as line:
             row = line.often(EXCHANGE, params)
         if row is None:

@@ -27,7 +27,7 @@ class Line:
     The first one may find that its server is gone or writes no more; `renew` then answers another connection, or None.
     """
 
-    __slots__ = ("_ahead", "_driver", "_renew")
+    __slots__ = ("_ahead", "_driver", "_may_be_repeated", "_renew")
 
     def __init__(
         self, connection: driver.Connection, renew: Callable[[Exception], driver.Connection | None] | None = None
@@ -35,20 +35,47 @@ class Line:
         self._driver = connection
         self._renew = renew
         self._ahead: list[tuple[str, list[Any]]] = []
+        self._may_be_repeated = True
 
-    def ahead(self, statement: sa.TextClause, params: Row) -> None:
-        """Send this just ahead of the next statement: one flight and one transaction, but a snapshot for each."""
+    def ahead(self, statement: sa.TextClause, params: Row, *, twice_is_once: bool = False) -> None:
+        """Send this just ahead of the next statement, or with the commit if none follows: one flight and one transaction, but
+        a snapshot for each. `twice_is_once`: it may be sent again by whoever does not know whether it was committed."""
         text, names = _positional(statement)
         self._ahead.append((text, [params[name] for name in names]))
+        self._may_be_repeated = self._may_be_repeated and twice_is_once
 
     def commit(self) -> None:
-        """Whatever was to go ahead of a statement that never came rides with the commit."""
-        if self._ahead:
+        """What still waits to be sent goes with it. A transaction that is nothing else is one flight."""
+        if not self._ahead:
+            self._driver.commit()
+            return
+        if self._driver.in_transaction:
             self._send_ahead()
             self._ahead.clear()
             self._driver.execute_unnamed("commit")
-        else:
-            self._driver.commit()
+            return
+        renew, self._renew = self._renew, None
+        try:
+            self._alone()
+        except Exception as error:
+            # Whether it was committed is not known; what the server never wrote surely was not.
+            again = db.only_reads(error) or (self._may_be_repeated and db.is_disconnect(error))
+            another = renew(error) if again and renew is not None else None
+            if another is None:
+                raise
+            self._driver = another
+            self._alone()
+
+    def _alone(self) -> None:
+        self._driver.autocommit = True
+        self._last()
+
+    def _last(self) -> None:
+        *before, (text, values) = self._ahead
+        for each, given in before:
+            self._driver.before_next(each, *given)
+        self._driver.execute_often(text, values)
+        self._ahead.clear()
 
     def run(self, statement: sa.TextClause, params: Row) -> int:
         return int(self._execute(statement, params).row_count)

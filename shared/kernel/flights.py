@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ TIMESTAMPTZ = 1184
 MOST_DESCRIPTIONS = 500
 STATEMENT_ENDS = frozenset({COMMAND_COMPLETE, EMPTY_QUERY_RESPONSE})
 UNNAMED = NULL_BYTE
+HEADER = struct.Struct("!ci")
+READ_AT_ONCE = 64 * 1024
 # A plan made while a table was small must not outlive its youth by much.
 PLAN_USES = 500
 MOST_PLANS = 100
@@ -125,6 +128,7 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         self._plans: dict[str, _Plan] = {}
         self._plans_made = 0
         self._ahead: list[tuple[bytes, Context]] = []
+        self._half_heard = b""
         super().__init__(*args, **kwargs)
         self.register_in_adapter(TIMESTAMPTZ, _instant)
         self._descriptions: dict[bytes, tuple[Any, Any]] = {}
@@ -215,10 +219,11 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         sent: list[bytes] = []
         contexts: list[list[Context]] = []
         for statements in parts:
-            for statement, vals in statements:
-                sent += [self._planned(statement, vals), DESCRIBE_MSG, EXECUTE_MSG]
-            sent.append(SYNC_MSG)
-            contexts.append([Context(statement) for statement, _ in statements])
+            *before, (last, _) = statements
+            for statement, vals in before:  # nobody reads what they answer
+                sent += [self._planned(statement, vals), EXECUTE_MSG]
+            sent += [self._planned(*statements[-1]), DESCRIBE_MSG, EXECUTE_MSG, SYNC_MSG]
+            contexts.append([*(Context(statement, columns=[]) for statement, _ in before), Context(last)])
         self._fly(b"".join(sent), contexts[0], contexts[1:])
         return [next((each for each in part if each.error), part[-1]) for part in contexts]
 
@@ -248,10 +253,25 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         return context
 
     def heard(self, within_s: float) -> set[str]:
-        """What the notifications say that came meanwhile, after waiting for one. For a connection that does nothing else."""
+        """What the notifications say that came meanwhile, after waiting for one. For a connection that does nothing else: they
+        are read as they come, without a question to the server."""
+        if self.closed:
+            raise InterfaceError("connection is closed")
         if not select.select([self._usock], [], [], within_s)[0]:
             return set()
-        self.execute_simple("select 1")
+        came = self._usock.recv(READ_AT_ONCE)
+        while getattr(self._usock, "pending", int)():  # what TLS has read already, `select` does not see
+            came += self._usock.recv(READ_AT_ONCE)
+        if not came:
+            self._abandon()
+            raise InterfaceError("network error")
+        self._half_heard += came
+        while len(self._half_heard) >= HEADER.size:
+            code, length = HEADER.unpack_from(self._half_heard)
+            if len(self._half_heard) <= length:
+                break
+            self.message_types[code](self._half_heard[HEADER.size : length + 1], Context(""))
+            self._half_heard = self._half_heard[length + 1 :]
         told = {str(payload) for _, _, payload in self.notifications}
         self.notifications.clear()
         return told
@@ -268,6 +288,10 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         if not self.closed:
             with suppress(InterfaceError):
                 super().close()
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._in_transaction)
 
     @property
     def _must_begin(self) -> bool:

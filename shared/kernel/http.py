@@ -38,6 +38,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, Final, Self
 from urllib.parse import quote as url_quoted
+from urllib.parse import quote_plus as query_quoted
 from urllib.parse import urlencode, urlsplit
 
 from shared.kernel.clock import stopwatch
@@ -221,6 +222,7 @@ class Http:
                 secret,
                 json.dumps(secret)[1:-1],
                 url_quoted(secret, safe="", errors="replace"),
+                query_quoted(secret, errors="replace"),  # as a query spells it: a blank is a plus
                 html.escape(secret),
             }:
                 text = text.replace(spelt, "***")

@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 class Metric(StrEnum):
-    """The relay's own. A kind counts under names of its own, in a StrEnum of its own; those that end in `Milliseconds` are
-    measured, all others summed."""
+    """The relay's own. A kind counts under names of its own, in a StrEnum of its own; those that end in `Milliseconds`, or
+    in `_ms`, `_ewma`, `_rate`, `_sec` or `_depth`, are measured, all others summed."""
 
     STEP = "Step"  # a committed step, by kind and outcome
     STEP_MS = "StepMilliseconds"  # from claim to commit

@@ -5,7 +5,9 @@ from __future__ import annotations
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 NAMESPACE = "Baton"
-_MEASURED = "Milliseconds"  # how such a name ends: every value counts; all other metrics are sums
+# How such a name ends: every value counts; all other metrics are sums.
+_MILLISECONDS = ("Milliseconds", "_ms", "_ewma")
+_MEASURED = (*_MILLISECONDS, "_rate", "_sec", "_depth")
 _MOST_VALUES = 99  # Powertools prints by itself at 100, and then warns about the empty rest
 
 Dimensions = tuple[tuple[str, str], ...]
@@ -37,7 +39,7 @@ class EmfMeter:
         line = EphemeralMetrics(namespace=self._namespace, service="")
         for name, word in dimensions:
             line.add_dimension(name, word)
-        unit = MetricUnit.Milliseconds if metric.endswith(_MEASURED) else MetricUnit.Count
+        unit = MetricUnit.Milliseconds if metric.endswith(_MILLISECONDS) else MetricUnit.Count
         for value in values:
             line.add_metric(str(metric), unit, value)
         line.flush_metrics()

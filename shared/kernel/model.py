@@ -130,11 +130,15 @@ class Offer:
     """How a pull lane stands among others. Its class says which queue it waits in and how many of it may run at once.
 
     A lower priority number comes first among a tenant's own. A tenant has one active lane per dedupe key.
+    `version`: of the class as it is known here; if it is another one by now, or closed, the start fails as `Outdated`.
+    `wakes`: the queue whose takers have to be woken for it.
     """
 
     class_id: UUID
     priority: int = 100
     dedupe_key: str | None = None
+    version: int | None = None
+    wakes: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +192,7 @@ class Starting:
     tenant_id: UUID
     params: Json
     by: By
+    may_remember: bool = False  # what was read for an earlier start, if the offer says its version
 
 
 @dataclass(frozen=True, slots=True)

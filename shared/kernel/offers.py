@@ -79,12 +79,12 @@ class PgOffers:
         """
         statement, params = _end(turn, change, ending, ms)
         token = taking.new_token()
-        tenant = {"tenant_id": str(turn.tenant_id)}
+        tenant, run = {"tenant_id": str(turn.tenant_id)}, {"run_ids": [str(turn.run_id)]}
         parts: list[list[tuple[sa.TextClause, Row]]] = [
-            [(sql.NOT_YET_ON_DISK, {}), (sql.AS_TENANT, tenant), (sql.LOCK_RUNS, {"run_ids": [str(turn.run_id)]}), (statement, params)],
-            [(sql.NOT_YET_ON_DISK, {}), (sql.TAKE_OFFERS, taking.params(token))],
+            [(sql.AS_TENANT_NOT_YET_ON_DISK, tenant), (sql.LOCK_RUNS, run), (statement, params)],
+            [(sql.TAKE_NOT_YET_ON_DISK, taking.params(token))],
             [(sql.ON_DISK, {})],
-        ]  # fmt: skip
+        ]
         try:
             with direct.alone(self._engine) as line:
                 ended, taken, flushed = line.apart(parts)

@@ -39,6 +39,7 @@ TOO_OLD = "the run is past its retention and being removed; start a new one"
 T = TypeVar("T")
 # About an hour, in which a broken deployment can be taken back: 2, 4, 8, 16 and 32 minutes after each other.
 UNIQUE = "23505"
+OUTDATED = "BT001"  # of `start_pulled_run`
 SETTLE_ATTEMPTS = 6
 FIRST_SETTLE_WAIT_S = 120.0
 
@@ -54,20 +55,37 @@ class Started:
 
 def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY) -> UUID:
     """Create a run with its first lanes in one transaction, then send their batons. Answers the run that does the work."""
-    with ports.store.begin(tenant_id) as tx:
-        started = create_run(tx, ports, kind, tenant_id, params, by)
-        point(Point.START_WRITTEN)
+    run_id = ports.chance.new_id()
+    starting = Starting(run_id=run_id, tenant_id=tenant_id, params=params, by=by, may_remember=True)
+    try:
+        started = _start(ports, kind, starting)
+    except Exception as error:
+        if db.sqlstate(error) != OUTDATED:
+            raise
+        started = _start(ports, kind, replace(starting, may_remember=False))
     point(Point.START_COMMITTED)
     deliver(ports, started.dues)
     return started.run_id
+
+
+def _start(ports: Ports, kind: Kind, starting: Starting) -> Started:
+    with ports.store.begin(starting.tenant_id) as tx:
+        started = _create_run(tx, ports, kind, starting)
+        point(Point.START_WRITTEN)
+    return started
 
 
 def create_run(
     tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY, label: str | None = None
 ) -> Started:
     """Start a run inside the caller's transaction; the caller delivers the batons after its commit."""
-    run_id = ports.chance.new_id()
-    new = kind.start(tx, Starting(run_id=run_id, tenant_id=tenant_id, params=params, by=by))
+    starting = Starting(run_id=ports.chance.new_id(), tenant_id=tenant_id, params=params, by=by)
+    return _create_run(tx, ports, kind, starting, label)
+
+
+def _create_run(tx: Tx, ports: Ports, kind: Kind, starting: Starting, label: str | None = None) -> Started:
+    run_id, tenant_id, by = starting.run_id, starting.tenant_id, starting.by
+    new = kind.start(tx, starting)
     if isinstance(new, Already):
         return Started(new.run_id, already=True)
     _check_room(tx, kind, tenant_id)

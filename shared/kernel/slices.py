@@ -60,6 +60,10 @@ class Slice:
         enough = 1 if self._at_once or not self.in_flight else max(1, self._threads // 4)
         return min(free, items) if free >= enough else None
 
+    def sends_for_s(self, now: float) -> float:
+        """How much longer calls are started: a slot after that would pass by."""
+        return max(0.0, self.stop_at - now)
+
     def told(self, now: float, want: int, granted: Granted, fraction: float) -> None:
         """What the row answered. `fraction` spreads the lanes that must come back later."""
         self._reported_at, self._urgent, self._at_once = now, False, False
@@ -86,8 +90,13 @@ class Slice:
         self.calls += len(found)
         return found
 
+    def stop(self) -> None:
+        """Start no more calls, whatever slots are left."""
+        self.closing = True
+        self._slots.clear()
+
     def unused(self, window_no: int) -> None:
-        """A slot that there was nothing to send for after all."""
+        """A slot that there was nothing to send for after all, or whose answer says nothing about the pace."""
         self.in_flight -= 1
         self.calls -= 1
         self.report.add(window_no, sent=-1)

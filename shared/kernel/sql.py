@@ -169,18 +169,14 @@ where r.id = :run_id
 returning {_BATON}
 """)
 
-# A run of one lane that is pulled: what the statements above write, in one flight. A policy reads the run of a lane that is
-# written, so these are three statements still.
-ACCEPTED = sa.text("""
-insert into history (run_id, n, tenant_id, epoch, type, data, at)
-values (:id, 1, :tenant_id, 1, 'accepted', '{"lanes": 1}', now())
-""")
-INSERT_PULLED_LANE = sa.text(f"""
-insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, sent_at, check_at, max_steps, class_id,
-                  priority, dedupe_key, created_at, updated_at)
-values (:lane_id, :id, :tenant_id, :kind, :key, true, cast(:cursor as jsonb), now() + cast(:delay as interval), now(),
-        'infinity', :max_steps, :class_id, :priority, :dedupe_key, now(), now())
-returning {_BATON}
+# A run of one lane that is pulled: what the statements above write. Asked twice it is one run.
+START_PULLED = sa.text("""
+select start_pulled_run(
+    cast(:id as uuid), cast(:tenant_id as uuid), :kind, cast(:label as text), cast(:params as jsonb),
+    cast(:correlation_id as text), cast(:time_limit_s as integer), cast(:source as text), cast(:source_ref as text),
+    cast(:created_by as text), cast(:lane_id as uuid), :key, cast(:cursor as jsonb), cast(:delay as interval),
+    cast(:max_steps as bigint), cast(:class_id as uuid), cast(:version as integer), cast(:priority as integer),
+    cast(:dedupe_key as text))
 """)
 
 MARK_RUNNING = sa.text("""
@@ -791,9 +787,15 @@ where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and 
 """)
 
 # A commit that does not wait for the disk, and one that waits for itself and all before it, whatever they wrote.
-NOT_YET_ON_DISK = sa.text("select set_config('synchronous_commit', 'off', true)")
+AS_TENANT_NOT_YET_ON_DISK = sa.text(
+    "select set_config('synchronous_commit', 'off', true), set_config('app.tenant', :tenant_id, true)"
+)
+TAKE_NOT_YET_ON_DISK = sa.text("""
+select t.*
+from set_config('synchronous_commit', 'off', true),
+     take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker) t
+""")
 ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
-AS_TENANT = sa.text("select set_config('app.tenant', :tenant_id, true)")
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
 LOCK_RUNS = sa.text("""

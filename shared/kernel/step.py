@@ -128,9 +128,10 @@ class _Step:
             return None
         passed = self.ports.store.pass_gates(self.turn, keys, self.ports.relay.lease_s)
         point(Point.STEP_GATED)
-        if passed.wait_s is not None and self.kind.at_closed_gate is not None:
-            return self.kind.at_closed_gate(self.turn)
         if passed.wait_s is not None:
+            instead = None if self.kind.at_closed_gate is None else self.kind.at_closed_gate(self.turn)
+            if instead is not None:
+                return instead
             wait_s = min(passed.wait_s, LONGEST_GATE_WAIT_S)
             gate = None if passed.closed_by is None else f"gate:{passed.closed_by}"
             return Wait(after_s=spread_s(wait_s, self.ports.chance.fraction()), waits_for=gate)

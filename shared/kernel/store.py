@@ -301,12 +301,13 @@ class PgTx:
             "delay": interval(lane.delay_s),
             "max_steps": lane.max_steps or max_steps,
             "class_id": lane.offer.class_id,
+            "version": lane.offer.version,
             "priority": lane.offer.priority,
             "dedupe_key": lane.offer.dedupe_key,
         }
-        self._line.ahead(sql.INSERT_RUN, params)
-        self._line.ahead(sql.ACCEPTED, params)
-        return self._dues(sql.INSERT_PULLED_LANE, params)
+        self._line.ahead(sql.START_PULLED, params, twice_is_once=True)
+        baton = Baton(kind=kind, lane_id=lane_id, epoch=1, seq=0, resend_no=0)
+        return [Due(baton, tenant_id, lane.delay_s, pulled=True, wakes=lane.offer.wakes)]
 
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})

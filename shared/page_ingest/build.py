@@ -141,6 +141,7 @@ def _named_problems() -> Iterator[None]:
     try:
         yield
     except BadSettings as error:
-        raise Permanent(f"the upstream's account is not set: {error}", "bad_settings") from None
+        hint = "deploy with NivodaBaseUrl and NivodaSecretArn, or start the run with a connection"
+        raise Permanent(f"the upstream is not set up ({error}): {hint}", "bad_settings") from None
     except ValueError as error:
         raise Permanent(f"{PREFIX}BASE_URL: {error}", "bad_settings") from None

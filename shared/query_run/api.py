@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -22,14 +23,14 @@ from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Accounts
 from shared.kernel.deliver import deliver, deliver_unsent
-from shared.kernel.errors import NotFound, Permanent, StepError
+from shared.kernel.errors import NotFound, Permanent, StepError, Transient
 from shared.kernel.model import Due, NewLane
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.tokens import Token, TokenRefused
 from shared.kernel.vault import live_vault
 from shared.query_run import build, store
 from shared.query_run.adapters.files import S3Files
-from shared.query_run.export import PAGE, aligned
+from shared.query_run.export import TOO_LARGE, aligned
 from shared.query_run.model import KIND, ExportCursor, Phase, QueryParams, Rowset, export_key, export_lane
 from shared.query_run.ports import Remote
 
@@ -38,6 +39,11 @@ TOKEN_KEPT_S = 600.0
 MOST_TOKENS = 200
 QueryStatus = Literal["queued", "running", "ready", "failed", "canceled"]
 LINK_S = 900
+LARGEST_PAGE = 5_500_000  # a function answers at most 6 MB, its body as a text in JSON
+PAGE_TOO_LARGE = (
+    "page_too_large",
+    "These rows are too large for one page. Ask for a smaller `page_size`, or download them.",
+)
 _tokens: dict[tuple[UUID, str], tuple[Callable[[], float], Token]] = {}
 
 
@@ -237,9 +243,15 @@ def list_query_rows(
     here = desk(router)
     row = _with_result(here, run_id)
     found = _read(here, row, page, page_size)
+    if row["row_count"] not in (None, found.count):
+        raise Problem(
+            409, "changed", "The result is not the one that was found complete any more. Run the query again."
+        )
     columns = row["columns"] or []
     names = [column["name"] for column in columns]
     rows = [dict(zip(names, aligned(names, each), strict=True)) for each in found.rows]
+    if len(json.dumps(json.dumps(rows, ensure_ascii=False))) > LARGEST_PAGE:
+        raise Problem(413, *PAGE_TOO_LARGE)
     return QueryRows(columns=columns, count=found.count, page=page, rows=rows)
 
 
@@ -248,17 +260,18 @@ def download_query_rows(run_id: RunId) -> Download:
     """The whole result as a CSV file. The first request starts to write it; ask again until `url` is there."""
     here = desk(router)
     row = _with_result(here, run_id)
-    rows = row["row_count"] or 0
+    epoch = int((row["state"] or {}).get("epoch", 1))  # which made this result; a retry may open another one meanwhile
     cursor = ExportCursor(
         target_key=row["target_key"],
         columns=[column["name"] for column in row["columns"] or []],
-        rows=rows,
+        rows=row["row_count"],
         until=row["results_expire_at"],
     )
-    lane, epoch = _export_lane(here, run_id, cursor)
+    lane = _export_lane(here, run_id, export_lane(epoch), cursor)
+    so_far = ExportCursor.read(lane["cursor"])
+    rows = so_far.rows or 0
     if lane["status"] != "done":
-        written = min(rows, (int(lane["cursor"]["page"]) - 1) * PAGE)
-        return Download(status="preparing", rows=rows, rows_written=written)
+        return Download(status="preparing", rows=rows, rows_written=so_far.rows_read)
     for_s = max(1, min(LINK_S, int((row["results_expire_at"] - row["now"]).total_seconds())))
     try:
         url = S3Files().link(export_key(here.tenant_id, run_id, epoch), f"query-{run_id}.csv", for_s)
@@ -268,16 +281,15 @@ def download_query_rows(run_id: RunId) -> Download:
     return Download(status="ready", rows=rows, rows_written=rows, url=url, url_expires_at=until)
 
 
-def _export_lane(here: Desk, run_id: UUID, cursor: ExportCursor) -> tuple[Mapping[str, Any], int]:
-    """The lane that writes the file of a result, and the epoch it belongs to. Whoever asks first makes it; one that has
-    failed is tried again."""
+def _export_lane(here: Desk, run_id: UUID, key: str, cursor: ExportCursor) -> Mapping[str, Any]:
+    """The lane that writes the file of a result. Whoever asks first makes it. One that has failed says why for a while, to
+    whoever waits for it; who asks later tries again."""
     new: list[Due] = []
     restarted: Due | None = None
     with here.begin() as (line, tx):
         run = tx.lock_run(run_id, here.tenant_id)
         if run is None:
             raise NotFound
-        key = export_lane(run.epoch)
         lane = next(
             iter(line.all(store.EXPORT_LANE, {"run_id": run_id, "tenant_id": here.tenant_id, "key": key})), None
         )
@@ -286,10 +298,15 @@ def _export_lane(here: Desk, run_id: UUID, cursor: ExportCursor) -> tuple[Mappin
             wanted = NewLane(key=key, cursor=cursor.to_json(), holds_run=False)
             new = relay.create_lanes(tx, run, [wanted], here.kinds[KIND], here.ports)
         elif lane["status"] not in ("active", "done"):
+            if lane["failed_just_now"]:
+                why = (lane["last_error"] or {}).get("message", "It was stopped.")
+                raise Problem(
+                    409, "not_written", f"The file could not be written: {why} You can try again in a minute."
+                )
             restarted = tx.restart_lane(lane["id"], cursor.to_json())
     deliver(here.ports, new)
     deliver_unsent(here.ports, [] if restarted is None else [restarted])
-    return begun if lane is None or restarted is not None else lane, run.epoch
+    return begun if lane is None or restarted is not None else lane
 
 
 def _with_result(here: Desk, run_id: UUID) -> Mapping[str, Any]:
@@ -331,18 +348,24 @@ def _read(here: Desk, row: Mapping[str, Any], page: int, size: int) -> Rowset:
     except Permanent as error:
         raise Problem(409, "not_readable", str(error)) from None
     except StepError as error:
+        if isinstance(error, Transient) and error.code == TOO_LARGE:
+            raise Problem(413, *PAGE_TOO_LARGE) from None
         raise Problem(503, "upstream_unavailable", str(error)) from None
 
 
 def _with_token(tenant_id: UUID, params: QueryParams, remote: Remote, ask: Callable[[Token], Rowset]) -> Rowset:
-    """A token of this process, once fresh: the role of the API cannot read those of the steps."""
+    """A token of this process: the role of the API cannot read those of the steps. One that is refused is fetched anew, once."""
     key = (tenant_id, params.token_account)
     age_s, token = _tokens.get(key, (None, None))
-    if token is None or age_s is None or age_s() > min(TOKEN_KEPT_S, token.expires_in_s / 2):
-        token = remote.authenticate()
-        if len(_tokens) >= MOST_TOKENS:
-            _tokens.clear()
-        _tokens[key] = (stopwatch(), token)
+    if token is not None and age_s is not None and age_s() <= min(TOKEN_KEPT_S, token.expires_in_s / 2):
+        try:
+            return ask(token)
+        except TokenRefused:
+            _tokens.pop(key, None)
+    token = remote.authenticate()
+    if len(_tokens) >= MOST_TOKENS:
+        _tokens.clear()
+    _tokens[key] = (stopwatch(), token)
     try:
         return ask(token)
     except TokenRefused:

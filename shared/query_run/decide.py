@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from shared.kernel.model import Ending, Lane, LaneStatus, Problem, Run, RunStatus, Settlement
-from shared.query_run.model import ActivityStatus, Phase, PollConfig, QueryCursor, Rowset
+from shared.query_run.model import (
+    LONGEST_NAME,
+    MOST_COLUMNS,
+    ActivityStatus,
+    Phase,
+    PollConfig,
+    QueryCursor,
+    Rowset,
+    sendable,
+)
 
 TIMED_OUT, NOT_READABLE = "timed_out", "not_readable"
 
@@ -175,6 +184,15 @@ def wants_last_word(cursor: QueryCursor, config: PollConfig) -> bool:
     return cursor.not_running_confirmations >= config.not_running_confirmations
 
 
+def after_last_word(cursor: QueryCursor, running: bool | None, config: PollConfig) -> QueryCursor:
+    """`running`: None if that is unknown. It is asked again with the next read, while there is one."""
+    if running:
+        return polling_again(cursor.but(seen_running=True))
+    if running is None and cursor.rowset_ready_attempts < config.rowset_ready_max_attempts:
+        return cursor.but(rows=None)
+    return cursor
+
+
 # --- the end
 
 
@@ -192,6 +210,8 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:  # noqa: ARG001 - the
 
 # --- columns
 
+AFTER_THE_LIST = frozenset({"from", "into", "where", "group", "having", "order", "union", "except", "intersect"})
+
 
 def select_list(sql: str) -> list[str] | None:
     """The names of the columns that a query answers; None if they cannot be told without running it (`select *`)."""
@@ -205,19 +225,19 @@ def select_list(sql: str) -> list[str] | None:
         words = words[2:]
         if words and words[0].casefold() == "percent":
             words = words[1:]
-    names: list[str] = []
+    names: dict[str, str] = {}
     item: list[str] = []
     for word in [*words, "from"]:
-        if word == "," or word.casefold() == "from":
-            name = _name(item)
-            if name is None or name.casefold() in {each.casefold() for each in names}:
-                return None
-            names.append(name)
-            item = []
-            if word != ",":
-                return names
-        else:
+        if word != "," and word.casefold() not in AFTER_THE_LIST:
             item.append(word)
+            continue
+        name = _name(item)
+        if name is None or name.casefold() in names or len(names) == MOST_COLUMNS:
+            return None
+        names[name.casefold()] = name
+        item = []
+        if word != ",":
+            return list(names.values())
     return None
 
 
@@ -234,7 +254,8 @@ def _name(item: Sequence[str]) -> str | None:
         return None
     if before and before != "." and not (before.casefold() == "as" or before[-1] in ")'\"]" or before[-1].isalnum()):
         return None  # the end of an expression: `a + b`
-    return last[1:-1].replace(last[-1] * 2, last[-1]) if last[0] in '["' else last
+    name = last[1:-1].replace(last[-1] * 2, last[-1]) if last[0] in '["' else last
+    return name if 1 <= len(name) <= LONGEST_NAME and sendable(name) else None
 
 
 def _words(sql: str) -> list[str] | None:

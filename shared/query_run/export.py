@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from shared.kernel.clock import stopwatch
-from shared.kernel.errors import Permanent, bad_answer
+from shared.kernel.errors import Permanent, Transient, bad_answer
 from shared.kernel.model import Continue, Decision, Finish, Turn
-from shared.query_run.model import ExportCursor, Rowset, export_key
+from shared.query_run.model import EXPORT_PAGE, ExportCursor, Rowset, export_epoch, export_key
 from shared.query_run.ports import Files, UploadGone
 
-PAGE: Final = 2_500
+PAGE: Final = EXPORT_PAGE
+SMALLEST_PAGE: Final = 4
 PART: Final = 5 * 2**20  # the least that S3 takes
 STEP_S: Final = 6.0
+TOO_LARGE: Final = "answer_too_large"  # of the one HTTP client, which the API does not import for this word
 
 Read = Callable[[int, int], Rowset]
 
@@ -44,22 +46,27 @@ def export_step(turn: Turn, cursor: ExportCursor, read: Read, files: Files, *, p
         return _export(turn, cursor, read, files, part)
     except UploadGone:
         return Continue(cursor=cursor.afresh().to_json())
+    except Transient as error:
+        if error.code != TOO_LARGE or cursor.size <= SMALLEST_PAGE:
+            raise
+        return Continue(cursor=cursor.smaller().to_json())
 
 
 def _export(turn: Turn, cursor: ExportCursor, read: Read, files: Files, part: int) -> Decision:
-    elapsed, key = stopwatch(), export_key(turn.tenant_id, turn.run_id, turn.run_epoch)
+    elapsed, key = stopwatch(), export_key(turn.tenant_id, turn.run_id, export_epoch(turn.key))
+    rows, size = read(1, cursor.size).count if cursor.rows is None else cursor.rows, cursor.size
     body = [as_csv([cursor.columns]) if cursor.page == 1 else b"" if cursor.tail is None else files.get(cursor.tail)]
-    page, pages = cursor.page, max(1, -(-cursor.rows // PAGE))
+    page, pages = cursor.page, max(1, -(-rows // size))
     while page <= pages and sum(map(len, body)) < part and (page == cursor.page or elapsed() < STEP_S):
-        body.append(as_csv([aligned(cursor.columns, row) for row in _page(read, page, cursor.rows)]))
+        body.append(as_csv([aligned(cursor.columns, row) for row in _page(read, page, size, rows)]))
         page += 1
-    written, moved = b"".join(body), cursor.but(page=page, tail=None)
+    written, moved = b"".join(body), cursor.but(page=page, rows=rows, tail=None)
     if page > pages:
         if cursor.upload is None:
             files.put(key, written)
         else:
             files.finish(key, cursor.upload, cursor.parts, written)
-        return Finish(rows=cursor.rows, cursor=moved.to_json())
+        return Finish(rows=rows, cursor=moved.to_json())
     if len(written) >= part:
         upload = cursor.upload or files.begin(key)
         tag = files.add(key, upload, len(cursor.parts) + 1, written)
@@ -68,14 +75,14 @@ def _export(turn: Turn, cursor: ExportCursor, read: Read, files: Files, part: in
         tail = f"{key}.{turn.epoch}-{turn.seq}"
         files.put(tail, written)
         moved = moved.but(tail=tail)
-    return Continue(cursor=moved.to_json(), rows=(page - cursor.page) * PAGE)
+    return Continue(cursor=moved.to_json(), rows=(page - cursor.page) * size)
 
 
-def _page(read: Read, page: int, rows: int) -> Sequence[Mapping[str, str | None]]:
+def _page(read: Read, page: int, size: int, rows: int) -> Sequence[Mapping[str, str | None]]:
     """A page of the result that was found complete: one that is shorter or of another result is none of it."""
-    found = read(page, PAGE)
+    found = read(page, size)
     if found.count != rows:
         raise Permanent("The result is not the one that was found complete any more. Run the query again.", "changed")
-    if len(found.rows) != min(PAGE, rows - (page - 1) * PAGE):
+    if len(found.rows) != min(size, rows - (page - 1) * size):
         raise bad_answer(f"Page {page} of the result has {len(found.rows)} rows, and should have more.")
     return found.rows

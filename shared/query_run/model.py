@@ -13,6 +13,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from shared.kernel.model import Json, account_name, idempotency_key
+from shared.kernel.redact import redact
 from shared.kernel.settings import Settings
 
 KIND = "query_run"
@@ -23,6 +24,8 @@ KEY_PREFIX = "BTN_"  # 4 + 32 characters: the most that a CustomerKey may have
 LONGEST_SQL = 64_000
 LONGEST_TEXT = 4_000
 MOST_COLUMNS = 1_000
+LONGEST_NAME = 128
+LONGEST_STATUS = 100
 
 Ms = Annotated[int, Field(ge=1, le=86_400_000)]
 
@@ -63,7 +66,7 @@ class Column(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=128)]
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
     type: Literal["Text", "Number", "Decimal", "Date", "Boolean", "EmailAddress", "Phone", "Locale"] = "Text"
     max_length: Annotated[int, Field(ge=1, le=LONGEST_TEXT)] | None = None
 
@@ -141,7 +144,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityStatus:
-    """What SOAP says of a task. `status` is trimmed and lower-cased, empty if it says none."""
+    """What SOAP says of a task. `status` is trimmed and lower-cased, empty if it says none; texts are kept short."""
 
     status: str = ""
     error_msg: str = ""
@@ -150,8 +153,8 @@ class ActivityStatus:
     @classmethod
     def read(cls, status: str | None, error_msg: str | None, completed_date: str | None) -> Self:
         return cls(
-            status=(status or "").strip().lower(),
-            error_msg=(error_msg or "").strip(),
+            status=(status or "").strip().lower()[:LONGEST_STATUS],
+            error_msg=redact((error_msg or "").strip()),
             completed=bool((completed_date or "").strip()),
         )
 
@@ -230,10 +233,16 @@ TIMES = ("poll_started_at", "not_running_at", "row_probe_at", "signal_at")
 
 
 EXPORT = "export"
+EXPORT_PAGE = 2_500  # four times a power of five
 
 
 def export_lane(epoch: int) -> str:
     return f"{EXPORT}/{epoch}"
+
+
+def export_epoch(lane: str) -> int:
+    """Whose result it writes. The run may be at a later epoch by now."""
+    return int(lane.removeprefix(f"{EXPORT}/"))
 
 
 def export_key(tenant_id: UUID, run_id: UUID, epoch: int) -> str:
@@ -243,13 +252,17 @@ def export_key(tenant_id: UUID, run_id: UUID, epoch: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCursor:
-    """How far the file of a result is written: pages that were read, parts that were sent, and what is not enough for one."""
+    """How far the file of a result is written: pages that were read, parts that were sent, and what is not enough for one.
+
+    `rows`: None if nobody has counted them yet, as on the fast path.
+    """
 
     target_key: str
     columns: list[str]
-    rows: int
+    rows: int | None
     until: datetime
     page: int = 1
+    size: int = EXPORT_PAGE  # of a page; wide rows need smaller ones
     parts: list[str] = field(default_factory=list)
     upload: str | None = None
     tail: str | None = None  # where the rows are that wait for the next part
@@ -266,6 +279,14 @@ class ExportCursor:
 
     def afresh(self) -> Self:
         return self.but(page=1, parts=[], upload=None, tail=None)
+
+    def smaller(self) -> Self:
+        """The same place with pages of a fifth."""
+        return self.but(page=(self.page - 1) * 5 + 1, size=self.size // 5)
+
+    @property
+    def rows_read(self) -> int:
+        return min((self.page - 1) * self.size, self.rows or 0)
 
 
 class CleanPhase(StrEnum):

@@ -76,7 +76,7 @@ CALL_IS_OVER_S = 17 * 60.0  # when the kernel knows of every call that it is ove
 MOST_POLLS_SHOWN = 64
 LATE = "query_run.late"
 ASSET_TYPES = {"data_extension": "DataExtension", "query_definition": "QueryDefinition"}
-MOST_KEYS = 500  # of one look through an account
+MOST_KEYS, MOST_STRAYS = 5_000, 500  # of one look through an account: what is there, and what of it belongs to no run
 MOST_REFUSALS = 3  # a token that was fetched a moment ago is refused again: it is not its age
 
 
@@ -388,8 +388,8 @@ class QueryRuns:
         after = decide.after_read(cursor, found, self.config)
         if isinstance(after, Failed):
             return Fail(after.problem)
-        if after.rows is not None and self._runs_after_all(after, asked):
-            after = decide.polling_again(after.but(seen_running=True))
+        if after.rows is not None:
+            after = decide.after_last_word(after, self._runs_after_all(after, asked), self.config)
         if after.rows is not None:
             return self._ready(after)
         if after.phase == Phase.POLL:
@@ -398,12 +398,12 @@ class QueryRuns:
             after_s = decide.read_delay_s(after, self.config)
         return Continue(cursor=after.to_json(), after_s=after_s)
 
-    def _runs_after_all(self, cursor: QueryCursor, asked: Asked) -> bool:
+    def _runs_after_all(self, cursor: QueryCursor, asked: Asked) -> bool | None:
         object_id = cursor.query_definition_id
         if object_id is None or not decide.wants_last_word(cursor, self.config):
             return False
         self._count(QueryMetric.REST_CHECK)
-        return bool(asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id)))
+        return asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id))
 
     def _ready(self, cursor: QueryCursor) -> Decision:
         polls = next(most for most in (2, 4, 8, 16, 32, 64, 10**9) if cursor.poll_count <= most)
@@ -439,7 +439,7 @@ class QueryRuns:
             started=cursor.phase in (Phase.START, Phase.POLL, Phase.VERIFY),
             unsure=cursor.phase in (Phase.TARGET, Phase.DEFINITION, Phase.START),
         )
-        return [NewLane(key=f"clean/{run.epoch}", cursor=clean.to_json(), holds_run=False)]
+        return [NewLane(key=clean_lane(run.epoch), cursor=clean.to_json(), holds_run=False)]
 
     def _clean_step(self, turn: Turn, outside: Outside, params: QueryParams) -> Decision:
         cursor = CleanCursor.read(turn.cursor)
@@ -543,6 +543,7 @@ class QueryRuns:
             return []
         known |= set(self.ports.store.expected(turn))
         strays = [{"kind": kind, "key": key} for kind, keys in found for key in keys or () if key not in known]
+        strays = strays[:MOST_STRAYS]
         if strays:
             logger.warning("things that belong to no run are in Marketing Cloud", extra={"count": len(strays)})
         account, found_ = params.token_account, db.jsonb(strays)
@@ -591,6 +592,10 @@ class QueryRuns:
         return [QueryParams.model_validate(dict(turn.params)).account]
 
 
+def clean_lane(epoch: int) -> str:
+    return f"clean/{epoch}"
+
+
 def _key(asset: RemoteCall) -> str:
     return customer_key(asset.run_id, asset.epoch, asset.key)
 
@@ -613,13 +618,15 @@ def adopt(tx: Tx, signal: Signal) -> Sequence[Start]:
     run = tx.lock_run(UUID(str(signal.payload["run_id"])), signal.tenant_id)
     if run is None or run.epoch != signal.payload["epoch"] or run.outcome != decide.TIMED_OUT:
         return ()
-    lane = next(lane for lane in tx.lanes(run.id) if lane.key == MAIN)
+    lanes = {lane.key: lane for lane in tx.lanes(run.id)}
     reopened = tx.reopen_run(run)
     if reopened is None:
         return ()
     tx.add_history(reopened, "adopted", {"reason": "the query finished after it had timed out"})
-    cursor = replace(decide.verifying(QueryCursor.read(lane.cursor)), epoch=reopened.epoch, adopted=True)
-    tx.restart_lane(lane.id, cursor.to_json())
+    # What the watch was told, not what the run knew: by it the last word is asked for. The reads are those of a new epoch.
+    watched = QueryCursor.read(CleanCursor.read(lanes[clean_lane(run.epoch)].cursor).query)
+    cursor = replace(decide.verifying(watched), epoch=reopened.epoch, rowset_ready_attempts=0, adopted=True)
+    tx.restart_lane(lanes[MAIN].id, cursor.to_json())
     return ()
 
 

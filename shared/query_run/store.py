@@ -72,7 +72,7 @@ select run_id, epoch, key from remote_call where tenant_id = :tenant_id and leav
 """)
 # Unknown is kept: a row that is not there says nothing.
 RESULTS_ARE_KEPT = sa.text("""
-select coalesce((select results_expire_at is not null and results_expire_at > now() from query_run where run_id = :run_id), false)
+select coalesce((select results_expire_at is not null and results_expire_at > now() from query_run where run_id = :run_id), true)
 """)
 
 
@@ -120,7 +120,8 @@ order by v.created_at desc, v.id desc
 
 
 EXPORT_LANE = sa.text("""
-select id, status, cursor, last_error from lane where run_id = :run_id and tenant_id = :tenant_id and key = :key
+select id, status, cursor, last_error, updated_at > now() - interval '50 s' as failed_just_now from lane
+where run_id = :run_id and tenant_id = :tenant_id and key = :key
 """)
 STRAYS = sa.text("""
 select account, kind, key, first_seen_at, last_seen_at from query_stray
@@ -130,7 +131,9 @@ where tenant_id = :tenant_id order by first_seen_at, key limit :most
 LEFT_BEHIND = sa.text("""
 select c.run_id, c.epoch, c.kind, c.remote_id, c.intended_at as made_at, r.status as run_status, r.outcome as run_outcome,
        r.finished_at as run_finished_at,
-       case when c.confirmed_at is null then 'its creation was never confirmed'
+       case when c.kind = 'data_extension' and q.target_key is not null and q.results_expire_at > now()
+                then 'its rows can be read until they expire'
+            when c.confirmed_at is null then 'its creation was never confirmed'
             when exists (select from lane l where l.run_id = c.run_id and l.status = 'active' and not l.holds_run)
                 then 'its clean-up is under way'
             when exists (select from lane l where l.run_id = c.run_id and l.status = 'failed' and not l.holds_run)
@@ -138,6 +141,7 @@ select c.run_id, c.epoch, c.kind, c.remote_id, c.intended_at as made_at, r.statu
             else 'the sweep removes it' end as why
 from remote_call c
 join run r on r.id = c.run_id and r.kind = 'query_run'
+left join query_run q on q.run_id = c.run_id
 where c.tenant_id = :tenant_id and c.leaves_asset and c.cleaned_at is null and r.finished_at is not null
 order by c.intended_at, c.run_id, c.key
 limit :most

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -23,14 +24,26 @@ from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
 from shared.kernel.errors import NotFound, StepError
 from shared.kernel.paging import USUAL_PAGE
-from shared.row_job import control, store, table
+from shared.row_job import control, images, store, table
 from shared.row_job.adapters.s3 import LARGEST_UPLOAD, LINK_S, S3Files
 from shared.row_job.build import PREFIX
-from shared.row_job.model import KIND, UPLOADS, Options, RowJobParams, RowSettings, Status
+from shared.row_job.model import (
+    KIND,
+    SCAN,
+    TYPES,
+    UPLOADS,
+    JobType,
+    Options,
+    RowJobParams,
+    RowSettings,
+    Status,
+    type_of,
+)
 
 router = Router()  # type: ignore[no-untyped-call]
 PREVIEWED = 200
 FileId = Annotated[UUID, Path(description="The upload's id")]
+ColumnOf = Annotated[str | None, Query(min_length=1, max_length=200, description="The column that holds it")]
 Statuses = Annotated[list[Status], Field(max_length=6)]
 
 
@@ -51,6 +64,16 @@ class Place(Told):
     expires_in_s: int
 
 
+class UploadState(Told):
+    """An upload: whether the file has arrived, and its job if it has one."""
+
+    file_id: UUID
+    name: str
+    size: int | None
+    arrived: bool
+    run_id: UUID | None
+
+
 class PreviewRow(Told):
     row_no: int
     input: dict[str, Any]
@@ -61,6 +84,7 @@ class PreviewRow(Told):
 class Preview(Told):
     """How the file is read, and its first rows. `mapping`: which column is taken for what."""
 
+    job_type: JobType
     encoding: str
     delimiter: str
     columns: list[str]
@@ -73,8 +97,17 @@ class StartRowJob(RowJobParams):
     label: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
+class ScanAsked(Options):
+    """`s3`: files under the tenant's own prefix of the bucket. `ftp`: those of the server that the connection `server` names.
+    `folder`: for local runs. The rest is for the jobs of what is found."""
+
+    source: Literal["s3", "ftp", "folder"]
+    server: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+
+
 class RowJob(Told):
-    """`queue_state` says in one word how the job stands. Counters are counted at `counted_at`."""
+    """`queue_state` says in one word how the job stands, `held_up` why no calls are made at the moment and what to do.
+    Counters are as of `counted_at`: of a job with many rows they are some seconds old."""
 
     id: UUID
     name: str
@@ -83,6 +116,7 @@ class RowJob(Told):
     ip_address: str | None
     job_type: str
     queue_state: Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]
+    counted_at: datetime | None
     total_items: int
     processed_items: int
     failed_items: int
@@ -101,6 +135,7 @@ class RowJob(Told):
     last_heartbeat: datetime | None
     attempts: int | None
     last_error: dict[str, Any] | None
+    held_up: str | None
     created_at: datetime
     finished_at: datetime | None
 
@@ -170,8 +205,12 @@ class PaceDecisions(Told):
 
 @operation(router, "POST", "/row-jobs/uploads", STARTS, tag="row jobs", answers=creates(Place))
 def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
-    """A place to upload a CSV file to. When it arrives its job starts, unless `hold` is set."""
+    """A place to upload a file to: CSV, an image, or a ZIP archive of images.
+
+    When it arrives its job starts, unless `hold` is set.
+    """
     here, file_id, files = desk(router), new_id(), _files()
+    asked = asked.model_copy(update={"job_type": asked.job_type or type_of(asked.name) or JobType.CSV})
     options = asked.model_dump(mode="json", exclude_none=True, exclude={"name", "size", "hold"})
     address = _source_ip()
     with here.begin() as (line, tx):
@@ -183,29 +222,69 @@ def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
             },
         )  # fmt: skip
         here.audit(tx, "row_upload.create", f"file:{file_id}")
-    given = files.place(UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id), asked.size)
+    given = files.place(UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id), asked.size, content_type(asked))
     place = Place(file_id=file_id, url=given["url"], fields=given["fields"], expires_in_s=LINK_S)
     return Response(201, "application/json", place.model_dump_json())
 
 
+def content_type(asked: Upload) -> str:
+    known = TYPES[asked.job_type or JobType.CSV]
+    return known.get(asked.name.lower().rpartition(".")[2], next(iter(known.values())))
+
+
+@operation(router, "GET", "/row-jobs/uploads/<file_id>", READS, tag="row jobs")
+def get_row_upload(file_id: FileId) -> UploadState:
+    """An upload: whether the file has arrived."""
+    row = desk(router).one(store.UPLOADED, file_id=file_id)
+    if row is None:
+        raise NotFound
+    return UploadState(
+        file_id=file_id, name=row["name"], size=row["size"], arrived=row["arrived"], run_id=row["run_id"]
+    )
+
+
 @operation(router, "GET", "/row-jobs/uploads/<file_id>/preview", READS, tag="row jobs", refuses=[409])
-def preview_row_upload(file_id: FileId) -> Preview:
-    """How an uploaded file would be read: its columns, what they are taken for, and its first 200 rows."""
+def preview_row_upload(
+    file_id: FileId, title: ColumnOf = None, brand: ColumnOf = None, sku: ColumnOf = None
+) -> Preview:
+    """How an uploaded file would be read: its columns, what they are taken for, and its first 200 rows.
+
+    `title`, `brand` and `sku` try another mapping; without them, it is the upload's own.
+    """
     here = desk(router)
     row = here.one(store.UPLOADED, file_id=file_id)
     if row is None:
         raise NotFound
+    tried = {name: column for name, column in (("title", title), ("brand", brand), ("sku", sku)) if column is not None}
     if not row["arrived"]:
         raise Problem(409, "not_uploaded", "The file hasn't been uploaded yet.")
     key = UPLOADS.format(tenant_id=here.tenant_id, file_id=file_id)
     size = int(row["size"])
     try:
+        if row["options"].get("job_type") == JobType.IMAGE:
+            return preview_of_images(partial(_files().read, key, row["version_id"]), size, row["name"])
         sample = _files().read(key, row["version_id"], 0, min(size, table.SAMPLE_BYTES)) if size else b""
-        return preview_of(sample, size, row["options"].get("mapping"))
+        return preview_of(sample, size, tried or row["options"].get("mapping"))
     except table.BadFile as error:
         raise Problem(409, error.code, error.message) from None
     except StepError as error:
         raise Problem(409, "not_readable", str(error)) from None
+
+
+def preview_of_images(fetch: images.Fetch, size: int, name: str) -> Preview:
+    """As far as it is known without reading any image."""
+    found = images.members(fetch, size, name)[:PREVIEWED]
+    rows = [images.announced(number, member) for number, member in enumerate(found, 1)]
+    shown = [
+        PreviewRow(row_no=each.row_no, input=each.input, normalized=each.normalized, problem=each.problem)
+        for each in rows
+    ]
+    problems = sum(each.problem is not None for each in rows)
+    columns = ["name", "bytes"]
+    return Preview(
+        job_type=JobType.IMAGE, encoding="", delimiter="", columns=columns, mapping={"title": "name"}, rows=shown,
+        problems=problems,
+    )  # fmt: skip
 
 
 def preview_of(sample: bytes, size: int, wanted: Mapping[str, str] | None) -> Preview:
@@ -225,7 +304,7 @@ def preview_of(sample: bytes, size: int, wanted: Mapping[str, str] | None) -> Pr
         for each in rows
     ]
     return Preview(
-        encoding=dialect.encoding, delimiter=dialect.delimiter, columns=names, mapping=mapping, rows=shown,
+        job_type=JobType.CSV, encoding=dialect.encoding, delimiter=dialect.delimiter, columns=names, mapping=mapping, rows=shown,
         problems=sum(each.problem is not None for each in rows),
     )  # fmt: skip
 
@@ -246,20 +325,41 @@ def start_row_job(asked: Annotated[StartRowJob, Body()], idempotency_key: Key = 
     return runs.start(desk(router), KIND, params, asked.label, idempotency_key, request)
 
 
+@operation(
+    router,
+    "POST",
+    "/ingestion/scan",
+    STARTS,
+    tag="row jobs",
+    answers=creates(runs.Started, or_finds=True),
+    refuses=[409, 429],
+)
+def scan_for_files(asked: Annotated[ScanAsked, Body()], idempotency_key: Key = None) -> Response[str]:
+    """Look where files wait, and take those that are as an earlier scan found them.
+
+    Each becomes an upload with its own job; the same file is one job, however often it is seen.
+    """
+    if asked.source == "folder" and os.environ.get("BATON_STAGE") != "local":
+        raise Problem(422, "no_inbox", "A folder can only be scanned where Baton runs on your own machine.")
+    params = asked.model_dump(mode="json", exclude_none=True, exclude={"source"}) | {SCAN: asked.source}
+    return runs.start(desk(router), KIND, params, None, idempotency_key, b"scan:" + asked.model_dump_json().encode())
+
+
 @operation(router, "GET", "/row-jobs/<run_id>", READS, tag="row jobs")
 def get_row_job(run_id: RunId) -> RowJob:
     """A row job: how far it has read its file, and how many of its rows are in which state."""
     row = desk(router).one(store.GET, run_id=run_id)
     if row is None:
         raise NotFound
+    counts = row["counts"]
     told = {name: row[name] for name in RowJob.model_fields if name in row}
-    ended = row["done"] + row["errors"] + row["not_found"] + row["skipped"]
+    told |= {name: counts[name] for name in ("pending", "processing", "done", "errors", "not_found", "skipped")}
     return RowJob(
         **told,
         queue_state=queue_state(row["status"], paused=row["paused"]),
-        total_items=row["total"],
-        processed_items=ended,
-        failed_items=row["errors"] + row["not_found"],
+        total_items=counts["total"],
+        processed_items=counts["total"] - counts["pending"] - counts["processing"],
+        failed_items=counts["errors"] + counts["not_found"],
         canary=row["process_upto"],
         last_error=row["error"],
     )

@@ -39,6 +39,11 @@ def next_batch(
     return Batch(rows=min(max(batch.rows, least), most), log_s=log_s, calm=calm), "hold"
 
 
+def count_every_s(count_s: float) -> float:
+    """How often the rows of a job are counted: a large one, for which it takes long, more seldom."""
+    return max(10.0, 20 * count_s)
+
+
 def slice_s(settings: RowSettings, time_left_s: float) -> float:
     """How long a slice may be: the target, and always well within what the function has left."""
     return max(0.5, min(settings.worker_target_slice_ms / 1000, 0.6 * (time_left_s - LEAST_LEFT_S)))
@@ -99,7 +104,7 @@ def domain_of(item: Item, retailers: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What a call brought: `found`, `not_found`, `throttled`, `failed`, `slow` or `invalid`."""
+    """What a call brought: `found`, `not_found`, `throttled`, `failed`, `slow`, `invalid` (the row) or `refused` (the key)."""
 
     what: str
     ms: int
@@ -124,7 +129,7 @@ def judge(item: Item, answer: Answered, settings: RowSettings, fraction: float, 
     match answer.what:
         case "found":
             return Verdict(status=Status.DONE, attempts=item.attempts)
-        case "throttled":
+        case "throttled" | "refused":
             return Verdict(status=Status.PENDING, attempts=item.attempts - 1, again_s=answer.retry_after_s)
         case "invalid":
             return Verdict(status=Status.ERROR, attempts=item.attempts, message=answer.message, permanent=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,11 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from shared.kernel.settings import Settings
 
 KIND = "row_job"
-INGEST, ERASE = "ingest", "erase"
+INGEST, ERASE, SCAN, TAKE = "ingest", "erase", "scan", "take"
 UPSTREAM = "product_search"
 UPLOADS = "uploads/{tenant_id}/rows/{file_id}"
+INBOX = "inbox/{tenant_id}/"
+FTP = "ftp"
 FIELDS = ("title", "brand", "sku")
 ANYWHERE = "any"  # the domain of a search that names no retailer
+
+
+def account_of(connection: str | None) -> str:
+    return f"{UPSTREAM}:{connection}" if connection else UPSTREAM
 
 
 class Status(StrEnum):
@@ -37,6 +43,34 @@ class Strategy(StrEnum):
     RELAXED = "relaxed"
 
 
+class WayPoint(StrEnum):
+    """Where a process may die on a file's way in, for the tests that make it."""
+
+    SEEN = "row_job.seen"
+    BROUGHT = "row_job.brought"
+    PICTURED = "row_job.pictured"
+
+
+class JobType(StrEnum):
+    CSV = "csv"
+    IMAGE = "image"
+
+
+TYPES = {
+    JobType.CSV: {"csv": "text/csv", "tsv": "text/csv", "txt": "text/csv"},
+    JobType.IMAGE: {
+        "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
+        "bmp": "image/bmp", "zip": "application/zip",
+    },
+}  # fmt: skip
+
+
+def type_of(name: str) -> JobType | None:
+    """What becomes of a file, by the end of its name."""
+    end = name.lower().rpartition(".")[2]
+    return next((each for each, ends in TYPES.items() if end in ends), None)
+
+
 Domain = Annotated[str, Field(pattern=r"^[a-z0-9.-]{1,100}$")]
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -52,6 +86,7 @@ class Options(BaseModel):
     locale: Annotated[str, Field(pattern=r"^[a-z]{2}-[A-Z]{2}$")] = "en-US"
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     canary: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    job_type: Annotated[JobType, Field(strict=False)] | None = None
 
 
 class RowJobParams(Options):
@@ -59,7 +94,18 @@ class RowJobParams(Options):
 
     @property
     def account(self) -> str:
-        return f"{UPSTREAM}:{self.connection}" if self.connection else UPSTREAM
+        return account_of(self.connection)
+
+
+class ScanParams(Options):
+    """Where to look for files. `server`: the connection to an FTP server. The rest is for the jobs of what is found."""
+
+    scan: Literal["s3", "ftp", "folder"]
+    server: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+
+    @property
+    def source(self) -> str:
+        return f"{self.scan}:{self.server}" if self.server else self.scan
 
 
 class RowSettings(Settings):
@@ -81,11 +127,13 @@ class RowSettings(Settings):
     slots: Annotated[int, Field(ge=1, le=64)] = 4
     threads: Annotated[int, Field(ge=1, le=64)] = 16
     most_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 2_000
+    tenant_most_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
     provider_first_rate: Annotated[float, Field(gt=0, le=1_000)] = 1.0
     provider_min_rate: Annotated[float, Field(gt=0, le=1_000)] = 0.1
     provider_max_rate: Annotated[float, Field(gt=0, le=10_000)] = 500.0
     provider_timeout_ms: Annotated[int, Field(ge=100, le=60_000)] = 25_000
     provider_url: str | None = None
+    folder: str | None = None
 
     @model_validator(mode="after")
     def bounds_are_in_order(self) -> Self:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from shared.kernel.clock import Chance
 from shared.kernel.control import Pace
+from shared.kernel.errors import Permanent
 from shared.kernel.metrics import Meter, NoMeter
 from shared.row_job.decide import Answered
-from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy
+from shared.row_job.model import Item, RowJobParams, RowSettings, ScanParams, Strategy
+
+T = TypeVar("T")
 
 
 class Files(Protocol):
@@ -21,6 +24,31 @@ class Files(Protocol):
     """
 
     def read(self, key: str, version_id: str | None, offset: int, length: int) -> bytes: ...
+
+
+class Changed(Exception):
+    """A file is not what was listed (any more). It is left alone: the next scan sees it as it is then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that waits to be taken. `stamp` changes with its content: an ETag, or when it was written."""
+
+    name: str
+    size: int
+    stamp: str
+
+
+class Inbox(Protocol):
+    """Where files wait. `bring` copies one into our bucket as far as the time lasts, and answers where to go on, or None when
+    all of it is there; to bring a part again changes nothing. Raises Changed, Transient, Permanent."""
+
+    def files(self) -> list[Listed]: ...
+    def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None: ...
+
+
+def no_inbox(tenant_id: UUID, scan: ScanParams) -> Inbox:  # noqa: ARG001 - as those that there are
+    raise Permanent("This deployment has no such place for files.", "no_inbox")
 
 
 class Search(Protocol):
@@ -49,6 +77,18 @@ class Hands(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Beside(Protocol):
+    """Does something while the caller goes on; what it answers waits for the end, and raises what was raised."""
+
+    def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
+
+
+def at_once(work: Callable[[], T], /) -> Callable[[], T]:
+    """Beside nothing: one after the other, in an order that never changes."""
+    done = work()
+    return lambda: done
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     files: Files
@@ -59,7 +99,9 @@ class Ports:
     settings: RowSettings = field(default_factory=RowSettings)
     chance: Chance = field(default_factory=Chance)
     meter: Meter = field(default_factory=NoMeter)
+    beside: Beside = at_once
     needs_connection: bool = False
+    inbox: Callable[[UUID, ScanParams], Inbox] = no_inbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +116,8 @@ class Progress:
     read_bytes: int
     read_rows: int
     read_done: bool
+    pool_wait_ms: float = 0.0  # until there was a connection to ask with
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from shared.kernel import db
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
-from shared.kernel.control import Bounds, Paced, trade
+from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
-from shared.kernel.errors import Conflict, Permanent, Refused
+from shared.kernel.errors import Conflict, Permanent, Refused, Throttled
 from shared.kernel.log import logger
 from shared.kernel.model import (
     Already,
@@ -42,14 +44,31 @@ from shared.kernel.ports import Tx
 from shared.kernel.slices import Slice
 from shared.row_job import decide, store, table
 from shared.row_job.decide import Answered, Batch
-from shared.row_job.model import ERASE, INGEST, KIND, UPSTREAM, Item, Options, RowJobParams, Status
+from shared.row_job.model import (
+    ERASE,
+    INGEST,
+    KIND,
+    SCAN,
+    TAKE,
+    UPSTREAM,
+    Item,
+    JobType,
+    Options,
+    RowJobParams,
+    Status,
+    account_of,
+)
+from shared.row_job.picturing import Picturing
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
+from shared.row_job.scan import Scanning, is_scan, start_scan
 
 ERASED_AT_ONCE = 5_000
-READ_AHEAD = 2.0  # bytes read for a batch, in batches
+IMAGES_DONE = "images.ingest.completed"
+READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
+REFUSED_S = 900.0  # a key that was refused is tried again by one call after so long, if nobody changes it before
 LONGEST_WAIT_S = 900.0
-DATA_ERRORS = ("22", "23")  # what the database will not keep
+DATA_ERRORS, TWICE = ("22", "23"), "23505"  # what the database will not keep; what it has already
 
 
 class RowPoint(StrEnum):
@@ -66,6 +85,7 @@ class RowMetric(StrEnum):
     ERROR_RATE = "error_rate"
     NOT_FOUND_RATE = "not_found_rate"
     DB_LATENCY = "db_latency_ewma"
+    POOL_WAIT_MS = "pool_wait_ms"
     THROTTLE_RATE = "api_throttle_rate"
     QUEUE_DEPTH = "queue_depth"
 
@@ -80,6 +100,8 @@ class RowJobs:
     ports: Ports
 
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
+        if is_scan(starting.params):
+            return start_scan(self.ports, tx, starting)
         wanted = parse(RowJobParams, starting.params)
         which = {"file_id": wanted.file_id, "tenant_id": starting.tenant_id}
         found = tx.read(store.FILE, which)
@@ -88,6 +110,8 @@ class RowJobs:
         (file,) = found
         if file["run_id"] is not None:
             return Already(file["run_id"])
+        # What was chosen with the upload holds, unless the start says otherwise.
+        wanted = parse(RowJobParams, {**file["options"], **wanted.model_dump(mode="json", exclude_unset=True)})
         if not file["arrived"]:
             raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
         wanted = with_connection(tx, starting.tenant_id, wanted, UPSTREAM)
@@ -95,7 +119,7 @@ class RowJobs:
             raise Refused("bad_params", f"connection: name a connection to {UPSTREAM}.")
         job = {
             **which, "run_id": starting.run_id, "user_id": starting.by.actor or file["created_by"],
-            "ip_address": file["ip_address"], "job_type": "csv", "slots": self.ports.settings.slots,
+            "ip_address": file["ip_address"], "job_type": wanted.job_type or JobType.CSV, "slots": self.ports.settings.slots,
             "process_upto": wanted.canary,
         }  # fmt: skip
         tx.apply(Effect(store.ADD_JOB, job))
@@ -105,10 +129,16 @@ class RowJobs:
         )
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        if turn.key == INGEST and turn.params.get("job_type") == JobType.IMAGE:
+            return Picturing(self.ports, turn, outside).step()
         if turn.key == INGEST:
             return _Reading(self.ports, turn, outside).step()
         if turn.key.startswith(ERASE):
             return self._erase(outside)
+        if turn.key == SCAN:
+            return Scanning(self.ports, turn, outside).look()
+        if turn.key.startswith(f"{TAKE}:"):
+            return Scanning(self.ports, turn, outside).take()
         return _Working(self.ports, turn, outside).step()
 
     def _erase(self, outside: Outside) -> Decision:
@@ -116,6 +146,15 @@ class RowJobs:
         if len(gone) < ERASED_AT_ONCE:
             return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
         return Continue(cursor={}, rows=len(gone))
+
+    def on_connection(self, tx: Tx, signal: Signal) -> Sequence[Start]:
+        """A connection was changed: what waited because its key was refused goes on."""
+        said = signal.payload
+        if said.get("provider") == UPSTREAM and said.get("change") == "changed":
+            which = {"key": account_of(str(said.get("connection_id"))), "tenant_id": signal.tenant_id}
+            tx.apply(Effect(store.OPEN_ACCOUNT, which))
+            tx.apply(Effect(store.WAKE_ACCOUNT, which))
+        return []
 
     def on_arrival(self, tx: Tx, signal: Signal) -> Sequence[Start]:
         """An upload has arrived: pin what came, and begin, unless its owner wants to look first."""
@@ -134,6 +173,11 @@ class RowJobs:
         return [Start(KIND, {**options, "file_id": str(file_id)})]
 
 
+def gates(turn: Turn) -> list[str]:
+    """The account's own, for the lanes that call: it closes when the key is refused."""
+    return [account_of(turn.params.get("connection"))] if turn.key.startswith("work:") else []
+
+
 def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
     """A file that cannot be read fails the job; rows that failed do not: each says so itself."""
     ending = all_or_nothing(run, lanes)
@@ -146,9 +190,13 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
 
 
 def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+    if is_scan(run.params):
+        return ()
     tx.apply(Effect(store.COUNT, {"run_id": run.id, "tenant_id": run.tenant_id}))
     what = "done" if ending.status is RunStatus.SUCCEEDED else "failed"
     tx.add_signal(run.tenant_id, f"{KIND}.{what}", {"run_id": str(run.id), "epoch": run.epoch, "status": ending.status})
+    if what == "done" and run.params.get("job_type") == JobType.IMAGE:
+        tx.add_signal(run.tenant_id, IMAGES_DONE, {"run_id": str(run.id), "epoch": run.epoch})
     return ()
 
 
@@ -167,7 +215,9 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         settle=settle,
         on_end=on_end,
         prune=prune,
-        listens={"object.created": jobs.on_arrival},
+        gates=gates,
+        says=("images.ingest.",),
+        listens={"object.created": jobs.on_arrival, "provider.connection.changed": jobs.on_connection},
         limits=limits or Limits(max_attempts=10),
     )
 
@@ -177,7 +227,10 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
 
 @dataclass(slots=True)
 class _Reading:
-    """A part of the file, as long as a slice lasts. Its place is committed with the step, and only then."""
+    """A part of the file, as long as a slice lasts. Its place is committed with the step, and only then.
+
+    While the database takes one batch in, the next is read and taken apart.
+    """
 
     ports: Ports
     turn: Turn
@@ -187,6 +240,7 @@ class _Reading:
         job = self.ports.reads.progress(self.turn.tenant_id, self.turn.run_id)
         if job is None:
             raise Permanent("The job's file isn't known any more.", "no_file")
+        self.ports.meter.count(RowMetric.POOL_WAIT_MS, job.pool_wait_ms)
         try:
             return self._read(job)
         except table.BadFile as error:
@@ -227,56 +281,62 @@ class _Reading:
         settings, elapsed = self.ports.settings, stopwatch()
         seconds = decide.slice_s(settings, self.outside.time_left_s())
         width = float(self.turn.cursor.get("width", 200.0))  # bytes of a row
-        while place.offset < job.size and elapsed() < seconds:
-            wanted = int(min(settings.ingest_max_batch_bytes, max(65_536.0, READ_AHEAD * width * place.batch.rows)))
-            data = self._bytes(job, place.offset, wanted)
-            last = place.offset + len(data) >= job.size
-            found, size = table.records(data, dialect, place.batch.rows, last=last)
-            if not found and not last:
-                data = self._bytes(job, place.offset, 4 * table.LONGEST_RECORD + 16)
+        writing: Callable[[], _Written] = _Written
+        try:
+            while place.offset < job.size and elapsed() < seconds:
+                wanted = int(min(settings.ingest_max_batch_bytes, max(65_536.0, READ_AHEAD * width * place.batch.rows)))
+                data = self._bytes(job, place.offset, wanted)
                 last = place.offset + len(data) >= job.size
-                found, size = table.records(data, dialect, 1, last=last)
-            if not found:
-                raise table.BadFile("unreadable", f"The file can't be read from byte {place.offset:,} on.")
-            width = max(1.0, size / len(found))
-            self._write(found, names, mapping, dialect, place)
-            place.offset += size
+                found, size = table.records(data, dialect, place.batch.rows, last=last)
+                if not found and not last:
+                    data = self._bytes(job, place.offset, 4 * table.LONGEST_RECORD + 16)
+                    last = place.offset + len(data) >= job.size
+                    found, size = table.records(data, dialect, 1, last=last)
+                if not found:
+                    raise table.BadFile("unreadable", f"The file can't be read from byte {place.offset:,} on.")
+                width = max(1.0, size / len(found))
+                rows = table.rows_of(found, place.rows, names, mapping, dialect)
+                place.rows, place.offset = place.rows + len(rows), place.offset + size
+                self._note(writing(), place)
+                writing = self.ports.beside(partial(self._write, rows))
+        finally:
+            written = writing()  # nobody leaves while it writes: the connection is the step's
+        self._note(written, place)
         place.width = width
 
-    def _write(
-        self, found: list[str], names: Sequence[str], mapping: dict[str, str], dialect: table.Dialect, place: _Place
-    ) -> None:
-        rows: list[table.Row] = []
-        for record in found:
-            row = table.row_of(place.rows + 1, record, names, mapping, dialect)
-            if row is not None:
-                rows.append(row)
-                place.rows += 1
+    def _write(self, rows: Sequence[table.Row]) -> _Written:
         if not rows:
-            return
+            return _Written()
         elapsed = stopwatch()
         bad = self._keep(rows)
-        seconds = elapsed()
-        place.batch, why = decide.next_batch(place.batch, len(rows), seconds, self.ports.settings)
-        self.ports.meter.count(RowMetric.INGEST_MS, seconds * 1000)
         point(RowPoint.ROWS_WRITTEN)
-        if bad or why not in ("hold", "grow"):
+        return _Written(len(rows), bad, elapsed())
+
+    def _note(self, written: _Written, place: _Place) -> None:
+        if not written.rows:
+            return
+        place.batch, why = decide.next_batch(place.batch, written.rows, written.seconds, self.ports.settings)
+        self.ports.meter.count(RowMetric.INGEST_MS, written.seconds * 1000)
+        if place.batch.log_s is not None:
+            self.ports.meter.count(RowMetric.DB_LATENCY, math.exp(place.batch.log_s) * written.rows * 1000)
+        if written.bad or why not in ("hold", "grow"):
             logger.info(
-                "rows were kept", extra={"rows": len(rows), "set_aside": bad, "batch": place.batch.rows, "why": why}
+                "rows were kept",
+                extra={"rows": written.rows, "set_aside": written.bad, "batch": place.batch.rows, "why": why},
             )
 
     def _keep(self, rows: Sequence[table.Row]) -> int:
         """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
         try:
-            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(row) for row in rows])}))
+            self.outside.write(_kept(rows))
         except Exception as error:
-            if not (db.sqlstate(error) or "").startswith(DATA_ERRORS) and not isinstance(error, TypeError):
+            if not _is_of_a_row(error):
                 raise
             if len(rows) > 1:
                 half = len(rows) // 2
                 return self._keep(rows[:half]) + self._keep(rows[half:])
             aside = table.Row(row_no=rows[0].row_no, input={}, problem="The database can't store this row.")
-            self.outside.write(Effect(store.ADD_ROWS, {"items": db.jsonb([_packed(aside)])}))
+            self.outside.write(_kept([aside]))
             return 1
         return 0
 
@@ -307,6 +367,15 @@ class _Reading:
         return Continue(cursor=cursor, effects=[noted], renews=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What became of a batch; of none at all: nothing."""
+
+    rows: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(slots=True)
 class _Place:
     offset: int
@@ -315,8 +384,21 @@ class _Place:
     width: float = 200.0
 
 
-def _packed(row: table.Row) -> dict[str, Any]:
-    return {"n": row.row_no, "i": row.input, "c": row.normalized, "p": row.problem}
+def _kept(rows: Sequence[table.Row]) -> Effect:
+    problems = {str(at): row.problem for at, row in enumerate(rows, 1) if row.problem is not None}
+    return Effect(
+        store.ADD_ROWS,
+        {
+            "after": rows[0].row_no - 1, "inputs": db.jsonb([row.input for row in rows]),
+            "normalized": db.jsonb([row.normalized for row in rows]), "problems": db.jsonb(problems),
+        },
+    )  # fmt: skip
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """Whether a row is to blame. One that is there already is not: whoever wrote it was not to be here, or we are not."""
+    state = db.sqlstate(error) or ""
+    return isinstance(error, TypeError) or (state.startswith(DATA_ERRORS) and state != TWICE)
 
 
 # Working.
@@ -332,6 +414,7 @@ class _Working:
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    refused: str | None = None  # what the provider says of the key
 
     @property
     def slot(self) -> int:
@@ -344,6 +427,7 @@ class _Working:
     def step(self) -> Decision:
         settings, cursor = self.ports.settings, self.turn.cursor
         params = RowJobParams.model_validate(dict(self.turn.params))
+        count_s = self._count(float(cursor.get("count_s", 0.0)))
         with self.ports.hands(settings.threads) as hands:
             seconds = decide.slice_s(settings, self.outside.time_left_s())
             avg_ms = cursor.get("avg_ms")
@@ -353,22 +437,28 @@ class _Working:
                 most = 1  # the one before us died: whichever row did that shall do it alone
             items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
             if not items:
-                return self._nothing_due()
+                return self._nothing_due(count_s)
             point(RowPoint.CLAIMED)
             elapsed = stopwatch()
             waits = self._call(items, params, hands, seconds)
             took = elapsed()
         done = len(self.ended)
         self._measure(done, took)
-        cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1]}
+        cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1], "count_s": count_s}
         effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
         if self.events:
             effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
-        return Continue(cursor=cursor, after_s=waits[0], effects=effects, rows=done, renews=True)
+        refused = None if self.refused is None else Throttled(params.account, REFUSED_S, self.refused)
+        return Continue(
+            cursor=cursor, after_s=waits[0], effects=effects, rows=done, renews=True, throttled=refused
+        )  # fmt: skip
 
     def _claim(self, most: int, lease_s: float) -> list[Item]:
         settings = self.ports.settings
-        asked = {"most": most, "slot": self.slot, "gen": self.gen, "holder": self.turn.token, "lease_s": lease_s}
+        asked = {
+            "most": most, "tenant_most": settings.tenant_most_in_flight, "slot": self.slot, "gen": self.gen,
+            "holder": self.turn.token, "lease_s": lease_s,
+        }  # fmt: skip
         rows = self.outside.write(Effect(store.CLAIM, asked))
         items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
         for item in items:
@@ -377,9 +467,22 @@ class _Working:
                 self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
         return items
 
-    def _nothing_due(self) -> Decision:
+    def _count(self, last_s: float) -> float:
+        """One of a job's lanes counts its rows now and then. Answers how long it took the last time."""
+        if self.slot:
+            return last_s
+        elapsed = stopwatch()
+        counted = self.outside.write(Effect(store.COUNT_NOW, {"every_s": decide.count_every_s(last_s)}))
+        if not counted:
+            return last_s
+        self.ports.meter.count(RowMetric.QUEUE_DEPTH, counted[0]["pending"])
+        return elapsed()
+
+    def _nothing_due(self, count_s: float) -> Decision:
         left = self.ports.reads.open_rows(self.turn.tenant_id, self.turn.run_id, self.slot, self.gen)
-        return idle(left)
+        decision = idle(left)
+        cursor = {**self.turn.cursor, "count_s": count_s}
+        return replace(decision, cursor=cursor) if isinstance(decision, Wait) else decision
 
     def _call(self, items: Sequence[Item], params: RowJobParams, hands: Hands, seconds: float) -> tuple[float, int]:
         """Send a call for each slot of the pace, until the rows or the time are used up. Answers how long to wait, and how
@@ -402,6 +505,9 @@ class _Working:
             until = min(piece.next_at(now) for piece in slices.values())
             for call, answer in hands.collect(min(max(0.0, until - now), 5.0)):
                 self._answered(call, answer, slices[call.domain], hands.now())
+            if self.refused is not None:
+                for piece in slices.values():
+                    piece.stop()
         for domain, piece in slices.items():
             if piece.report:
                 trade(
@@ -409,7 +515,7 @@ class _Working:
                     self._paced(params, domain),
                     self.turn.token,
                     piece.report.hand_over(),
-                    0,
+                    REPORT_ONLY,
                     self._bounds(),
                 )
         for unsent in waiting.values():
@@ -448,10 +554,15 @@ class _Working:
         self, slices: dict[str, Slice], waiting: dict[str, deque[Item]], params: RowJobParams, hands: Hands
     ) -> bool:
         for domain, piece in slices.items():
-            want = piece.wants(hands.now(), len(waiting[domain]))
+            now = hands.now()
+            want = piece.wants(now, len(waiting[domain]))
             if want is not None:
-                paced, report = self._paced(params, domain), piece.report.hand_over()
-                granted = trade(self.ports.pace, paced, self.turn.token, report, want, self._bounds())
+                paced, report, asked = (
+                    self._paced(params, domain),
+                    piece.report.hand_over(),
+                    Want(want, piece.sends_for_s(now)),
+                )
+                granted = trade(self.ports.pace, paced, self.turn.token, report, asked, self._bounds())
                 piece.told(hands.now(), want, granted, self.ports.chance.fraction())
                 return True
         return False
@@ -459,8 +570,12 @@ class _Working:
     def _answered(self, call: Call, answer: Answered, piece: Slice, now: float) -> None:
         item = call.item
         point(RowPoint.CALLED)
-        what = {"found": "ok", "not_found": "ok", "invalid": "ok"}.get(answer.what, answer.what)
-        piece.answered(now, call.window_no, what, answer.ms / 1000, answer.retry_after_s)
+        if answer.what == "refused":
+            self.refused = answer.message
+            piece.unused(call.window_no)
+        else:
+            what = {"found": "ok", "not_found": "ok", "invalid": "ok"}.get(answer.what, answer.what)
+            piece.answered(now, call.window_no, what, answer.ms / 1000, answer.retry_after_s)
         failed = sum(each["status"] == "failed" for each in self.events)
         spike = len(self.events) >= 10 and failed > len(self.events) / 2
         verdict = decide.judge(item, answer, self.ports.settings, self.ports.chance.fraction(), spike)
@@ -478,7 +593,7 @@ class _Working:
     def _end(self, item: Item, verdict: decide.Verdict, answer: Answered | None = None) -> None:
         offers = answer.offers if answer is not None else ()
         self.verdicts.append(_verdict(item, verdict, offers))
-        if answer is None or answer.what != "throttled":
+        if answer is None or answer.what not in ("throttled", "refused"):
             self.ended.append(verdict.status)
 
     def _paced(self, params: RowJobParams, domain: str) -> Paced:

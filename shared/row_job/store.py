@@ -7,6 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from shared.kernel import direct
+from shared.kernel.clock import stopwatch
 from shared.kernel.model import Statement
 from shared.row_job.model import UPLOADS
 from shared.row_job.ports import OpenRows, Progress
@@ -31,17 +32,27 @@ ADD_JOB = Statement(
        on conflict (file_id) do nothing""",
 )
 # The reading of its file. Rows are written as they are read, and the place behind them with the step: one that did not come
-# to its end is done again from where it began, and finds its rows there.
+# to its end is done again from where it began. Rows are written in order and under the lane's lock, so those that are there
+# already are the first ones of a batch. Whoever says `on conflict` instead pays for it with every row.
+# Lists side by side are taken apart faster than a list of records, and no slower than COPY, which row-level security forbids.
 ADD_ROWS = Statement(
     "row_job.rows",
     """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
                               last_error, permanent, due_at, updated_at)
        select j.run_id, r.n, j.tenant_id, j.user_id, j.job_type, r.n % j.slots,
-              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
+              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, nullif(r.c, 'null'), r.p, r.p is not null,
               timestamptz '2000-01-01 00:00+00', now()
        from turn t join file_jobs j on j.run_id = t.run_id
-       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
-       on conflict (run_id, row_no) do nothing""",
+       cross join lateral (
+           select coalesce(max(i.row_no), 0) as n from job_items i
+           where i.run_id = t.run_id and i.row_no > cast(:after as bigint)
+             and i.row_no <= cast(:after as bigint) + jsonb_array_length(cast(:inputs as jsonb))) there
+       cross join lateral (
+           select cast(:after as bigint) + x.at as n, x.i, x.c, cast(:problems as jsonb) ->> x.at::text as p
+           from (select generate_series(1, jsonb_array_length(cast(:inputs as jsonb))) as at,
+                        jsonb_array_elements(cast(:inputs as jsonb)) as i,
+                        jsonb_array_elements(cast(:normalized as jsonb)) as c) x) r
+       where r.n > there.n""",
 )
 NOTE_READ = Statement(
     "row_job.read",
@@ -53,7 +64,8 @@ NOTE_READ = Statement(
 )
 
 # The work. A lane owns its slot while no elder lane of it is active, so a row that is at work without us was left by one that
-# died: it is taken again, in the same order, and its attempt was counted when it was taken.
+# died: it is taken again, in the same order, and its attempt was counted when it was taken. What a tenant may have at work is
+# shared by all its lanes.
 CLAIM = Statement(
     "row_job.claim",
     """update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
@@ -65,7 +77,10 @@ CLAIM = Statement(
                  select i.run_id, i.row_no from job_items i
                  where i.run_id = t.run_id and i.slot = cast(:slot as smallint) and i.status in ('PENDING', 'PROCESSING')
                    and (i.due_at <= now() or i.status = 'PROCESSING') and (j.process_upto is null or i.row_no <= j.process_upto)
-                 order by i.due_at, i.row_no limit cast(:most as integer)) p
+                 order by i.due_at, i.row_no
+                 limit (select least(cast(:most as integer), greatest(1, cast(:tenant_most as integer) / greatest(1, count(*))))
+                        from run r join lane l on l.run_id = r.id and l.status = 'active' and l.key like 'work:%'
+                        where r.tenant_id = t.tenant_id and r.kind = t.kind and r.status in ('queued', 'running'))) p
              where not exists (
                  select from lane o where o.run_id = t.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
                    and split_part(o.key, ':', 3)::integer < cast(:gen as integer))) c
@@ -149,23 +164,100 @@ DELETE = Statement(
     "row_job.delete",
     "update file_jobs set deleted_at = now() where run_id = :run_id and tenant_id = :tenant_id and deleted_at is null",
 )
+# An account that refused its key is asked again when the connection was changed.
+OPEN_ACCOUNT = Statement(
+    "row_job.open_account",
+    """update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
+       where key = :key and tenant_id = :tenant_id""",
+)
+WAKE_ACCOUNT = Statement(
+    "row_job.wake_account",
+    """update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
+       where id in (
+           select l.id from run r join lane l on l.run_id = r.id and l.status = 'active'
+           where r.tenant_id = :tenant_id and r.kind = 'row_job' and r.status in ('queued', 'running') and r.paused_at is null
+             and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
+           for update of l skip locked)""",
+)
 WAITING_LANES = Statement(
     "row_job.waiting",
     """select id from lane where run_id = :run_id and status = 'active' and claim_token is null and next_due_at > now()
          and (key like 'work:%' or key = 'ingest')""",
 )
+# How many rows are in which state. Counted, never added to; by one lane now and then, and when the job ends.
+_COUNTED = """select count(*) as total, count(*) filter (where i.status = 'PENDING') as pending,
+                  count(*) filter (where i.status = 'PROCESSING') as processing, count(*) filter (where i.status = 'DONE') as done,
+                  count(*) filter (where i.status = 'ERROR') as errors, count(*) filter (where i.status = 'NOT_FOUND') as not_found,
+                  count(*) filter (where i.status = 'SKIPPED') as skipped"""
+_KEEP_COUNTS = """total_items = c.total, processed_items = c.done + c.errors + c.not_found + c.skipped,
+              failed_items = c.errors + c.not_found, counts = to_jsonb(c), counted_at = now()"""
 COUNT = Statement(
     "row_job.count",
-    """with c as (
-           select count(*) as total, count(*) filter (where status in ('DONE', 'ERROR', 'NOT_FOUND', 'SKIPPED')) as ended,
-                  count(*) filter (where status in ('ERROR', 'NOT_FOUND')) as failed
-           from job_items where run_id = :run_id)
-       update file_jobs j set total_items = c.total, processed_items = c.ended, failed_items = c.failed, counted_at = now()
-       from c where j.run_id = :run_id and j.tenant_id = :tenant_id""",
+    f"""with c as ({_COUNTED} from job_items i where i.run_id = :run_id)
+       update file_jobs j set {_KEEP_COUNTS} from c where j.run_id = :run_id and j.tenant_id = :tenant_id""",
+)
+# Whoever has the job's row goes on to its lanes: a lane that counts does not wait for him.
+COUNT_NOW = Statement(
+    "row_job.count_now",
+    f"""update file_jobs j set {_KEEP_COUNTS}
+       from (select t.run_id from turn t join file_jobs k on k.run_id = t.run_id
+             where k.counted_at is null or k.counted_at < now() - cast(:every_s as double precision) * interval '1 s'
+             for no key update of k skip locked) due
+       cross join lateral ({_COUNTED} from job_items i where i.run_id = due.run_id) c
+       where j.run_id = due.run_id
+       returning c.pending""",
+    returns=True,
+)
+
+# Images, by their number in the file.
+ADD_IMAGES = Statement(
+    "row_job.images",
+    """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
+                              last_error, permanent, due_at, updated_at)
+       select j.run_id, r.n, j.tenant_id, j.user_id, j.job_type, r.n % j.slots,
+              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
+              timestamptz '2000-01-01 00:00+00', now()
+       from turn t join file_jobs j on j.run_id = t.run_id
+       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
+       on conflict (run_id, row_no) do nothing""",
+)
+
+# A scan. What was seen is kept with the scan that saw it first as it is now; another one that finds it unchanged takes it.
+SEE = Statement(
+    "row_job.see",
+    """insert into scanned_files (tenant_id, source, name, size, stamp, first_run, seen_at)
+       select t.tenant_id, :source, f.name, f.size, f.stamp, t.run_id, now()
+       from turn t cross join jsonb_to_recordset(cast(:files as jsonb)) as f (name text, size bigint, stamp text)
+       on conflict (tenant_id, source, name) do update set seen_at = now(), size = excluded.size, stamp = excluded.stamp,
+           first_run = case when (scanned_files.size, scanned_files.stamp) = (excluded.size, excluded.stamp)
+                            then scanned_files.first_run else excluded.first_run end,
+           file_id = case when (scanned_files.size, scanned_files.stamp) = (excluded.size, excluded.stamp)
+                          then scanned_files.file_id end
+       returning name, size, stamp, file_id, first_run <> (select run_id from turn) as settled""",
+    returns=True,
+)
+FORGET = Statement(
+    "row_job.forget",
+    """delete from scanned_files s using turn t
+       where s.tenant_id = t.tenant_id and s.source = :source and s.seen_at < now() - interval '90 days'""",
+)
+TAKEN = Statement(
+    "row_job.taken",
+    """update scanned_files s set file_id = cast(:file_id as uuid) from turn t
+       where s.tenant_id = t.tenant_id and s.source = :source and s.name = :name and s.size = cast(:size as bigint)
+         and s.stamp = :stamp""",
+)
+# A scan issues uploads as the API does; their ids follow from the file, so that one that is issued again is the same.
+ISSUE_SCANNED = Statement(
+    "row_job.issue",
+    """insert into files (id, tenant_id, name, options, created_by)
+       select cast(:file_id as uuid), t.tenant_id, :name, cast(:options as jsonb), r.created_by
+       from turn t join run r on r.id = t.run_id
+       on conflict (id) do nothing""",
 )
 
 PROGRESS = sa.text("""
-select f.id as file_id, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
+select f.id as file_id, f.name, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
 from file_jobs j join files f on f.id = j.file_id where j.run_id = :run_id and j.tenant_id = :tenant_id
 """)
 # A file that could not be read to its end brings no more rows either.
@@ -192,13 +284,16 @@ class RowStore:
         self._engine = engine
 
     def progress(self, tenant_id: UUID, run_id: UUID) -> Progress | None:
-        with direct.alone(self._engine, tenant_id) as line:
+        elapsed = stopwatch()
+        loan = direct.alone(self._engine, tenant_id)
+        waited_s = elapsed()
+        with loan as line:
             row = line.one(PROGRESS, {"run_id": run_id, "tenant_id": tenant_id})
         if row is None:
             return None
         known = dict(row)
         key = UPLOADS.format(tenant_id=tenant_id, file_id=known.pop("file_id"))
-        return Progress(key=key, **known)
+        return Progress(key=key, pool_wait_ms=waited_s * 1000, **known)
 
     def open_rows(self, tenant_id: UUID, run_id: UUID, slot: int, gen: int) -> OpenRows:
         params = {"run_id": run_id, "tenant_id": tenant_id, "slot": slot, "gen": gen}
@@ -209,29 +304,30 @@ class RowStore:
         return OpenRows(**row)
 
 
+COUNTED_AT_ONCE = 20_000  # rows that are counted whenever somebody asks; of more, the last count is told with its age
 # What the API asks. The tenant's walls hold it, and those of somebody who sees only his own.
 ISSUE = sa.text("""
 insert into files (id, tenant_id, name, options, hold, created_by, ip_address)
 values (:file_id, :tenant_id, :name, cast(:options as jsonb), :hold, :created_by, cast(:ip_address as inet)) returning id
 """)
 UPLOADED = sa.text("""
-select id, name, size, version_id, options, arrived_at is not null as arrived from files
-where id = :file_id and tenant_id = :tenant_id
+select f.id, f.name, f.size, f.version_id, f.options, f.arrived_at is not null as arrived,
+       (select j.run_id from file_jobs j where j.file_id = f.id) as run_id
+from files f where f.id = :file_id and f.tenant_id = :tenant_id
 """)
-GET = sa.text("""
+GET = sa.text(f"""
 select r.id, r.status, r.paused_at is not null as paused, r.error, r.created_at, r.finished_at, f.name, j.file_id, j.user_id,
        host(j.ip_address) as ip_address, j.job_type, j.columns, j.dialect, j.read_bytes, f.size, j.read_rows,
        j.read_at is not null as read_done, j.process_upto,
        (select max(l.updated_at) from lane l where l.run_id = r.id) as last_heartbeat,
        (select max(l.attempts) from lane l where l.run_id = r.id) as attempts,
-       c.total, c.pending, c.processing, c.done, c.errors, c.not_found, c.skipped
+       (select g.reason from gate g where g.tenant_id = j.tenant_id and g.key = 'product_search:' || (r.params ->> 'connection')
+          and g.state <> 'open' and r.finished_at is null) as held_up,
+       case when small.yes then now() else j.counted_at end as counted_at,
+       case when small.yes then to_jsonb(live) else j.counts end as counts
 from file_jobs j join run r on r.id = j.run_id join files f on f.id = j.file_id
-cross join lateral (
-    select count(*) as total, count(*) filter (where i.status = 'PENDING') as pending,
-           count(*) filter (where i.status = 'PROCESSING') as processing, count(*) filter (where i.status = 'DONE') as done,
-           count(*) filter (where i.status = 'ERROR') as errors, count(*) filter (where i.status = 'NOT_FOUND') as not_found,
-           count(*) filter (where i.status = 'SKIPPED') as skipped
-    from job_items i where i.run_id = j.run_id) c
+cross join lateral (select j.read_rows <= {COUNTED_AT_ONCE} or j.counts is null as yes) small
+cross join lateral ({_COUNTED} from job_items i where i.run_id = j.run_id and small.yes) live
 where j.run_id = :run_id and j.tenant_id = :tenant_id and j.deleted_at is null
 """)
 # By the row's number, which never changes: no row comes twice and none is passed over while lanes work.

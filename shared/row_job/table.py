@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.kernel.storable import unstorable
 from shared.row_job.model import FIELDS
@@ -27,6 +28,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "brand": ("brand", "manufacturer", "maker", "vendor"),
     "sku": ("sku", "code", "productcode", "articlenumber", "mpn", "ean", "gtin", "upc"),
 }
+
+# What makes a record more than text between delimiters.
+SURROGATE = re.compile("[\\ud800-\\udfff]")
+ODD = re.compile('["\\x00\\r\\ud800-\\udfff]')
 
 csv.field_size_limit(LONGEST_RECORD)
 
@@ -64,8 +69,7 @@ class Dialect:
         return "surrogatepass" if self.encoding.startswith("utf-16") else "surrogateescape"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A row as it will be kept. `problem`: why it is left out; its input is then shown as far as it can be."""
 
     row_no: int
@@ -206,6 +210,30 @@ def mapping_of(names: Sequence[str], wanted: Mapping[str, str] | None) -> dict[s
     return {field: plain[alias] for field in FIELDS for alias in reversed(ALIASES[field]) if alias in plain}
 
 
+def rows_of(
+    found: Sequence[str], after: int, names: Sequence[str], mapping: Mapping[str, str], dialect: Dialect
+) -> list[Row]:
+    """Records as rows, numbered from `after` on. Nearly all are plain and are split here; the others are looked at closely."""
+    rows: list[Row] = []
+    delimiter, width, wanted = dialect.delimiter, len(names), tuple(mapping.items())
+    whole = "".join(found)
+    all_plain = whole.isascii() and not any(each in whole for each in '"\x00\r')
+    for record in found:
+        text = record.removesuffix("\r")
+        if len(text) <= LONGEST_CELL and (all_plain or not ODD.search(text)):
+            parts = text.split(delimiter)
+            if len(parts) == width:
+                given = dict(zip(names, parts, strict=True))
+                normalized = {field: " ".join(given[column].split())[:500] for field, column in wanted}
+                if all(normalized.values()):
+                    rows.append(Row(after + len(rows) + 1, given, normalized))
+                    continue
+        row = row_of(after + len(rows) + 1, record, names, mapping, dialect)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
 def row_of(row_no: int, record: str, names: Sequence[str], mapping: Mapping[str, str], dialect: Dialect) -> Row | None:
     """A record as a row; None for an empty line. What cannot be used is kept with its reason."""
     found = cells(record, dialect)
@@ -232,7 +260,7 @@ def _problem(record: str, found: Sequence[str], names: Sequence[str], dialect: D
         return f"A cell has {longest[0]:,} characters; {LONGEST_CELL:,} are the most."
     if "\x00" in record:
         return "The row holds a NUL character."
-    if any("\ud800" <= character <= "\udfff" for character in record):
+    if SURROGATE.search(record):
         return "The row isn't written in the file's encoding."
     if len(found) > len(names) and any(cell.strip() for cell in found[len(names) :]):
         return f"The row has {len(found)} cells; the file has {len(names)} columns."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import date, datetime, time
 from typing import Annotated, Any, Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
@@ -30,11 +31,16 @@ from shared.kernel.redact import redact, redact_json
 from shared.kernel.store import PgTx
 from shared.search import decide, store
 from shared.search.model import CLIENTS, KIND, MAX_OFFERS, MAX_PAGES, Window, canonical, changes, query_key
+from shared.search.sheets import store as sheet_store
+from shared.search.sheets.model import CLOSES, OPENS, PROVIDER, TAB, ZONE
 
 router = Router()  # type: ignore[no-untyped-call]
 SearchId = Annotated[UUID, Path(description="The search's id")]
 RecordId = Annotated[UUID, Path(description="The quarantined record's id")]
 ClientName = Literal["infojobs", "adzuna"]
+CompanyId = Annotated[UUID, Path(description="The company's id")]
+SheetId = Annotated[UUID, Path(description="The sheet's id")]
+Opinion = Literal["relevant", "irrelevant", "blocked"]
 AnyClient = Annotated[str, Path(max_length=50, description="The job board: infojobs or adzuna")]
 UNTIL_RESUMED_S = 10 * 366 * 86_400
 MOST_SEARCHES = 10_000
@@ -215,6 +221,7 @@ class Company(Told):
     open_offers: int
     first_seen_at: datetime
     last_seen_at: datetime
+    feedback: Opinion | None
 
 
 class Companies(Told):
@@ -235,6 +242,60 @@ class Client(Told):
 
 class Clients(Told):
     clients: list[Client]
+
+
+class Feedback(Asked):
+    """null: nothing is said of it any more."""
+
+    feedback: Opinion | None
+
+
+class AddSheet(Asked):
+    """The sync begins between `opens` and `closes`, local times of `zone`. A window that closes no later than it opens
+    closes on the next day."""
+
+    connection: Short
+    tab: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")] = TAB
+    zone: Annotated[str, Field(min_length=1, max_length=64)] = ZONE
+    opens: time = OPENS
+    closes: time = CLOSES
+
+
+class Night(Told):
+    night: date
+    status: Literal["waiting", "running", "synced", "failed", "missed", "canceled"]
+    run_id: UUID
+    opens_at: datetime
+    closes_at: datetime
+    rows_written: int
+    rows_cleared: int
+    feedback_read: int
+    feedback_ignored: int
+    problem: dict[str, Any] | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class Sheet(Told):
+    """`nights`: the last eight, the newest first."""
+
+    id: UUID
+    connection: UUID
+    tab: str
+    zone: str
+    opens: time
+    closes: time
+    created_at: datetime
+    nights: list[Night]
+
+
+class ListOfSheets(Told):
+    sheets: list[Sheet]
+
+
+class SheetAdded(Told):
+    id: UUID
+    run_id: UUID
 
 
 # --- searches
@@ -465,6 +526,67 @@ def list_companies(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Companie
     )
 
 
+@operation(router, "PUT", "/search-companies/<company_id>/feedback", MANAGES, tag="searches")
+def set_company_feedback(company_id: CompanyId, asked: Annotated[Feedback, Body()]) -> Done:
+    """Say whether a company is relevant. A blocked one leaves the sheet with its next sync; an unblocked one comes back."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        which = {"tenant_id": here.tenant_id, "company_id": company_id}
+        if line.one(sheet_store.KNOWN_COMPANY, which) is None:
+            raise NotFound
+        if asked.feedback is None:
+            line.run(sheet_store.UNSAY, which)
+        else:
+            line.all(sheet_store.SAY, {**which, "feedback": asked.feedback, "said_by": here.principal.actor})
+        here.audit(tx, "company.feedback", f"company:{company_id}", after={"feedback": asked.feedback})
+    return Done()
+
+
+# --- sheets
+
+
+@operation(router, "POST", "/search-sheets", MANAGES, tag="searches", answers=creates(SheetAdded), refuses=[409])
+def add_sheet(asked: Annotated[AddSheet, Body()]) -> Response[str]:
+    """Keep a Google sheet filled with the companies, once a night. The first sync is in the window that is open or next."""
+    here, sheet_id = desk(router), new_id()
+    _checked_zone(asked.zone)
+    with here.begin() as (line, tx):
+        connection = tx.find_connection(here.tenant_id, PROVIDER, asked.connection)
+        if connection is None:
+            raise Refused("unknown_connection", f"connection: no connection to {PROVIDER} has this name or id.")
+        told = {
+            "id": sheet_id, "tenant_id": here.tenant_id, "connection": connection, "tab": asked.tab, "zone": asked.zone,
+            "opens": asked.opens.replace(tzinfo=None).isoformat(), "closes": asked.closes.replace(tzinfo=None).isoformat(),
+            "created_by": here.principal.actor,
+        }  # fmt: skip
+        rows = line.all(sheet_store.ADD, told)
+        if not rows:
+            raise Problem(409, "sheet_exists", "This tab of this connection is kept already.")
+        sheet_id = rows[0]["id"]
+        here.audit(tx, "sheet.create", f"sheet:{sheet_id}", after={"connection": str(connection), "tab": asked.tab})
+        params = {"sheet": str(sheet_id)}
+        started = relay.create_run(tx, here.ports, here.kinds[KIND], here.tenant_id, params, here.by())
+    deliver(here.ports, started.dues)
+    return Response(201, "application/json", jsonb({"id": str(sheet_id), "run_id": str(started.run_id)}))
+
+
+@operation(router, "GET", "/search-sheets", READS, tag="searches")
+def list_sheets() -> ListOfSheets:
+    """List the sheets, each with its last nights and what came of them."""
+    return ListOfSheets(sheets=[Sheet(**row) for row in desk(router).all(sheet_store.LIST)])
+
+
+@operation(router, "DELETE", "/search-sheets/<sheet_id>", MANAGES, tag="searches")
+def remove_sheet(sheet_id: SheetId) -> Done:
+    """Stop keeping a sheet. What is in it stays."""
+    here = desk(router)
+    with here.begin() as (line, tx):
+        if not line.run(sheet_store.REMOVE, {"tenant_id": here.tenant_id, "id": sheet_id}):
+            raise NotFound
+        here.audit(tx, "sheet.delete", f"sheet:{sheet_id}")
+    return Done()
+
+
 # --- clients
 
 
@@ -519,6 +641,13 @@ def resume_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -
 
 
 # --- what several of them do
+
+
+def _checked_zone(zone: str) -> None:
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise Refused("unknown_timezone", f"zone: {zone[:64]!r} is no time zone, such as Europe/Madrid.") from None
 
 
 def _new_state(line: Line, here: Desk, client: str, search_id: UUID) -> None:

@@ -158,11 +158,12 @@ def estimate_pages(window: Window, now: datetime, per_day: float, client: str) -
 def night_of(now: datetime, opens: time, closes: time, zone: str) -> tuple[date, datetime, datetime]:
     """The night window that is open or comes next: its local date, when it opens and when it closes.
 
-    A time that the clocks skip comes as much later as they skip; one that they repeat is its first.
+    A time that the clocks skip comes as much later as they skip; one that they repeat is its first. A window that closes
+    no later than it opens closes on the next day.
     """
-    day = now.astimezone(ZoneInfo(zone)).date()
-    for each in (day, day + timedelta(days=1)):
-        begins, ends = _instant(each, opens, zone), _instant(each, closes, zone)
+    day, over = now.astimezone(ZoneInfo(zone)).date(), DAY if closes <= opens else timedelta()
+    for each in (day - DAY, day, day + DAY):
+        begins, ends = _instant(each, opens, zone), _instant(each + over, closes, zone)
         if now < ends:
             return each, begins, ends
     raise AssertionError("a day has no end")  # pragma: no cover

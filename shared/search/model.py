@@ -6,7 +6,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -164,9 +164,10 @@ def changes(client: str, before: Json, after: Json) -> list[dict[str, Any]]:
 
 
 class CycleParams(BaseModel):
-    """A cycle is asked for nothing: what is due decides."""
+    """A cycle is asked for nothing: what is due decides. `sheet`: not a cycle, but the next night of this sheet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    sheet: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")] | None = None
 
 
 # --- what a client answers
@@ -255,7 +256,7 @@ class Walk:
         return cls(**{**told, **times})
 
     def to_json(self) -> dict[str, Any]:
-        told = {name: value for name, value in asdict(self).items() if value is not None}
+        told = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
         return {**told, **{name: told[name].isoformat() for name in WALK_TIMES if name in told}}
 
     def but(self, **new: Any) -> Self:
@@ -332,7 +333,7 @@ class CycleCursor:
         return cls(**told)
 
     def to_json(self) -> Json:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
     def but(self, **new: Any) -> Self:
         return replace(self, **new)

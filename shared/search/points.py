@@ -8,3 +8,5 @@ from enum import StrEnum
 class SearchPoint(StrEnum):
     PICKED = "search.picked"
     FETCHED = "search.fetched"
+    SHEET_READ = "sheet.read"
+    SHEET_WRITTEN = "sheet.written"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 from uuid import UUID
 
 from shared.kernel.metrics import Meter, NoMeter
 from shared.kernel.model import Json, Turn
 from shared.search.model import Job, Page, SearchConfig
+from shared.search.sheets.ports import SheetPorts
 
 Row = Mapping[str, Any]
 
@@ -20,11 +21,11 @@ class SearchMetric(StrEnum):
     EXECUTION = "SearchExecution"
 
 
-@runtime_checkable
-class Keeps(Protocol):
-    """A meter that keeps its counts until it is told to write them: at the end of a step, because nobody else does."""
-
-    def flush(self) -> None: ...
+def write_metrics(meter: Meter) -> None:
+    """A meter that keeps its counts writes them now: nobody else tells it to at the end of a step."""
+    flush = getattr(meter, "flush", None)
+    if flush is not None:
+        flush()
 
 
 class Client(Protocol):
@@ -49,5 +50,6 @@ class Ports:
 
     client: Callable[[UUID, Job, Callable[[], float]], Client]
     store: Memory
+    sheets: SheetPorts
     config: SearchConfig = field(default_factory=SearchConfig)
     meter: Meter = field(default_factory=NoMeter)

@@ -53,7 +53,10 @@ from shared.search.model import (
 )
 from shared.search.parse import offer_of
 from shared.search.points import SearchPoint
-from shared.search.ports import Keeps, Ports, SearchMetric
+from shared.search.ports import Ports, SearchMetric, write_metrics
+from shared.search.sheets.steps import Sheets, is_sheet, settle
+from shared.search.sheets.steps import gates as sheet_gates
+from shared.search.sheets.store import PRUNE as PRUNE_NIGHT
 from shared.search.store import Spent
 
 COMPANIES_PER_STEP = 100
@@ -71,11 +74,17 @@ class Cycles:
     def config(self) -> SearchConfig:
         return self.ports.config
 
+    @property
+    def sheets(self) -> Sheets:
+        return Sheets(self.ports.sheets)
+
     # --- the run
 
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         """One cycle of a tenant at a time. It begins when something is due, and not too soon after the last one."""
-        parse(CycleParams, starting.params)
+        asked = parse(CycleParams, starting.params)
+        if asked.sheet is not None:
+            return self.sheets.start(tx, starting, asked.sheet)
         which = {"tenant_id": starting.tenant_id}
         (following,) = tx.read(store.NEXT_CYCLE, {**which, "gap_s": self.config.cycle_gap_s})
         delay_s = following["delay_s"] or 0.0
@@ -88,6 +97,9 @@ class Cycles:
 
     def on_end(self, tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
         """What is still open when a cycle ends was canceled, or its processes died: nothing stays RUNNING."""
+        if "sheet" in run.params:
+            self.sheets.on_end(tx, run, ending)
+            return ()
         canceled = ending.status is RunStatus.CANCELED
         problem = None if canceled else Problem("crashed", "The cycle ended in the middle of this search.")
         told = {
@@ -105,6 +117,9 @@ class Cycles:
         """A cycle has ended: the next one follows, while there is anything to search for."""
         if signal.payload.get("kind") != KIND:
             return ()
+        nights = self.sheets.following(tx, signal.tenant_id, str(signal.payload.get("run_id")))
+        if nights is not None:
+            return nights
         (following,) = tx.read(store.NEXT_CYCLE, {"tenant_id": signal.tenant_id, "gap_s": self.config.cycle_gap_s})
         return [Start(KIND, {})] if following["wanted"] else []
 
@@ -114,10 +129,11 @@ class Cycles:
         try:
             return self._take_step(turn, outside)
         finally:
-            if isinstance(self.ports.meter, Keeps):
-                self.ports.meter.flush()
+            write_metrics(self.ports.meter)
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
+        if is_sheet(turn):
+            return self.sheets.take_step(turn, outside)
         cursor = CycleCursor.read(turn.cursor)
         if cursor.epoch != turn.run_epoch:
             if not outside.write(Effect(store.RETAKE_CYCLE)):
@@ -309,8 +325,10 @@ class Cycles:
 
     # --- gates
 
-    def at_closed_gate(self, turn: Turn) -> Decision:
-        """Closed since this search was picked: it keeps its place, and the cycle goes on with another."""
+    def at_closed_gate(self, turn: Turn) -> Decision | None:
+        """Closed since this search was picked: it keeps its place, and the cycle goes on with another. A sheet waits."""
+        if is_sheet(turn):
+            return None
         cursor = CycleCursor.read(turn.cursor)
         assert cursor.job is not None
         job = Job.read(cursor.job)
@@ -321,6 +339,8 @@ class Cycles:
 
 def gates(turn: Turn) -> list[str]:
     """The account's own, for the steps that ask it."""
+    if is_sheet(turn):
+        return sheet_gates(turn)
     job = turn.cursor.get("job")
     if turn.cursor.get("phase") != Phase.FETCH or job is None or turn.cursor.get("epoch", 1) != turn.run_epoch:
         return []
@@ -328,20 +348,24 @@ def gates(turn: Turn) -> list[str]:
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:
+    if "sheet" in run.params:
+        return tx.apply(Effect(PRUNE_NIGHT, {"run_id": run.id}))
     return tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most}))
 
 
 def search(ports: Ports, limits: Limits | None = None) -> Kind:
-    cycles = Cycles(ports)
+    cycles, cycle_limits = Cycles(ports), limits or Limits(max_attempts=12)
     return Kind(
         name=KIND,
         take_step=cycles.take_step,
         start=cycles.start,
+        settle=settle,
         on_end=cycles.on_end,
         gates=gates,
         at_closed_gate=cycles.at_closed_gate,
         prune=prune,
         listens={f"run.{status}": cycles.next_cycle for status in ("succeeded", "failed", "canceled")},
-        limits=limits or Limits(max_attempts=12),
+        limits=cycle_limits,
+        limits_of=lambda turn: cycles.sheets.limits() if is_sheet(turn) else cycle_limits,
         most_open_runs=NO_CAP,
     )

@@ -85,11 +85,12 @@ PRUNE = Statement(
 
 # --- what is next
 
-_OPEN = """not exists (select from gate g where g.key = q.account and (g.tenant_id = q.tenant_id or g.tenant_id is null)
-                       and g.state <> 'open' and g.until > now())"""
-_NOT_YET = (
-    "not exists (select from ingestion_runs i where i.run_id = :run_id and i.query_key = q.query_key and i.purpose {})"
-)
+# Scalar subqueries on purpose: they are asked for one search after the other, in the order of the index, until one passes.
+# As a join, Postgres would rather look at all of them first.
+_OPEN = """not coalesce((select true from gate g where g.key = q.account and (g.tenant_id = q.tenant_id or g.tenant_id is null)
+                         and g.state <> 'open' and g.until > now() limit 1), false)"""
+_NOT_YET = """not coalesce((select true from ingestion_runs i where i.run_id = :run_id and i.query_key = q.query_key
+                         and i.purpose {} limit 1), false)"""
 # Heads first, the oldest success first; then history, one window of each search in a cycle.
 NEXT_JOB = sa.text(f"""
 with head as (
@@ -247,7 +248,7 @@ DRAIN = Statement(
     "search.drain",
     """update search_quarantine z set resolved_at = now(), resolution = 'read', replay_at = null from turn
        where z.tenant_id = turn.tenant_id and z.client = :client and z.resolved_at is null
-         and z.key = any(cast(:ids as text[]))""",
+         and z.key = any(array(select jsonb_array_elements_text(cast(:ids as jsonb))))""",
 )
 REPLAYED = Statement(
     "search.replayed",
@@ -322,19 +323,19 @@ def upserts(tenant_id: UUID, client: str, query_key: str, offers: Sequence[Offer
     found = {offer.external_id: offer for offer in offers}
     if not found:
         return []
-    rows = [_offer_row(tenant_id, client, offer) for offer in found.values()]
-    told = {"client": client, "found_by": query_key, "offers_json": storable(rows).decode()}
-    effects = [Effect(UPSERT_OFFERS, told)]
-    companies = {
-        offer.company: [
-            str(company_id(tenant_id, client, offer.company)), offer.company, offer.company_name, offer.company_link
-        ]
-        for offer in found.values() if offer.company is not None
-    }  # fmt: skip
-    if companies:
-        told = {"client": client, "companies_json": storable(list(companies.values())).decode()}
-        effects.append(Effect(UPSERT_COMPANIES, told))
+    known = {offer.company: offer for offer in found.values() if offer.company is not None}
+    ids = {name: str(company_id(tenant_id, client, name)) for name in known}
+    rows = [_offer_row(offer, None if offer.company is None else ids[offer.company]) for offer in found.values()]
+    effects = [Effect(UPSERT_OFFERS, {"client": client, "found_by": query_key, "offers_json": rows_json(rows)})]
+    if known:
+        companies = [[ids[name], name, offer.company_name, offer.company_link] for name, offer in known.items()]
+        effects.append(Effect(UPSERT_COMPANIES, {"client": client, "companies_json": rows_json(companies)}))
     return effects
+
+
+def rows_json(rows: Sequence[Sequence[Any]]) -> str:
+    """One by one: what is to be mended in one of them costs the others nothing."""
+    return f"[{b','.join(storable(row) for row in rows).decode()}]"
 
 
 def page(tenant_id: UUID, job: Job, offers: Sequence[Offer], bad: Sequence[Bad]) -> list[Effect]:
@@ -345,11 +346,11 @@ def page(tenant_id: UUID, job: Job, offers: Sequence[Offer], bad: Sequence[Bad])
         rows = [[each.key, each.problem, each.payload] for each in wrong.values()]
         told = {
             "client": job.client, "found_by": job.query_key, "search_id": job.search, "lo": job.walk.lo, "hi": job.walk.hi,
-            "bad_json": storable(rows).decode(),
+            "bad_json": rows_json(rows),
         }  # fmt: skip
         effects.append(Effect(QUARANTINE, told))
     if ids:
-        effects.append(Effect(DRAIN, {"client": job.client, "ids": sorted(ids)}))
+        effects.append(Effect(DRAIN, {"client": job.client, "ids": as_json(sorted(ids))}))
     return effects
 
 
@@ -366,8 +367,7 @@ def history_done(query_key: str) -> Effect:
     return Effect(HISTORY_DONE, {"query_key": query_key})
 
 
-def _offer_row(tenant_id: UUID, client: str, offer: Offer) -> list[Any]:
-    company = None if offer.company is None else str(company_id(tenant_id, client, offer.company))
+def _offer_row(offer: Offer, company: str | None) -> list[Any]:
     fingerprint = hashlib.sha256(
         "\n".join((company or offer.external_id, plain(offer.title), plain(offer.location or ""))).encode()
     ).hexdigest()[:32]
@@ -567,10 +567,11 @@ where o.tenant_id = :tenant_id and o.found_by @> array[cast(:query_key as text)]
 order by o.updated_at desc, o.external_id desc limit :most
 """)
 COMPANIES = sa.text("""
-select id, client, name, link, open_offers, first_seen_at, last_seen_at from companies
-where tenant_id = :tenant_id
-  and (cast(:at as timestamptz) is null or (first_seen_at, id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
-order by first_seen_at, id limit :most
+select c.id, c.client, c.name, c.link, c.open_offers, c.first_seen_at, c.last_seen_at, f.feedback
+from companies c left join company_feedback f on f.tenant_id = c.tenant_id and f.company_id = c.id
+where c.tenant_id = :tenant_id
+  and (cast(:at as timestamptz) is null or (c.first_seen_at, c.id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
+order by c.first_seen_at, c.id limit :most
 """)
 CLIENTS = sa.text("""
 select q.client, count(*)::integer as searches, max(g.until) as paused_until, max(g.reason) as reason

@@ -50,6 +50,7 @@ BULK = {"action": "cancel", "mode": "preview", "reason": "x"}
 CELLS: dict[str, Cells] = {
     "get_me": Cells(roles=EVERYBODY),
     "list_members": Cells(roles=ADMINS),
+    "get_member": Cells(roles=ADMINS, target="member"),
     "put_member": Cells(roles=ADMINS, target="member", body={"role": "viewer"}, any_name=True),
     "remove_member": Cells(roles=ADMINS, target="member"),
     "list_tokens": Cells(roles=ADMINS),

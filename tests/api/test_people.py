@@ -237,15 +237,62 @@ def test_a_forged_token_is_nobody(door: Door, token: str) -> None:
     assert door.call(Who(token=token), "GET", "/runs").status in {400, 401}
 
 
-def test_a_removed_maker_leaves_the_tokens_of_the_tenant(door: Door, acme: TenantHouse) -> None:
-    """A token belongs to the tenant, not to its maker: what runs at night goes on."""
+def second_admin(door: Door, acme: TenantHouse) -> Who:
     second = Who(f"second-{acme.id}")
     door.join(second, acme, Role.ADMIN)
-    token = door.call(second, "POST", "/tokens", {"name": "ci", "role": "viewer"}).json()["token"]
+    return second
 
-    door.call(acme.admin, "DELETE", f"/members/{second.subject}")
 
-    assert door.call(Who(token=token), "GET", "/runs").status == 200
+def token_by(door: Door, who: Who, role: str = "admin") -> tuple[str, Who]:
+    made = door.call(who, "POST", "/tokens", {"name": "ci", "role": role}).json()
+    return made["id"], Who(token=made["token"])
+
+
+@pytest.mark.parametrize("goes", ["removed", "made less"])
+def test_a_removed_admin_does_not_come_back_by_a_token(door: Door, acme: TenantHouse, goes: str) -> None:
+    second = second_admin(door, acme)
+    child, machine = token_by(door, second)
+    grandchild, theirs = token_by(door, machine)
+    _, ours = token_by(door, acme.admin)
+    path = f"/members/{second.subject}"
+    shown = door.call(acme.admin, "GET", path).json()
+
+    answer = door.call(acme.admin, *(("DELETE", path) if goes == "removed" else ("PUT", path, {"role": "member"})))
+
+    assert {each["id"] for each in shown["tokens"]} == {child, grandchild} == set(answer.json()["revoked_tokens"])
+    assert [door.call(who, "GET", "/runs").status for who in (machine, theirs, ours)] == [401, 401, 200]
+    (line,) = door.call(acme.admin, "GET", "/audit", limit=1).json()["lines"]
+    assert set(line["after"]["revoked_tokens"]) == {child, grandchild}
+    if goes == "made less":
+        assert door.call(acme.admin, "GET", path).json()["tokens"] == []
+
+
+def test_what_a_revoked_token_made_is_revoked_with_it(door: Door, acme: TenantHouse) -> None:
+    parent, machine = token_by(door, acme.admin)
+    child, theirs = token_by(door, machine)
+    door.sql("update machine_token set revoked_at = now() where id = :id", id=UUID(parent))  # as it was before
+
+    answer = door.call(acme.admin, "DELETE", f"/tokens/{parent}")
+
+    assert answer.json()["revoked_tokens"] == [child]
+    assert door.call(theirs, "GET", "/runs").status == 401
+
+
+def test_a_token_made_while_its_maker_is_removed_is_revoked_or_never_made(door: Door, acme: TenantHouse) -> None:
+    for n in range(10):
+        second = Who(f"second-{n}-{acme.id}")
+        door.join(second, acme, Role.ADMIN)
+        with ThreadPoolExecutor(2) as pool:
+            made = pool.submit(door.call, second, "POST", "/tokens", {"name": "late", "role": "admin"})
+            pool.submit(door.call, acme.admin, "DELETE", f"/members/{second.subject}").result()
+        if made.result().status == 201:
+            assert door.call(Who(token=made.result().json()["token"]), "GET", "/me").status == 401
+        else:
+            assert made.result().status == 403
+
+
+def test_a_member_who_is_not_there_is_not_found(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    assert door.call(acme.admin, "GET", f"/members/{globex.member.subject}").status == 404
 
 
 # The audit.

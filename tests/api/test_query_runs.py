@@ -137,8 +137,44 @@ def test_an_upstream_that_fails_is_not_an_empty_result(
     assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 503
     mce.behave()
     mce.misbehave("token_expired", budget=1)
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 200, "a new token, once"
+    mce.misbehave("token_expired")
     assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 503
+    mce.behave()
     assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").status == 200, "with a new token"
+
+
+def test_rows_that_are_not_those_of_the_result_are_never_shown_as_it(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    key = ready(door, run_id, mce)
+    mce.targets[key].by = None
+    mce.targets[key].made = mce.truth(SQL)[:3]
+    answer = door.call(acme.member, "GET", f"/query-runs/{run_id}/rows")
+    assert (answer.status, answer.code) == (409, "changed")
+
+
+def test_a_page_that_no_function_can_answer_is_refused_with_a_reason(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn
+) -> None:
+    key = ready(door, run_id, mce)
+    wide = [{"id": "\N{LATIN SMALL LETTER E WITH ACUTE}" * 400_000}] * 5
+    mce.targets[key].by, mce.targets[key].made = None, wide
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").code == "page_too_large"
+    mce.targets[key].made = [{"id": "x" * 2_000_000}] * 5
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows").code == "page_too_large", "not even read"
+    mce.targets[key].made = wide
+    assert door.call(acme.member, "GET", f"/query-runs/{run_id}/rows", page_size=1).status == 200
+
+
+def test_a_retry_meanwhile_leaves_a_download_its_own_result(
+    door: Door, acme: TenantHouse, run_id: UUID, mce: MceStandIn, bucket: Any
+) -> None:
+    ready(door, run_id, mce)
+    door.sql("update run set epoch = 2 where id = :id", id=run_id)
+    assert door.call(acme.member, "POST", f"/query-runs/{run_id}/download", {}).json()["status"] == "preparing"
+    (lane,) = door.sql("select key from lane where run_id = :id and key like 'export/%'", id=run_id)
+    assert lane["key"] == "export/1"
 
 
 def test_a_run_needs_a_connection_that_is_there(door: Door, acme: TenantHouse, mce: MceStandIn) -> None:
@@ -182,6 +218,12 @@ def test_what_is_left_behind_is_listed_with_a_reason(door: Door, acme: TenantHou
 
     (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
     assert (asset["run_id"], asset["kind"], asset["why"]) == (str(run_id), "data_extension", "the sweep removes it")
+    door.sql(
+        "update query_run set target_key = 'x', results_expire_at = now() + interval '1 h' where run_id = :id",
+        id=run_id,
+    )
+    (asset,) = door.call(acme.member, "GET", "/query-run-assets").json()["assets"]
+    assert asset["why"] == "its rows can be read until they expire"
     assert door.call(acme.other, "GET", "/query-run-assets").json()["assets"] == []
 
 
@@ -247,8 +289,15 @@ def test_a_result_is_downloaded_as_a_file(
     (lane,) = door.sql("select status, holds_run from lane where run_id = :id and key = 'export/1'", id=run_id)
     assert (lane["status"], lane["holds_run"]) == ("active", False)
 
-    # A file that could not be written is tried again by the next who asks.
-    door.sql("update lane set status = 'failed' where run_id = :id and key = 'export/1'", id=run_id)
+    # A file that could not be written says why to whoever waits for it, and is tried again by who asks later.
+    failed = """update lane set status = 'failed', updated_at = now() - cast(:ago as interval),
+                                last_error = '{"code": "changed", "message": "The result has changed."}'
+                where run_id = :id and key = 'export/1'"""
+    door.sql(failed, id=run_id, ago="5 s")
+    answer = door.call(acme.member, "POST", path, {})
+    assert (answer.status, answer.code) == (409, "not_written")
+    assert "The result has changed." in answer.json()["detail"]
+    door.sql(failed, id=run_id, ago="1 min")
     assert door.call(acme.member, "POST", path, {}).json()["status"] == "preparing"
     (lane,) = door.sql("select status, epoch from lane where run_id = :id and key = 'export/1'", id=run_id)
     assert (lane["status"], lane["epoch"]) == ("active", 2)

@@ -13,6 +13,7 @@ from moto import mock_aws
 from shared.kernel import aws
 from shared.row_job.adapters.s3 import S3Files
 from tests.support.door import Door, TenantHouse
+from tests.support.pictures import packed, png
 from tests.support.rows import csv_of
 
 BUCKET = "baton-uploads"
@@ -70,6 +71,60 @@ def test_a_file_is_looked_at_before_anything_runs(door: Door, acme: TenantHouse,
         ({"title": "TV"}, None), (None, "The row has neither a title nor a SKU."),
     ]  # fmt: skip
     assert preview["problems"] == 1
+
+
+def test_another_mapping_is_tried_before_anything_runs(door: Door, acme: TenantHouse, bucket: Any) -> None:
+    file_id = upload(door, acme, hold=True)["file_id"]
+    at = f"/row-jobs/uploads/{file_id}"
+    assert door.call(acme.member, "GET", at).json()["arrived"] is False
+    arrive(door, bucket, acme, file_id, b"What,Brand\nTV,Acme\n")
+    told = door.call(acme.member, "GET", at).json()
+    assert (told["arrived"], told["run_id"], told["name"]) == (True, None, "rows.csv")
+
+    as_it_is = door.call(acme.member, "GET", f"{at}/preview").json()
+    tried = door.call(acme.member, "GET", f"{at}/preview", title="What", sku="Brand").json()
+
+    assert (as_it_is["mapping"], as_it_is["problems"]) == ({"brand": "Brand"}, 1)
+    assert (tried["mapping"], tried["rows"][0]["normalized"]) == (
+        {"title": "What", "sku": "Brand"}, {"title": "TV", "sku": "Acme"},
+    )  # fmt: skip
+    assert door.call(acme.member, "GET", f"{at}/preview", title="nothing").code == "unknown_column"
+
+
+def test_an_archive_of_images_is_looked_at_by_its_directory(door: Door, acme: TenantHouse, bucket: Any) -> None:
+    place = upload(door, acme, hold=True, name="shop.ZIP")
+    assert place["fields"]["Content-Type"] == "application/zip"
+    arrive(door, bucket, acme, place["file_id"], packed(("acme-x200.png", png(9, 9)), ("../out.png", png(1, 1))))
+
+    preview = door.call(acme.member, "GET", f"/row-jobs/uploads/{place['file_id']}/preview").json()
+
+    assert (preview["job_type"], preview["problems"]) == ("image", 1)
+    assert [(row["normalized"], row["input"].get("problem")) for row in preview["rows"]] == [
+        ({"title": "acme x200"}, None), (None, "bad_name"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])
+def test_a_file_goes_to_the_very_origin_that_the_console_may_speak_to(
+    region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`RegionalDomainName` of the bucket, in the template; a redirect from elsewhere would lose the form."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    aws.client.cache_clear()
+
+    assert S3Files(BUCKET).place("uploads/x", 10)["url"] == f"https://{BUCKET}.s3.{region}.amazonaws.com/"
+    aws.client.cache_clear()
+
+
+def test_a_scan_is_asked_for_by_its_source_and_nothing_else(door: Door, acme: TenantHouse) -> None:
+    made = door.call(acme.member, "POST", "/ingestion/scan", {"source": "s3"})
+    assert made.status == 201, made.body
+    run = door.call(acme.member, "GET", f"/runs/{made.json()['id']}").json()
+    assert (run["kind"], run["params"]["scan"], run["label"]) == ("row_job", "s3", "Scan of the inbox")
+    for body in ({"source": "s3", "prefix": "../"}, {"source": "s3", "key": "x"}, {"source": "file:///etc"}, {}):
+        assert door.call(acme.member, "POST", "/ingestion/scan", body).status == 422
+    assert door.call(acme.member, "POST", "/ingestion/scan", {"source": "folder"}).code == "no_inbox"
+    assert door.call(acme.viewer, "POST", "/ingestion/scan", {"source": "s3"}).status == 403
 
 
 def test_a_job_from_its_upload_to_its_rows(door: Door, acme: TenantHouse, bucket: Any) -> None:

@@ -24,6 +24,7 @@ from shared.row_job.build import build_ports
 from shared.row_job.model import RowSettings
 from shared.row_job.steps import row_job
 from tests.support.door import Door, TenantHouse
+from tests.support.pictures import packed, png
 from tests.support.rig import BEGINNING
 from tests.support.rows import csv_of
 from tests.support.vaults import mocked_vault
@@ -46,7 +47,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[SearchStandIn]:
 
 def arrive(door: Door, tenant: TenantHouse, place: dict[str, Any]) -> None:
     """What S3 and the listener of its signal do."""
-    key, content = place["fields"]["key"], csv_of(12).encode()
+    is_zip = place["fields"]["Content-Type"] == "application/zip"
+    key, content = place["fields"]["key"], packed(("a.png", png(1, 1))) if is_zip else csv_of(12).encode()
     boto3.client("s3").put_object(Bucket=BUCKET, Key=key, Body=content)
     signal = Signal(1, tenant.id, "object.created", {"key": key, "size": len(content)}, BEGINNING)
     kind = row_job(build_ports(door._worker))
@@ -69,6 +71,18 @@ def work_off(door: Door, run_id: UUID) -> None:
     raise AssertionError("no end")
 
 
+def scan_twice(door: Door, tenant: TenantHouse, scan_id: str, sent: dict[str, Any]) -> None:
+    """The second one takes what the first has seen, and S3 has it as an upload."""
+    s3 = boto3.client("s3")
+    s3.put_object(Bucket=BUCKET, Key=f"inbox/{tenant.id}/more.csv", Body=csv_of(2).encode())
+    work_off(door, UUID(scan_id))
+    again = door.call(tenant.admin, "POST", "/ingestion/scan", sent).json()
+    work_off(door, UUID(again["id"]))
+    (file,) = door.sql("select id from files where tenant_id = :t and name = 'more.csv'", t=tenant.id)
+    held = s3.get_object(Bucket=BUCKET, Key=f"uploads/{tenant.id}/rows/{file.id}")["Body"].read()
+    assert held == csv_of(2).encode()
+
+
 def test_from_a_key_to_processed_rows(door: Door, acme: TenantHouse, cloud: SearchStandIn) -> None:
     door.sql("delete from connection where tenant_id = :t", t=acme.id)
     known: dict[str, str] = {}
@@ -85,14 +99,17 @@ def test_from_a_key_to_processed_rows(door: Door, acme: TenantHouse, cloud: Sear
         assert answer.status in (200, 201), (line, answer.body)
         told = answer.json()
         if path == "/row-jobs/uploads":
-            known["file_id"] = told["file_id"]
+            known.setdefault("file_id", told["file_id"])
             arrive(door, acme, told)
+        if path == "/ingestion/scan":
+            scan_twice(door, acme, told["id"], sent)
         if path == "/row-jobs":
             known["run_id"] = told["id"]
             work_off(door, UUID(told["id"]))
         answers.append(told)
 
-    preview, job, items, counted = answers[2], answers[4], answers[5], answers[6]
+    preview, tried, job, items, counted = answers[2], answers[3], answers[5], answers[6], answers[7]
+    assert tried["mapping"] == {"title": "brand", "sku": "sku"}
     assert (len(preview["rows"]), preview["problems"]) == (12, 0)
     assert (job["queue_state"], job["total_items"], job["done"]) == ("DONE", 12, 12)
     assert [row["row_no"] for row in items["items"]] == list(range(1, 13))

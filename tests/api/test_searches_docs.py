@@ -10,15 +10,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 import pytest
 
 from infra.client.cli import main
 from infra.local.standins.boards import InfoJobsStandIn, with_offers
+from infra.local.standins.google_sheets import GoogleSheetsStandIn, private_key
 from shared.kernel.step import take_turn
 from shared.search.build import build_ports
 from shared.search.model import CLIENTS, SearchConfig
 from shared.search.ports import SearchMetric
+from shared.search.sheets.steps import SheetMetric
 from shared.search.steps import search
 from tests.support.door import Door, TenantHouse
 from tests.support.vaults import mocked_vault
@@ -41,19 +44,35 @@ def work_off(door: Door, tenant: TenantHouse) -> None:
         take_turn(door.baton(run_id), kind, door.worker_ports)
 
 
-def test_from_an_account_to_offers(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def sync(door: Door, sheet_run: str) -> None:
+    """The steps of a night. Each request has its slot, which a test need not wait for."""
+    kind = search(build_ports(door._worker))
+    for _ in range(40):
+        if door.value("select status from run where id = :id", id=sheet_run) not in ("queued", "running"):
+            return
+        door.sql("update lane set next_due_at = now() where run_id = :id and status = 'active'", id=sheet_run)
+        take_turn(door.baton(UUID(sheet_run)), kind, door.worker_ports)
+
+
+def test_from_a_first_search_to_a_filled_sheet(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     door.sql("delete from connection where tenant_id = :t", t=acme.id)
-    search_id, answers = None, {}
+    search_id = None
+    answers: dict[str, Any] = {}
     now = door.value("select now()")
-    with mocked_vault(), InfoJobsStandIn() as standin:
+    with mocked_vault(), InfoJobsStandIn() as standin, GoogleSheetsStandIn() as google:
         with_offers(standin, days=20, per_day=10)
+        monkeypatch.setenv("BATON_GOOGLE_SHEETS_BASE_URL", google.start())
         monkeypatch.setenv("BATON_INFOJOBS_BASE_URL", standin.start())
         for block in blocks("http"):
             line, _, body = block.partition("\n")
             method, _, target = line.partition(" ")
-            path, _, query = target.replace("{search_id}", str(search_id)).partition("?")
+            known = answers.get("GET /search-companies", {"companies": [{"id": None}]})["companies"]
+            company_id = known[0]["id"]
+            path, _, query = target.replace("{search_id}", str(search_id)).replace("{company_id}", str(company_id)).partition("?")  # fmt: skip
             text = re.sub(r"2026-11-0(\d)", lambda found: _day(now, int(found[1])), body)
             sent: Any = json.loads(text) if text.strip() else None
+            if sent and "private_key" in sent.get("secret", {}):
+                sent["secret"]["private_key"] = private_key()
             asked: dict[str, Any] = {
                 name: re.sub(r"2026-11-0(\d)", lambda found: _day(now, int(found[1])), value)
                 for name, value in parse_qsl(query)
@@ -64,12 +83,19 @@ def test_from_an_account_to_offers(door: Door, acme: TenantHouse, monkeypatch: p
             if (method, path) == ("POST", "/searches"):
                 search_id = answer.json()["id"]
                 work_off(door, acme)
-        assert not standin.surprises
+            if (method, path) == ("POST", "/search-sheets"):
+                sync(door, answer.json()["run_id"])
+        assert not [*standin.surprises, *google.surprises, *google.wrong]
+        rows = google.tab().table()
     shown = answers["GET /searches/{search_id}"]
     assert (shown["status"], shown["fresh"], shown["problem"]) == ("SUCCESS", True, None)
     assert shown["covered"]
     assert len(answers["GET /searches/{search_id}/offers"]["offers"]) == 20
-    assert answers["GET /search-companies"]["companies"]
+    companies = answers["GET /search-companies"]["companies"]
+    assert [row[0] for row in rows] == ["Id", *(each["id"] for each in companies)]
+    assert {row[1]: row[2] for row in rows[1:]} == {each["name"]: each["open_offers"] for each in companies}
+    (sheet,) = answers["GET /search-sheets"]["sheets"]
+    assert (sheet["nights"][-1]["status"], sheet["nights"][-1]["rows_written"]) == ("synced", len(companies))
     assert [each["parameter"] for each in answers["PATCH /searches/{search_id}"]["changes"]] == ["province"]
     assert answers["GET /searches/{search_id}/runs"]["runs"][-1]["stop_reason"] == "window_exhausted"
     assert answers["POST /searches/{search_id}/backfill"]["estimate"]["requests"] >= 1
@@ -83,7 +109,8 @@ def _day(now: Any, n: int) -> str:
 def test_every_setting_metric_and_parameter_is_named() -> None:
     named = {name.lower() for line in PAGE.splitlines() for name in re.findall(r"^\| `([A-Z][A-Z_]+)`", line)}
     assert named - {"idle", "running", "success", "error"} == set(SearchConfig.model_fields)
-    assert {str(metric) for metric in SearchMetric} == set(re.findall(r"^\| `(Search\w+)`", PAGE, flags=re.MULTILINE))
+    metrics = {str(metric) for metric in (*SearchMetric, *SheetMetric)}
+    assert metrics == set(re.findall(r"^\| `((?:Search|Sheet)\w+)`", PAGE, flags=re.MULTILINE))
     for client in CLIENTS.values():
         (row,) = re.findall(rf"^\| `{client.name}` \|(.*)\|$", PAGE, flags=re.MULTILINE)
         assert set(re.findall(r"`(\w+)`", row)) == set(client.identity.model_fields)
@@ -99,8 +126,8 @@ def test_the_stand_in_starts_as_the_page_says() -> None:
 
 
 def test_the_commands_of_the_page_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    first, _ = blocks("sh")
-    for line in first.splitlines():
+    first, second, _ = blocks("sh")
+    for line in [*first.splitlines(), *second.splitlines()]:
         _, group, name, *_ = line.split()
         with pytest.raises(SystemExit) as ended:
             main([group, name, "--help"])

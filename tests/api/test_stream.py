@@ -209,32 +209,16 @@ def test_a_client_without_headers_says_it_in_the_query(door: Door, tenant: Tenan
     assert "id: 1\n" in door.call(tenant.member, "GET", path, after=3, headers={"Last-Event-ID": "0"}).body
 
 
-@pytest.mark.parametrize(("wait_s", "left_ms", "naps"), [(0, 30_000, 0), (3, 30_000, 3), (3, 2_000, 0)])
-def test_it_waits_for_a_line_only_as_long_as_asked_and_as_there_is_time(
-    door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch, wait_s: int, left_ms: int, naps: int
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(stream, "stopwatch", lambda: lambda: clock[0])
-    monkeypatch.setattr(stream, "sleep_a_second", lambda: clock.__setitem__(0, clock[0] + 1))
+def test_no_stream_holds_a_copy_of_the_function(door: Door, tenant: TenantHouse) -> None:
+    """A dozen that wait would stall every tenant: an answer is what is known now, and says when to come back."""
     run_id = door.start(tenant)
 
-    answer = door.call(tenant.member, "GET", f"/runs/{run_id}/events", after=1, wait_s=wait_s, left_ms=left_ms)
+    answer = door.call(tenant.member, "GET", f"/runs/{run_id}/events", after=1)
 
-    assert (answer.status, clock[0]) == (200, naps)
-
-
-def test_a_line_that_comes_while_it_waits_is_told_at_once(
-    door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = door.start(tenant)
-    monkeypatch.setattr(stream, "sleep_a_second", lambda: door.finish(run_id))
-
-    answer = door.call(tenant.member, "GET", f"/runs/{run_id}/events", after=1, wait_s=20)
-
-    assert "event: end" in answer.body
-    assert '"status":"succeeded"' in answer.body.split("event: line")[0], "the snapshot is as new as the lines"
+    assert answer.body.startswith(f"retry: {stream.COME_BACK_MS}\n")
+    assert door.call(tenant.member, "GET", f"/runs/{run_id}/events", after=1, wait_s=20).status == 422
 
 
-@pytest.mark.parametrize("asked", [{"wait_s": 21}, {"after": -1}, {"after": 2**31}])
-def test_waits_and_numbers_have_limits(door: Door, tenant: TenantHouse, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("asked", [{"after": -1}, {"after": 2**31}])
+def test_numbers_have_limits(door: Door, tenant: TenantHouse, asked: dict[str, Any]) -> None:
     assert door.call(tenant.member, "GET", f"/runs/{new_id()}/events", **asked).status == 422

@@ -47,6 +47,7 @@ VIEWS = (
     View("query-new", "work/query_run/new", "New remote query"),
     View("query-polls", "work/query_run/polls", "Polls to ready"),
     View("query-leftovers", "work/query_run/leftovers", "Leftovers"),
+    View("row-job-new", "work/row_job/new", "New row job", twin=True),
     View("jobs", "work/job", "Jobs", who="foreman"),
     View("jobs-empty", "work/job", "Jobs", who="stranger", twin=True),
     View("job-running", "runs/{job_running}/attempts", "train-keyword-models", who="foreman"),

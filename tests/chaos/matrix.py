@@ -19,7 +19,7 @@ from tests.chaos.checks import OPEN_WORK, violations
 from tests.chaos.hub import BATONS, FIFO, MAX_RECEIVE_COUNT, QUEUES, Hub
 from tests.chaos.scenarios import scenarios, subject_of
 from tests.chaos.stage import Stage, let_calls_end, pass_time
-from tests.chaos.worker import Duty
+from tests.chaos.worker import PULL_LEASE_S, Duty
 from tests.support.databases import as_user
 from tests.support.subject import OpenOutside, Subject
 
@@ -27,6 +27,17 @@ Kill = tuple[str, int]
 TICK_EVERY_S = 60.0
 REPAIRED_WITHIN_S = 300.0
 MOST_ROUNDS = 100
+
+# A worker that was lost before it committed has carried nothing.
+PULLED = {
+    "every parcel is carried once to each of its stages": """
+        select r.id, r.status, c.stages from run r
+        left join (select run_id, array_agg(stage order by stage) as stages from carried group by run_id) c on c.run_id = r.id
+        where r.kind = 'parcel' and c.stages is distinct from
+            (select array_agg(n) from generate_series(0, coalesce((r.params ->> 'stages')::int, 1) - 1) n)""",
+    "nothing that has ended is offered": """
+        select lane_id from offer where lane_id in (select id from lane where status <> 'active')""",
+}
 
 EPOCH = sa.text("select epoch from run where id = :run_id")
 STATUS = sa.text("select status from run where id = :run_id")
@@ -155,6 +166,11 @@ class Play:
     def sweep(self) -> None:
         self._ask("sweep")
 
+    def lose_a_worker(self) -> None:
+        """One takes what is offered, and is never heard of again."""
+        self._ask("take")
+        self.pass_time(PULL_LEASE_S + 1)
+
     def purge(self) -> None:
         for queue in BATONS:
             self._hub.queue.purge(queue)
@@ -190,7 +206,8 @@ class Play:
 
     def judge(self) -> None:
         with self._stage.connect() as connection:
-            self.result.violations = violations(connection, {} if self._subject is None else self._subject.rules)
+            rules = PULLED if self._subject is None else self._subject.rules
+            self.result.violations = violations(connection, rules)
             self.result.violations += self._outside.violations(connection)
             for run_id, expected in self._expected.items():
                 status = connection.execute(STATUS, {"run_id": run_id}).scalar_one()

@@ -121,6 +121,15 @@ def a_dead_letter(play: Play) -> None:
     play.work()
 
 
+def a_worker_that_is_lost_with_what_it_took(play: Play) -> None:
+    play.start("succeeded", kind="parcel", stages=2)
+    play.start("succeeded", tenant=1, kind="parcel")
+    play.lose_a_worker()
+    play.tick()
+    play.pass_time(5)
+    play.work()
+
+
 def work_that_kills_its_process(play: Play) -> None:
     play.start("failed", lanes=2, target=2, killers=["l0"])
     play.work()
@@ -144,6 +153,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         a_run_looked_at_every_hour,
         lost_messages,
         a_dead_letter,
+        a_worker_that_is_lost_with_what_it_took,
         work_that_kills_its_process,
     )
 }

@@ -12,6 +12,7 @@ from shared.kernel import db
 from tests.chaos import outside
 from tests.chaos.hub import Hub
 from tests.chaos.zygote import Zygote
+from tests.kinds.parcel import kind as parcels
 from tests.support import tally
 from tests.support.subject import subjects
 
@@ -28,6 +29,9 @@ TABLES = (
     "tally",
     "thing",
     "visit",
+    "carried",
+    "offer",
+    "pull_line",
 )
 
 
@@ -58,6 +62,8 @@ def open_stage(url: str) -> Iterator[Stage]:
         with db.autocommit(engine).connect() as connection:
             connection.exec_driver_sql(tally.SCHEMA)
             connection.exec_driver_sql(outside.SCHEMA)
+            connection.exec_driver_sql(parcels.SCHEMA)
+            connection.exec_driver_sql(parcels.CLASSES)
             for subject in subjects().values():
                 if subject.schema:
                     connection.exec_driver_sql(subject.schema)

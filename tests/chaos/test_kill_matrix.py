@@ -37,11 +37,7 @@ def test_lost_messages_are_sent_again_by_the_first_tick_after_three_minutes(reco
     assert (recorded["lost_messages"].waited_s, recorded["a_dead_letter"].waited_s) == (190, 200)
 
 
-# Passed by lanes that workers take (tests/races/test_pull.py); no scenario here has one yet.
-BY_PULL = {Point.TICK_TOOK_OVER, Point.TICK_LOST_COMMITTED}
-
-
-@pytest.mark.parametrize("point", [point for point in Point if point not in BY_PULL])
+@pytest.mark.parametrize("point", list(Point))
 def test_a_process_killed_at_a_point_loses_nothing_and_does_nothing_twice(
     point: Point, stage: Stage, recorded: dict[str, Result]
 ) -> None:

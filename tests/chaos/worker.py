@@ -30,8 +30,10 @@ from shared.kernel.decide import Limits
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.model import By, LaneState, NoTurn, Turn
+from shared.kernel.offers import PgOffers
 from shared.kernel.points import watch_points
 from shared.kernel.ports import Ports
+from shared.kernel.pull import do_pulled
 from shared.kernel.queue import Outgoing, QueueError
 from shared.kernel.retry import Backoff
 from shared.kernel.settings import Relay
@@ -41,12 +43,15 @@ from shared.kernel.tick import tick
 from tests.chaos.hub import BATONS, DELAY, FIFO, ORDERS, Address, Line, Taken, TroubledLine
 from tests.chaos.outside import PgWorld
 from tests.chaos.proxy import run_proxy
+from tests.kinds.parcel.kind import QUEUE as PARCELS
+from tests.kinds.parcel.kind import parcel_kind
 from tests.support.subject import subjects
 from tests.support.tally import tally_kind
 
 TENANTS = tuple(UUID(int=0xC000 + n) for n in range(3))
 RELAY = Relay(step_timeout_s=2, lease_s=3, asset_grace_s=0, tick_seconds=10)
 TICK_TIMEOUT_S = 15.0
+PULL_LEASE_S = 60.0
 LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
 KIND_OF = sa.text("select kind from run where id = :id")
 COUNTED_BY = ("reason", "why", "outcome", "status")
@@ -162,12 +167,13 @@ class Worker:
         self.engine = engine = db.connect_engine(duty.database_url, connect_seconds=2)
         known = [subjects()[name] for name in duty.outside]
         others = [each.build(engine, duty.outside[each.name], duty.outside_url) for each in known]
-        self.kinds = Catalogue(tally_kind(PgWorld(duty.outside_url), LIMITS), *others)
+        self.kinds = Catalogue(tally_kind(PgWorld(duty.outside_url), LIMITS), parcel_kind(limits=LIMITS), *others)
         # One queue for all. A kind that is alone has the time it needs; in chaos everybody is in a hurry.
         relay = (known[0].relay if duty.role == "obey" and known else RELAY).model_copy(update={"fifo_queue": FIFO})
         self.ports = Ports(
             store=WatchedStore(engine, self.line),
             queue=self.line,
+            offers=PgOffers(engine),
             # Ids of a skewed clock in chaos; ids of the seed where every hit of a point must come again.
             chance=Chance(
                 new_id=new_id if duty.role != "obey" else lambda: UUID(int=rng.getrandbits(128)),
@@ -193,15 +199,23 @@ class Worker:
                     file.flush()
 
     def do_drain(self) -> int:
-        """Handle messages until every queue has nothing to give."""
+        """Handle messages until every queue has nothing to give, and do what is there to be pulled."""
         handled = 0
         while True:
             taken = [Taken(queue, message) for queue in BATONS for message in self.line.receive(queue)]
-            if not taken:
-                return handled
             for each in taken:
                 self.handle(each)
-                handled += 1
+            turns = self.do_take()
+            for turn in turns:
+                do_pulled(turn, self.kinds, self.ports)
+            if not taken and not turns:
+                return handled
+            handled += len(taken) + len(turns)
+
+    def do_take(self) -> list[Turn]:
+        """Whoever only takes is a worker that is lost."""
+        assert self.ports.offers is not None
+        return self.ports.offers.take(PARCELS, 1, self.ports.chance.new_id(), PULL_LEASE_S, "a worker")
 
     def do_start(self, tenant: int, params: dict[str, Any], kind: str = "tally") -> UUID:
         return runs.start_run(self.ports, self.kinds[kind], TENANTS[tenant], params)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from defusedxml.ElementTree import fromstring
 
 from infra.local.standins.mce import MceStandIn
 from infra.local.standins.server import Reply, Request
@@ -14,6 +15,7 @@ from shared.kernel.errors import Permanent, StepError, Throttled, Transient
 from shared.kernel.http import new_pool
 from shared.kernel.tokens import Token, TokenRefused
 from shared.query_run.adapters.mce import Mce
+from shared.query_run.export import as_csv
 from shared.query_run.model import Column
 
 E, P = "http://schemas.xmlsoap.org/soap/envelope/", "http://exacttarget.com/wsdl/partnerAPI"
@@ -26,10 +28,14 @@ class Scripted(MceStandIn):
 
     reply: Reply
     heard: list[Request]
+    token_text: str | None = None
 
     def serve(self, request: Request) -> Reply:
         if request.path == "/v2/token":
-            return super().serve(request)
+            reply = super().serve(request)
+            if self.token_text is None:
+                return reply
+            return Reply.json({**json.loads(reply.body), "access_token": self.token_text})
         self.heard.append(request)
         return self.reply
 
@@ -152,6 +158,45 @@ def test_a_page_for_people_and_an_answer_to_another_question_are_unknown(line: L
         ASKED[how](line)
 
 
+@pytest.mark.parametrize("encoding", ["foo", "hex", "utf-7", "idna", "shift_jis"])
+def test_an_answer_in_an_encoding_that_nobody_knows_is_unknown(line: Line, encoding: str) -> None:
+    line.raw(f'<?xml version="1.0" encoding="{encoding}"?><a/>'.encode(), 200, "text/xml")
+    with pytest.raises(Transient):
+        line.mce.status(line.token, "1")
+
+
+def test_an_answer_about_another_object_is_not_the_one_that_was_asked_for(line: Line) -> None:
+    """Whoever adopted it would remove it in the end."""
+    line.retrieved(f"<Results><ObjectID>{GUID}</ObjectID><CustomerKey>somebody's</CustomerKey></Results>")
+    for find in (line.mce.find_query, line.mce.find_target):
+        with pytest.raises(Transient):
+            find(line.token, KEY)
+
+
+def test_the_text_of_a_query_arrives_as_it_is(line: Line) -> None:
+    line.raw(b"")
+    text = "select 'a\r\nb\rc\td ]]> &amp; <x> \N{GRINNING FACE}' as a from [t]"
+    with pytest.raises(Transient):
+        line.mce.create_query(line.token, KEY, text, KEY, GUID)
+    sent = fromstring(line.standin.heard[-1].body)
+    assert [each.text for each in sent.iter(f"{{{P}}}QueryText")] == [text]
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\r\nx-evil: 1", "\u00e9", "a\x00", "x" * 5_000])
+def test_a_token_that_is_no_header_is_none(line: Line, token: str) -> None:
+    line.standin.token_text = token
+    with pytest.raises(Transient) as refused:
+        line.mce.authenticate()
+    assert "evil" not in str(refused.value)
+
+
+def test_a_long_story_from_marketing_cloud_is_kept_short(line: Line) -> None:
+    line.status(("Status", "Q" * 100_000), ("ErrorMsg", "x" * 100_000))
+    found = line.mce.status(line.token, "1")
+    assert found is not None
+    assert (len(found.status), len(found.error_msg)) <= (100, 2_000)
+
+
 def test_an_entity_is_never_expanded(line: Line) -> None:
     bomb = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
     line.raw(f'{bomb}<s:Envelope xmlns:s="{E}"><s:Body>&b;</s:Body></s:Envelope>'.encode(), 200, "text/xml")
@@ -257,6 +302,7 @@ def test_an_answer_that_says_both_is_unknown(line: Line) -> None:
     {"count": 3, "page": 1, "items": None}, {"count": 3, "page": 1, "items": [1]}, {"count": True, "page": 1},
     {"count": 3, "page": 1, "items": []}, {"count": 3, "page": 1, "items": [{"keys": {}, "values": {"a": "1"}}]},
     {"count": 0, "page": 1, "customObjectKey": "another"},
+    {"count": 10**30, "page": 1, "items": [{"values": {"a": "1"}}] * 10},
 ])  # fmt: skip
 def test_rows_that_do_not_add_up_are_unknown(line: Line, said: Any) -> None:
     line.json(said)
@@ -272,7 +318,27 @@ def test_numbers_and_nulls_stay_what_they_are(line: Line) -> None:
     assert (row["Id"], row["a"], row["c"], row["d"]) == ("7", None, "true", "x")
 
 
+def test_half_a_character_breaks_no_file(line: Line) -> None:
+    line.raw(
+        rb'{"count": 1, "page": 1, "items": [{"values": {"a": "x\ud83d", "b": "\uD83D\uDE00", "c": "\udc00y", "d": null}}]}'
+    )
+    (row,) = line.mce.rows(line.token, KEY, 1, 10).rows
+    assert row == {
+        "a": "x\N{REPLACEMENT CHARACTER}",
+        "b": "\N{GRINNING FACE}",
+        "c": "\N{REPLACEMENT CHARACTER}y",
+        "d": None,
+    }
+    assert as_csv([list(row.values())])
+
+
 # --- validation
+
+
+@pytest.mark.parametrize("told", [[{"name": "a"}, {"name": "A"}], [{"name": f"c{n}"} for n in range(1_001)]])
+def test_columns_that_no_data_extension_can_have_are_not_told(line: Line, told: Any) -> None:
+    line.json({"queryValid": True, "columns": told})
+    assert line.mce.validate(line.token, "select 1 as a").columns is None
 
 
 @pytest.mark.parametrize(

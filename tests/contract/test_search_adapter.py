@@ -83,7 +83,8 @@ def test_nothing_that_is_not_understood_is_taken_for_an_answer(
 def test_a_wrong_key_is_said_without_the_key(standin: SearchStandIn) -> None:
     answer = client(standin, key="secret-key-1").find(item(), Strategy.TITLE_ONLY, [], "1:1")
 
-    assert answer.what == "failed"
+    assert answer.what == "refused"
+    assert "Change the connection" in str(answer.message)
     assert "secret-key-1" not in str(answer)
 
 

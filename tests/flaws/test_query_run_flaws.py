@@ -17,10 +17,13 @@ import pytest
 import sqlalchemy as sa
 
 from shared.kernel import run as runs
+from shared.kernel.errors import Permanent, Transient
 from shared.kernel.metrics import Metric
 from shared.kernel.points import Point, watch_points
 from shared.kernel.sweep import sweep
-from shared.query_run.model import Phase
+from shared.kernel.tokens import Token
+from shared.query_run.adapters.mce import Mce
+from shared.query_run.model import Phase, QueryParams
 from shared.query_run.ports import QueryMetric
 from shared.query_run.steps import QueryPoint
 from tests.support.queries import OTHER_TENANT, QueryRig, sql
@@ -301,6 +304,58 @@ def test_0h_a_canceled_query_is_cleaned_up_when_it_runs_no_more(queries: QueryRi
     assert queries.standin.wrong == []
 
 
+def test_0h_a_query_that_was_started_just_now_is_not_taken_for_one_that_has_ended(queries: QueryRig) -> None:
+    run_id = queries.start(sql(seconds=100, rows=4))
+    until(queries, run_id, Phase.POLL)
+    queries.standin.misbehave("not_running", budget=1)
+    runs.cancel_run(queries.ports, queries.kind, TENANT, run_id)
+
+    queries.pass_time(15)
+    assert queries.standin.struck["not_running"] == 1
+    assert len(queries.standin.left()) == 2, "it has not been seen running yet, but it may begin"
+    queries.pass_time(600)
+    assert queries.standin.left() == []
+
+
+def test_0h_what_a_call_without_an_answer_made_is_removed_by_its_own_run(queries: QueryRig) -> None:
+    queries.standin.misbehave("reset", on=["create DataExtension"], budget=1)
+    run_id = queries.start(sql(seconds=5))
+    until(queries, run_id, Phase.TARGET)
+    runs.cancel_run(queries.ports, queries.kind, TENANT, run_id)
+    queries.pass_time(60)
+    assert queries.run(run_id)["status"] == "canceled"
+    assert len(queries.standin.left()) == 1, "nobody knows yet whether the call is over"
+
+    queries.pass_time(20 * 60)
+    assert queries.standin.left() == []
+
+
+def test_0h_what_may_not_be_removed_now_is_removed_by_the_sweep(queries: QueryRig) -> None:
+    refusals = iter([Permanent("In use.", "request_refused")])
+
+    class Clinging(Mce):
+        def delete_target(self, token: Token, key: str) -> None:
+            for refusal in refusals:
+                raise refusal
+            super().delete_target(token, key)
+
+    def clinging(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Clinging
+        return mce
+
+    queries.use(clinging)
+    run_id = queries.start(sql(seconds=5, error="no"))
+    assert queries.finish(run_id) == "failed failed"
+    queries.pass_time(300)
+    assert queries.lane(run_id, "clean/1")["status"] == "failed"
+    assert queries.standin.left() == [keys(queries, run_id)[1]]
+
+    queries.now += 7_200
+    sweep(queries.ports, queries.kinds)
+    assert queries.standin.left() == []
+
+
 @pytest.mark.parametrize("ending", ["ready", "failed", "timed_out"])
 def test_0h_every_ending_is_cleaned_up_even_if_its_first_clean_up_dies(queries: QueryRig, ending: str) -> None:
     queries.configure(results_kept_s=600, max_duration_ms=120_000, late_adoption=False)
@@ -385,6 +440,62 @@ def test_0j_a_query_that_never_finishes_is_watched_for_a_while_and_cleaned_up(qu
     assert queries.standin.left() == []
 
 
+def test_0j_two_wrong_answers_to_a_watch_do_not_make_a_late_query_ready(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=400, rows=0))
+    assert queries.finish(run_id) == "failed timed_out"
+    queries.standin.misbehave("not_running", budget=2)
+
+    queries.pass_time(250)
+    assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["epoch"] > 1, "it was taken for finished"
+    assert queries.run(run_id)["status"] != "succeeded", "it runs"
+    queries.pass_time(400)
+    assert queries.run(run_id)["status"] == "succeeded"
+    assert len(queries.standin.activities) == 1
+
+
+def test_0j_a_late_result_is_adopted_by_setting(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60, late_adoption=False)
+    run_id = queries.start(sql(seconds=60, rows=6))
+    assert queries.finish(run_id) == "failed timed_out"
+    queries.pass_time(300)
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("failed", 1)
+    assert queries.standin.left() == []
+
+
+def test_0j_a_retried_run_does_not_wait_for_its_late_query(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    run_id = queries.start(sql(seconds=100, rows=6))
+    assert queries.finish(run_id) == "failed timed_out"
+    late = set(keys(queries, run_id))
+    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
+
+    queries.pass_time(600)
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("succeeded", 3), (
+        "the second one came late too"
+    )
+    assert not late & set(queries.standin.left()), "nobody waits for the first one"
+    assert queries.signals("query_run.ready") == [
+        {"run_id": str(run_id), "epoch": 3, "status": "ready", "outcome": "ready", "rows": 6}
+    ]
+
+
+def test_0j_a_late_result_is_read_as_often_as_any_other(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    run_id = queries.start(sql(seconds=60, rows=6))
+    until(queries, run_id, Phase.POLL)
+    with queries.owner.connect() as connection:  # rows that changed under five reads
+        connection.execute(
+            sa.text("""update lane set cursor = cursor || '{"rowset_ready_attempts": 5}' where key = 'query'""")
+        )
+    assert queries.finish(run_id) == "failed timed_out"
+
+    queries.pass_time(150)
+    assert queries.run(run_id)["status"] == "succeeded", queries.run(run_id)["error"]
+
+
 # 0k
 
 
@@ -462,6 +573,14 @@ def test_0o_a_token_that_expires_is_fetched_again(queries: QueryRig) -> None:
     ends_well(queries, run_id, 3)
     assert queries.standin.calls["token"] <= 12
     assert queries.cursor(run_id)["refusals"] == 0
+
+
+def test_0o_a_token_that_expires_at_the_validation_does_not_skip_it(queries: QueryRig) -> None:
+    queries.standin.misbehave("token_expired", on=["validate"], budget=1)
+    run_id = queries.start(sql(invalid="nonsense"))
+    assert queries.finish(run_id) == "failed failed"
+    assert queries.run(run_id)["error"]["code"] == "invalid_query"
+    assert queries.standin.struck["token_expired"] == 1
 
 
 def test_0o_an_account_whose_new_tokens_are_refused_fails_at_once(queries: QueryRig) -> None:
@@ -731,5 +850,33 @@ def test_two_wrong_answers_that_it_does_not_run_do_not_make_a_run_ready(queries:
 
     queries.pass_time(120)
     assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["status"] == "running"
+    ends_well(queries, run_id, 0)
+
+
+def test_two_wrong_answers_and_one_that_says_nothing_do_not_make_a_run_ready(queries: QueryRig) -> None:
+    wrong: list[bool | Transient] = []
+
+    class Lying(Mce):
+        def is_running(self, token: Token, object_id: str) -> bool:
+            said = wrong.pop(0) if wrong else super().is_running(token, object_id)
+            if isinstance(said, Transient):
+                raise said
+            return said
+
+    def lying(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Lying
+        return mce
+
+    queries.use(lying)
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=200, rows=0))
+    until(queries, run_id, Phase.POLL)
+    queries.pass_time(25)
+    wrong += [False, False, Transient("garbage")]
+
+    queries.pass_time(120)
+    assert wrong == []
     assert queries.run(run_id)["status"] == "running"
     ends_well(queries, run_id, 0)

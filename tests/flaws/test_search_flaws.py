@@ -377,6 +377,93 @@ def test_4i_cycles_begin_a_quarter_of_an_hour_apart(searches: SearchRig) -> None
     assert all((later - sooner).total_seconds() >= 900 for sooner, later in pairwise(began))
 
 
+# --- 4j: rows are written by their key, once a night, and a night that was missed is heard of
+
+
+def in_the_sheet(rig: SearchRig) -> list[str]:
+    return [str(row[0]) for row in rig.google.tab().table()[1:]]
+
+
+def test_4j_a_lost_answer_doubles_no_row(searches: SearchRig) -> None:
+    searches.add_companies(1, 5)
+    searches.google.misbehave("lost_answer", on=["sheet"], after=2, budget=3)
+    sheet = searches.add_sheet()
+    searches.go(5 * HOUR)
+    assert searches.google.struck["lost_answer"] == 3
+    assert searches.nights(sheet)[0]["status"] == "synced", searches.nights(sheet)
+    assert in_the_sheet(searches) == [str(UUID(int=n)) for n in range(1, 6)]
+    assert not searches.google.wrong
+
+
+def test_4j_two_cycles_in_one_night_sync_once(searches: SearchRig) -> None:
+    searches.add_companies(1, 2)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    asked = len(searches.google.times)
+    for _ in range(3):
+        searches.start(sheet=str(sheet))
+        searches.go(HOUR / 2)
+    assert len(searches.google.times) == asked
+    assert [night["status"] for night in searches.nights(sheet)] == ["synced", "waiting"]
+
+
+def test_4j_a_missed_window_raises_the_alarm(searches: SearchRig) -> None:
+    """Google is away the whole night: the sync neither runs into the day nor passes in silence."""
+    searches.add_companies(1, 2)
+    sheet = searches.add_sheet()
+    searches.google.misbehave("throttle", on=["sheet"], retry_after="3000", budget=8)
+    searches.go(9 * HOUR)
+    night, following = searches.nights(sheet)
+    assert (night["status"], night["problem"]["code"]) == ("missed", "window_missed"), night
+    assert searches.counted["SheetNotSynced"] == 1
+    assert max(searches.google.times) < 5 * HOUR, "six o'clock in Madrid"
+    assert following["status"] == "waiting"
+    searches.google.behave()
+    searches.go(20 * HOUR)
+    assert [each["status"] for each in searches.nights(sheet)][:2] == ["missed", "synced"]
+    assert searches.counted["SheetNotSynced"] == 1
+
+
+def test_4j_three_retries_then_the_alarm(searches: SearchRig) -> None:
+    sheet = searches.add_sheet()
+    searches.google.misbehave("server_error", on=["sheet"])
+    searches.go(4 * HOUR)
+    assert searches.nights(sheet)[0]["status"] == "failed"
+    assert (searches.google.calls["sheet"], searches.counted["SheetNotSynced"]) == (4, 1)
+
+
+# --- 4n: whoever has the link may write into the sheet
+
+
+def test_4n_a_sheet_is_read_as_anybodys_input(searches: SearchRig) -> None:
+    """Words that are none of ours, formulas, numbers, and keys of nobody or of another tenant say nothing."""
+    searches.add_companies(1, 6)
+    searches.add_companies(50, 51, OTHER_TENANT)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    said = ["blocked", " IRRELEVANT", '=HYPERLINK("http://x")', 7, True, "blocked'; drop table companies; --"]
+    for row, word in enumerate(said, 2):
+        grid.cells[row, 7] = word
+    for row, key in enumerate((str(UUID(int=50)), "not an id", "=A1", 12, str(UUID(int=999))), 9):
+        grid.cells[row, 1] = key
+        grid.cells[row, 7] = "blocked"
+    searches.go(DAY_S)
+    assert searches.feedback() == {1: "blocked", 2: "irrelevant"}
+    night = searches.nights(sheet)[1]
+    assert (night["status"], night["feedback_read"], night["feedback_ignored"]) == ("synced", 2, 9), night
+    assert grid.cells[10, 1] == "not an id", "rows that are not ours stay"
+
+
+def test_4n_a_name_is_never_a_formula(searches: SearchRig) -> None:
+    searches.add_companies(1, 1)
+    searches.write("update companies set name = '=IMPORTXML(\"http://x\", A1)'")
+    searches.add_sheet()
+    searches.go(3 * HOUR)
+    assert searches.google.tab().cells[2, 2] == '=IMPORTXML("http://x", A1)'
+    assert not searches.google.wrong
+
+
 # --- 4k: days have a zone; windows are instants
 
 

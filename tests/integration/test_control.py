@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pg8000.exceptions import DatabaseError
 
 from shared.kernel import db
-from shared.kernel.control import SHARED, Bounds, Law, Move, Paced, Paces, Plain, Seen, trade
+from shared.kernel.control import REPORT_ONLY, SHARED, Bounds, Law, Move, Paced, Paces, Plain, Seen, Want, trade
 from shared.kernel.errors import Later
 from tests.support.databases import as_user
 from tests.support.pace import MemoryPace
@@ -48,7 +48,8 @@ def test_the_rows_answer_what_the_model_answers(clean: Rig, seed: int) -> None:
         ok = sent - bad
         told = Seen(sent=sent, ok=ok, ln1=-0.5 * ok, ln2=0.4 * ok, retry_after_s=again_s, late_ok=chance.randrange(3))
         told = Seen(**{**{n: getattr(told, n) for n in Seen.__dataclass_fields__}, kind: bad})
-        report, want = (last[token] - chance.choice([0, 0, 0, 1]), told), chance.choice([0, 1, 4, 16])
+        report = (last[token] - chance.choice([0, 0, 0, 1]), told)
+        want = Want(chance.choice([0, 1, 4, 16]), chance.choice([0.2, 1.0, 4.0, 60.0]))
 
         real = paces.exchange(paced, token, report, want, BOUNDS)
         said = memory.exchange(paced, token, report, want, BOUNDS)
@@ -90,13 +91,13 @@ def test_of_many_who_ask_at_once_no_two_get_the_same_slot(clean: Rig, engines: l
     begin = threading.Barrier(len(engines))
     lock = threading.Lock()
     paced = Paced("acc", "crowd", TENANT)
-    Paces(engines[0]).exchange(paced, UUID(int=1), (0, Seen()), 0, Bounds(first=1000.0))
+    Paces(engines[0]).exchange(paced, UUID(int=1), (0, Seen()), REPORT_ONLY, Bounds(first=1000.0))
 
     def ask(number: int) -> None:
         paces, token = Paces(engines[number]), UUID(int=100 + number)
         begin.wait(10)
         for _ in range(25):
-            got = paces.exchange(paced, token, (1, Seen(sent=1, ok=1)), 4, Bounds(first=1000.0)).granted
+            got = paces.exchange(paced, token, (1, Seen(sent=1, ok=1)), Want(4), Bounds(first=1000.0)).granted
             paces.close(paced, got.window_no, got.law.rate, Move(got.law, "test"), Seen())
             with lock:
                 slots.append((got.slots, got.law.rate))
@@ -115,11 +116,11 @@ def test_of_many_who_ask_at_once_no_two_get_the_same_slot(clean: Rig, engines: l
 
 def test_sums_of_concurrent_reports_are_exact(clean: Rig, engines: list[sa.Engine]) -> None:
     paced = Paced("acc", "sums", TENANT)
-    Paces(engines[0]).exchange(paced, UUID(int=1), (0, Seen()), 0, BOUNDS)
+    Paces(engines[0]).exchange(paced, UUID(int=1), (0, Seen()), REPORT_ONLY, BOUNDS)
 
     def tell(number: int) -> None:
         for _ in range(40):
-            Paces(engines[number]).exchange(paced, UUID(int=number), (1, Seen(sent=1, ok=1, ln1=0.5)), 1, BOUNDS)
+            Paces(engines[number]).exchange(paced, UUID(int=number), (1, Seen(sent=1, ok=1, ln1=0.5)), Want(1), BOUNDS)
 
     threads = [threading.Thread(target=tell, args=(number,)) for number in range(len(engines))]
     for thread in threads:
@@ -133,15 +134,15 @@ def test_sums_of_concurrent_reports_are_exact(clean: Rig, engines: list[sa.Engin
 
 def test_a_due_window_is_closed_by_the_one_who_finds_it_so_and_its_reason_is_kept(clean: Rig) -> None:
     paces, paced = Paces(clean.engine), Paced("acc", "shop", TENANT)
-    trade(paces, paced, UUID(int=1), (0, Seen()), 1, BOUNDS)
+    trade(paces, paced, UUID(int=1), (0, Seen()), Want(1), BOUNDS)
     clean.now += 3
 
-    trade(paces, paced, UUID(int=1), (1, Seen(sent=12, ok=12, ln1=-12.0, ln2=12.0)), 1, BOUNDS)
+    trade(paces, paced, UUID(int=1), (1, Seen(sent=12, ok=12, ln1=-12.0, ln2=12.0)), Want(1), BOUNDS)
 
     (decision,) = clean.rows("select reason, rate_before, rate_after, seen from pace_decision")
     assert (decision["reason"], decision["rate_before"], decision["rate_after"]) == ("grow", 4.0, 8.0)
     assert decision["seen"]["ok"] == 12
-    fresh = Paces(clean.engine).exchange(paced, UUID(int=9), (0, Seen()), 1, BOUNDS)
+    fresh = Paces(clean.engine).exchange(paced, UUID(int=9), (0, Seen()), Want(1), BOUNDS)
     assert fresh.granted.law.rate == 8.0, "a function that starts cold knows it at once"
     assert fresh.granted.law.known == 12
 
@@ -180,12 +181,12 @@ def test_who_must_wait_for_a_plain_slot_is_told_how_long(clean: Rig) -> None:
 
 def test_a_tenants_account_is_its_own_and_a_shared_one_is_everybodys(clean: Rig) -> None:
     paces = Paces(clean.engine)
-    paces.exchange(Paced("acc", "shop", TENANT), UUID(int=1), (0, Seen()), 1, BOUNDS)
-    paces.exchange(Paced("acc", "shop", TENANT, SHARED), UUID(int=1), (0, Seen()), 1, BOUNDS)
-    paces.exchange(Paced("acc", "shop", OTHER, SHARED), UUID(int=2), (0, Seen()), 1, BOUNDS)
+    paces.exchange(Paced("acc", "shop", TENANT), UUID(int=1), (0, Seen()), Want(1), BOUNDS)
+    paces.exchange(Paced("acc", "shop", TENANT, SHARED), UUID(int=1), (0, Seen()), Want(1), BOUNDS)
+    paces.exchange(Paced("acc", "shop", OTHER, SHARED), UUID(int=2), (0, Seen()), Want(1), BOUNDS)
 
     with pytest.raises(DatabaseError, match="row-level security"):
-        paces.exchange(Paced("acc", "shop", OTHER, TENANT), UUID(int=2), (0, Seen()), 1, BOUNDS)
+        paces.exchange(Paced("acc", "shop", OTHER, TENANT), UUID(int=2), (0, Seen()), Want(1), BOUNDS)
 
     rows = clean.rows("select tenant_id, granted from pace order by tenant_id")
     assert [row["tenant_id"] for row in rows] == [SHARED, TENANT]

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.kinds.parcel.kind import CARTS
+from tests.kinds.parcel.kind import CARTS, QUEUE
 from tests.support.databases import ServerAdmin
-from tests.support.depot import QUEUE, Depot, parcel_depot
+from tests.support.depot import Depot, parcel_depot
 
 TENANTS = [UUID(int=0xF000 + n) for n in range(20)]
 TABLES = ("offer", "pull_line", "pull_class", "pull_tenant", "pull_queue", "lane", "run")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from infra.local.standins.mce import Target
 from shared.kernel import aws
@@ -17,11 +19,14 @@ from shared.kernel import run as runs
 from shared.kernel.clock import new_id
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.http import AnswerTooLarge
 from shared.kernel.model import Continue, Finish, NewLane, Turn
+from shared.kernel.tokens import Token
 from shared.query_run import export
 from shared.query_run.adapters.files import S3Files
+from shared.query_run.adapters.mce import Mce
 from shared.query_run.export import PAGE, aligned, as_csv, export_step
-from shared.query_run.model import ExportCursor, Rowset, export_key, export_lane
+from shared.query_run.model import ExportCursor, QueryParams, Rowset, customer_key, export_key, export_lane
 from shared.query_run.ports import QueryMetric, UploadGone
 from tests.support.files import MemoryFiles
 from tests.support.queries import QueryRig, sql
@@ -77,6 +82,20 @@ def test_a_file_that_comes_too_late_is_not_written(queries: QueryRig) -> None:
 
     lane = queries.lane(run_id, "export/1")
     assert (lane["status"], lane["last_error"]["code"]) == ("failed", "results_expired")
+    assert queries.files.held == {}
+
+
+def test_a_retry_does_not_move_a_file_into_the_next_epoch(queries: QueryRig) -> None:
+    """Written by an old lane, it would be taken for what the next epoch found, and nobody would remove it."""
+    queries.configure(results_kept_s=600)
+    run_id = queries.start(sql(seconds=2, rows=3))
+    assert queries.finish(run_id) == "succeeded ready"
+    wanted(queries, run_id)
+    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
+    queries.pass_time(20)
+
+    assert list(queries.files.held) == [export_key(TENANT, run_id, 1)]
+    queries.pass_time(700)
     assert queries.files.held == {}
 
 
@@ -153,6 +172,41 @@ def test_an_upload_that_the_bucket_gave_up_begins_anew() -> None:
     assert len(read(made.body)) == 5 * PAGE
 
 
+@pytest.mark.parametrize("most", [1_000, 4])
+def test_rows_that_are_too_wide_for_a_page_come_in_smaller_ones(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(export, "STEP_S", 0.0)  # a page per step
+    rows = PAGE + 107
+
+    def say(page: int, size: int) -> Rowset:
+        if size > most and page > 1:
+            raise AnswerTooLarge("The answer has more than 8 MB.")
+        return Rowset(count=rows, rows=file.truth(page, size), mark="")
+
+    file = Exported(rows, say)
+    while not file.step():
+        assert file.cursor.rows_read <= rows
+    assert read(file.body) == [{"Id": row["id"], "Name": row["name"]} for row in file.truth(1, rows)]
+
+
+def test_a_row_that_is_too_wide_for_any_page_is_no_endless_file() -> None:
+    def say(page: int, size: int) -> Rowset:
+        raise AnswerTooLarge("The answer has more than 8 MB.")
+
+    file = Exported(9, say)
+    file.cursor = file.cursor.but(size=4)
+    with pytest.raises(AnswerTooLarge):
+        file.step()
+
+
+def test_rows_that_nobody_has_counted_are_counted_for_their_file() -> None:
+    """The fast path ends a run with the first row that it sees."""
+    file = Exported(PAGE + 7)
+    file.cursor = file.cursor.but(rows=None)
+    while not file.step():
+        pass
+    assert len(read(file.body)) == PAGE + 7
+
+
 def test_no_rows_are_a_file_with_its_header() -> None:
     made = Exported(0)
     assert made.step()
@@ -207,15 +261,79 @@ def test_what_belongs_to_no_run_is_listed_and_never_removed(queries: QueryRig) -
     assert queries.rows("select * from query_stray") == [], "it is gone"
 
 
-def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: QueryRig) -> None:
+def test_what_belongs_to_no_run_is_found_behind_all_that_does(queries: QueryRig) -> None:
     queries.configure(results_kept_s=60)
-    queries.standin.misbehave("html", on=["find DataExtension", "find QueryDefinition"])
+    live = queries.start(sql(seconds=20_000, rows=1))
+    for epoch in range(2, 600):
+        stray(queries, customer_key(live, epoch, "target"))
+    stray(queries, "BTN_of_another_deployment")
+    with queries.owner.connect() as connection:
+        connection.execute(
+            sa.text("""insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+                       select :id, n, 'target', :tenant, 'data_extension', true, pg_catalog.now() from generate_series(2, 599) n"""),
+            {"id": live, "tenant": TENANT},
+        )
     run_id = queries.start(sql(seconds=2, rows=1))
     assert queries.finish(run_id) == "succeeded ready"
     queries.pass_time(200)
 
-    assert queries.lane(run_id, "clean/1")["status"] == "done"
-    assert queries.standin.left() == []
+    assert [row["key"] for row in queries.rows("select key from query_stray")] == ["BTN_of_another_deployment"]
+
+
+def test_what_comes_and_goes_while_an_account_is_looked_through_is_no_stray(queries: QueryRig) -> None:
+    live = queries.start(sql(seconds=20_000, rows=1))
+    queries.pass_time(30)
+    comes, goes = customer_key(live, 9, "target"), queries.cursor(live)["target_key"]
+
+    class Busy(Mce):
+        def keys(self, token: Token, type_: str, prefix: str, most: int) -> list[str]:
+            with queries.owner.connect() as connection:  # other steps, meanwhile
+                connection.execute(
+                    sa.text("update remote_call set cleaned_at = pg_catalog.now() where key = 'target' and epoch = 1")
+                )
+                connection.execute(
+                    sa.text("""insert into remote_call (run_id, epoch, key, tenant_id, kind, leaves_asset, intended_at)
+                               values (:id, 9, 'target', :tenant, 'data_extension', true, pg_catalog.now())
+                               on conflict do nothing"""),
+                    {"id": live, "tenant": TENANT},
+                )
+            return [*super().keys(token, type_, prefix, most), comes, goes, "BTN_of_another_deployment"]
+
+    def busy(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Busy
+        return mce
+
+    queries.use(busy, results_kept_s=60)
+    run_id = queries.start(sql(seconds=2, rows=1))
+    assert queries.finish(run_id) == "succeeded ready"
+    queries.pass_time(200)
+
+    assert {row["key"] for row in queries.rows("select key from query_stray")} == {"BTN_of_another_deployment"}
+
+
+def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: QueryRig) -> None:
+    queries.configure(results_kept_s=60, look_around_s=60)
+    account = QueryParams(sql_text="rows", mid="7281698").token_account
+    with queries.owner.connect() as connection:
+        for key, of in (("BTN_gone", account), ("BTN_elsewhere", "another")):
+            known = (
+                "insert into query_stray values (:t, :of, 'data_extension', :key, pg_catalog.now(), pg_catalog.now())"
+            )
+            connection.execute(sa.text(known), {"t": TENANT, "of": of, "key": key})
+
+    def look_around() -> list[str]:
+        run_id = queries.start(sql(seconds=2, rows=1))
+        assert queries.finish(run_id) == "succeeded ready"
+        queries.pass_time(200)
+        assert queries.lane(run_id, "clean/1")["status"] == "done"
+        assert queries.standin.left() == []
+        return [row["key"] for row in queries.rows("select key from query_stray order by key")]
+
+    queries.standin.misbehave("html", on=["find QueryDefinition"])
+    assert look_around() == ["BTN_elsewhere", "BTN_gone"], "half a look says nothing"
+    queries.standin.behave()
+    assert look_around() == ["BTN_elsewhere"], "what another account holds was not looked for"
 
 
 def test_a_file_that_is_not_there_is_not_read() -> None:

@@ -184,6 +184,9 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("saved_search", "INSERT"), ("saved_search", "UPDATE"), ("saved_search", "DELETE"), ("query_state", "INSERT"),
         ("query_state", "UPDATE"), ("search_backfill", "INSERT"), ("search_quarantine", "UPDATE"),
         ("search_cycle", "INSERT"), ("search_cycle", "UPDATE"), ("ingestion_runs", "UPDATE"),
+        ("search_sheet", "INSERT"), ("search_sheet", "UPDATE"), ("sheet_night", "INSERT"), ("sheet_night", "UPDATE"),
+        ("folder", "INSERT"), ("folder", "UPDATE"),
+        ("company_feedback", "INSERT"), ("company_feedback", "UPDATE"), ("company_feedback", "DELETE"),
         # A worker without a database commits its attempts through the API, as its tenant; and is listed.
         ("step", "INSERT"), ("job_attempts", "INSERT"), ("job_attempts", "UPDATE"),
         ("job_workers", "INSERT"), ("job_workers", "UPDATE"),

@@ -171,7 +171,7 @@ def environment(office: Office, **more: str) -> dict[str, str]:
 
 
 def test_a_worker_picks_up_runs_tells_its_health_and_stops(office: Office, tmp_path: Path) -> None:
-    office.define("sync-dropbox", command="sync-dropbox", arg_schema={}, timeout_seconds=60)
+    office.define("sync-dropbox", command="recompute-trained-tags", arg_schema={}, timeout_seconds=60)
     log = (tmp_path / "log").open("wb")
     given = ["worker", "--poll", "30", "--health", "0", "--tick", "60", "--executors", "worker,lambda"]
     process = subprocess.Popen(
@@ -242,7 +242,7 @@ class Api:
 
 JOB = {
     "id": "0198a000-0000-7000-8000-000000000001", "tenant_id": str(ALICE), "claim_token": "t", "attempt_no": 1,
-    "definition_key": "sync-dropbox", "command": "sync-dropbox", "payload": {}, "timeout_seconds": 60,
+    "definition_key": "sync-dropbox", "command": "recompute-trained-tags", "payload": {}, "timeout_seconds": 60,
 }  # fmt: skip
 
 
@@ -295,7 +295,7 @@ def test_a_wheel_runs_in_an_empty_environment(office: Office, tmp_path: Path) ->
         [baton, "worker", "--help"], capture_output=True, text=True, cwd=tmp_path, env=bare, check=True
     )
     assert "--executors" in told.stdout
-    office.define("sync-dropbox", command="sync-dropbox", arg_schema={}, timeout_seconds=60)
+    office.define("sync-dropbox", command="recompute-trained-tags", arg_schema={}, timeout_seconds=60)
     job = office.add(key="sync-dropbox")
     process = subprocess.Popen([baton, "worker"], cwd=tmp_path, env=bare)
     try:

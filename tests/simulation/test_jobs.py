@@ -17,9 +17,9 @@ def office(postgres_server: ServerAdmin, template: str) -> Iterator[Office]:
         yield office
 
 
-@pytest.mark.parametrize("base", [0, 100])
+@pytest.mark.parametrize("base", [0, 500])
 def test_whatever_happens_every_job_ends_once(office: Office, base: int) -> None:
-    found, deaths = simulate(office, range(base, base + 100))
+    found, deaths = simulate(office, range(base, base + 500))
 
     assert found == []
-    assert len(deaths) >= len(DEADLY) - 2
+    assert len(DEADLY - set(deaths)) <= 1

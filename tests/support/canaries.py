@@ -28,9 +28,15 @@ class Echo(BaseHTTPRequestHandler):
 
     status = 400
 
+    def do_GET(self) -> None:
+        self._say(f"{self.path} {self.headers}")
+
     def do_POST(self) -> None:
-        told = self.rfile.read(int(self.headers["content-length"])).decode()
-        body = json.dumps({"errors": [{"message": f"no: {told}"}]}).encode()
+        self._say(self.rfile.read(int(self.headers["content-length"])).decode())
+
+    def _say(self, told: str) -> None:
+        said = dict.fromkeys(("error_description", "display", "error"), f"no: {told}")
+        body = json.dumps({"errors": [{"message": f"no: {told}"}], **said}).encode()
         self.send_response(self.status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

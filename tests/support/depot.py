@@ -16,11 +16,10 @@ from shared.kernel.ports import Ports, Store
 from shared.kernel.step import Outcome, do_turn
 from shared.kernel.store import PgStore
 from shared.kernel.tick import TickReport, tick
-from tests.kinds.parcel.kind import CLASSES, SCHEMA, parcel_kind
+from tests.kinds.parcel.kind import CLASSES, QUEUE, SCHEMA, parcel_kind
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, House, tally_database
 
-QUEUE = "parcels"
 # In which order offers were taken: written inside the take, while it holds its queue.
 TAKE_LOG = """
 create table take_log (n bigint generated always as identity, tenant_id uuid not null);

@@ -13,8 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from shared.kernel.control import (
+    AHEAD_S,
     GRANT_S,
+    PATIENCE_S,
     PROBE_S,
+    REPORT_ONLY,
     SHARED,
     Bounds,
     Exchanged,
@@ -23,6 +26,7 @@ from shared.kernel.control import (
     Move,
     Paced,
     Seen,
+    Want,
     shut_for_s,
     trade,
 )
@@ -52,7 +56,7 @@ class MemoryPace:
     decisions: list[tuple[float, float, float, str, Seen]] = field(default_factory=list)
     exchanges: int = 0
 
-    def exchange(self, paced: Paced, token: UUID, report: tuple[int, Seen], want: int, bounds: Bounds) -> Exchanged:
+    def exchange(self, paced: Paced, token: UUID, report: tuple[int, Seen], want: Want, bounds: Bounds) -> Exchanged:
         now = self.clock()
         self.exchanges += 1
         key = (paced.whose, paced.account, paced.domain)
@@ -66,13 +70,13 @@ class MemoryPace:
         shuts = (probing and not told.ok and told.throttled + told.failed > 0) or (same and told.retry_after_s > 0)
         if shuts:
             shut_s = max(told.retry_after_s, shut_for_s(row.trips) if probing else 0.0)
-            row.closed, row.closed_until = True, max(row.closed_until, now + shut_s)
+            row.closed, row.closed_until = True, max(now if probing else row.closed_until, now + shut_s)
             row.trips = min(row.trips + 1, 20) if probing else row.trips
         if opens:
-            row.closed, row.trips = False, 0
+            row.closed, row.closed_until, row.trips = False, now, 0
         if opens or shuts:
             row.prober = None
-        probes = row.closed and row.closed_until <= now and want > 0
+        probes = row.closed and row.closed_until <= now and want.slots > 0
         if probes:
             row.prober, row.closed_until = token, now + PROBE_S
         if opens or probes:
@@ -97,7 +101,7 @@ class MemoryPace:
             probing=row.closed and row.prober is not None,
         )
 
-    def _grant(self, row: PaceRow, paced: Paced, now: float, want: int, *, probes: bool) -> int:
+    def _grant(self, row: PaceRow, paced: Paced, now: float, want: Want, *, probes: bool) -> int:
         rate = row.law.rate
         others = [used for taker, (used, until) in row.used.items() if taker != paced.taker and until > now]
         held = row.used.get(paced.taker)
@@ -106,16 +110,18 @@ class MemoryPace:
         ahead = False
         if low is not None and high is not None:
             ahead = max(low if mine is None else mine, high - 15 * rate) - low > rate
-        if not want:
+        in_s = row.next_slot_at - now
+        if not want.slots:
             granted = 0
         elif row.closed:
             granted = int(probes)
-        elif row.next_slot_at - now > max(1.5 / rate, 0.15 if ahead else 1.0):
+        elif in_s > max(1.5 / rate, AHEAD_S if ahead else PATIENCE_S) or in_s > want.within_s:
             granted = 0
         else:
-            granted = min(want, math.ceil(rate * GRANT_S))
+            fit = math.floor((want.within_s - max(in_s, 0.0)) * rate) + 1
+            granted = min(want.slots, math.ceil(rate * GRANT_S), fit)
         if granted:
-            row.next_slot_at = max(row.next_slot_at, now) + granted / rate
+            row.next_slot_at = (now if probes else max(row.next_slot_at, now)) + granted / rate
         if paced.whose == SHARED:
             floors = [0.0]
             if low is not None and high is not None:
@@ -303,7 +309,8 @@ class VirtualLane:
             return
         world, piece = self.world, self.slice
         self.asking = False
-        granted = trade(world.pace, self.paced, token, piece.report.hand_over(), want, world.bounds)
+        asked = Want(want, piece.sends_for_s(world.now))
+        granted = trade(world.pace, self.paced, token, piece.report.hand_over(), asked, world.bounds)
         piece.told(world.now, want, granted, world.chance.random())
         self.look(token)
 
@@ -321,8 +328,31 @@ class VirtualLane:
     def end(self) -> None:
         world, piece = self.world, self.slice
         if piece.report:
-            trade(world.pace, self.paced, self.token, piece.report.hand_over(), 0, world.bounds)
+            trade(world.pace, self.paced, self.token, piece.report.hand_over(), REPORT_ONLY, world.bounds)
         world.lengths.append(world.now - piece.began)
         self.refusals = piece.refusals
         self.token = UUID(int=0)
         world.at(world.now + math.ceil(piece.wait_s), self.begin)
+
+
+# A limit that moves.
+
+STEPS = ((0, 20), (150, 5), (330, 60), (510, 20), (660, 0))
+# When a plateau must have been reached. Windows last 3 s and more: 12 to learn from nothing, 30 at most to rise twelvefold, and
+# after a fall until what was rejected is paid for; measured is the second half of each plateau.
+REACHED_S = (75, 90, 90, 75)
+LANES = {1: 8, 2: 2, 3: 1}
+
+
+def plateaus(world: PaceWorld) -> list[float]:
+    """What came through of what the provider allowed, on each plateau."""
+    world.run(STEPS[-1][0])
+    spans = [(begin + after, end) for (begin, _), (end, _), after in zip(STEPS, STEPS[1:], REACHED_S, strict=False)]
+    return [
+        world.ok_between(begin, end) / ((end - begin) * rate)
+        for (begin, end), (_, rate) in zip(spans, STEPS, strict=False)
+    ]
+
+
+def stepping(seed: int, mode: str) -> PaceWorld:
+    return PaceWorld(seed, [Phase(at, rate, mode) for at, rate in STEPS[:-1]], LANES)

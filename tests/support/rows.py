@@ -27,14 +27,24 @@ from shared.kernel.store import PgStore
 from shared.row_job import control
 from shared.row_job.decide import Answered
 from shared.row_job.model import UPLOADS, Found, Item, RowSettings, Strategy
-from shared.row_job.ports import Call
+from shared.row_job.ports import Call, Changed, Listed
 from shared.row_job.ports import Ports as RowPorts
 from shared.row_job.steps import row_job
 from shared.row_job.store import RowStore
 from tests.support.databases import as_user
 from tests.support.rig import BEGINNING, FIFO, LEASE_S, TABLES, TENANT, Rig
 
-ROW_TABLES = ("search_events", "job_items", "file_jobs", "files", "pace", "pace_share", "pace_decision", "hearing")
+ROW_TABLES = (
+    "search_events",
+    "job_items",
+    "file_jobs",
+    "files",
+    "pace",
+    "pace_share",
+    "pace_decision",
+    "hearing",
+    "scanned_files",
+)
 SETTINGS = RowSettings(slots=2, provider_first_rate=50.0, provider_timeout_ms=5_000)
 BY = By()  # as the worker: only the role of the API keeps an audit
 
@@ -51,6 +61,30 @@ class MemoryFiles:
         if (key, version_id) not in self.held:
             raise Permanent("The uploaded file isn't there any more.", "file_gone")
         return self.held[key, version_id][offset : offset + length]
+
+
+@dataclass(slots=True)
+class MemoryInbox:
+    """Files that wait. As strict as a server: what is not there any more as it was listed is not brought. `parts`: it takes
+    so many steps. `brought`: every file that came, by its key."""
+
+    files_held: MemoryFiles
+    waiting: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    parts: int = 1
+    brought: list[str] = field(default_factory=list)
+
+    def files(self) -> list[Listed]:
+        return [Listed(name, len(content), stamp) for name, (content, stamp) in sorted(self.waiting.items())]
+
+    def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None:
+        if file not in self.files():
+            raise Changed
+        done = (place or {"parts": 0})["parts"] + 1
+        if done < self.parts:
+            return {"parts": done}
+        self.files_held.held[key, "v1"] = self.waiting[file.name][0]
+        self.brought.append(key)
+        return None
 
 
 @dataclass(slots=True)
@@ -103,6 +137,7 @@ class RowRig(Rig):
         super().__init__(worker, owner)
         self.ids = Random(7)
         self.files, self.provider = MemoryFiles(), Provider()
+        self.inbox = MemoryInbox(self.files)
         self.settings = SETTINGS
         self.ports = replace(
             self.ports,
@@ -122,6 +157,7 @@ class RowRig(Rig):
             settings=self.settings,
             chance=self.ports.chance,
             meter=self,
+            inbox=lambda tenant, scan: self.inbox,
         )
         self.kind = row_job(self.row_ports, Limits(max_attempts=4))
 
@@ -162,6 +198,16 @@ class RowRig(Rig):
             wanted = self.kind.listens["object.created"](tx, signal)
         by = By(source="event")
         return [runs.start_run(self.ports, self.kind, tenant, each.params, by) for each in wanted]
+
+    def scan(self, source: str = "s3", tenant: UUID = TENANT, **options: Any) -> UUID:
+        params = {"scan": source, **options}
+        run_id = runs.start_run(self.ports, self.kind, tenant, params, By(source="schedule"))
+        self.run_to_end(run_id, 3600)
+        return run_id
+
+    def hear(self, key: str) -> list[UUID]:
+        """What is started when the bucket has told of an object."""
+        return self.arrive(UUID(key.rsplit("/", 1)[1]), self.files.held[key, "v1"])
 
     def upload(self, content: bytes | str, **options: Any) -> UUID:
         data = content if isinstance(content, bytes) else content.encode()

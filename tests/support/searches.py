@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -13,17 +14,24 @@ import pytest
 import sqlalchemy as sa
 
 from infra.local.standins.boards import AdzunaStandIn, Board, InfoJobsStandIn
+from infra.local.standins.google_sheets import EMAIL, SPREADSHEET, GoogleSheetsStandIn, private_key
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
+from shared.kernel.connections import Account, Provider
+from shared.kernel.control import Paces
 from shared.kernel.decide import Limits
 from shared.kernel.http import new_pool
 from shared.kernel.model import account_name
 from shared.kernel.settings import Relay
 from shared.kernel.signals import announced
+from shared.kernel.tokens import Tokens
 from shared.search.adapters.boards import Adzuna, InfoJobs
+from shared.search.build import sheet_of, slot_of
 from shared.search.model import CLIENTS, Job, SearchConfig, query_key
 from shared.search.ports import Client, Ports
+from shared.search.sheets.ports import SheetPorts
+from shared.search.sheets.store import SheetStore
 from shared.search.steps import search
 from shared.search.store import SearchStore
 from tests.support.databases import as_user
@@ -32,9 +40,9 @@ from tests.support.rig import BEGINNING, FIFO, LEASE_S, QUEUES, TABLES, TENANT, 
 OTHER_TENANT = UUID(int=0xB0)
 SEARCH_TABLES = (
     "saved_search", "query_state", "search_backfill", "ingestion_runs", "companies", "offers", "search_quarantine",
-    "search_cycle", "hearing",
+    "search_cycle", "hearing", "search_sheet", "sheet_night", "sheet_row", "company_feedback", "account_token", "pace",
 )  # fmt: skip
-CONNECTIONS = {"infojobs": UUID(int=0xC1), "adzuna": UUID(int=0xC2)}
+CONNECTIONS = {"infojobs": UUID(int=0xC1), "adzuna": UUID(int=0xC2), "google_sheets": UUID(int=0xC3)}
 DAY_S = 86_400.0
 
 SAVE = """
@@ -47,6 +55,26 @@ insert into query_state (tenant_id, query_key, search_id, client, account, zone,
 values (:tenant, :query_key, :id, :client, :account, :zone, cast(:floor as timestamptz), :now, cast(:now as timestamptz) + interval '36 hours')"""
 
 
+ADD_SHEET = """
+insert into search_sheet (id, tenant_id, connection, tab, zone, opens, closes)
+values (:id, :tenant, :connection, :tab, :zone, cast(:opens as time), cast(:closes as time))"""
+ADD_COMPANIES = """
+insert into companies (tenant_id, id, client, external_id, name, open_offers, first_seen_at, last_seen_at, dirty)
+select :tenant, cast(lpad(to_hex(n), 32, '0') as uuid), 'infojobs', n::text, 'Company ' || n, n, cast(:now as timestamptz) + n * interval '1 second', :now, false
+from generate_series(cast(:first as integer), cast(:last as integer)) n"""
+
+
+class ServiceAccounts:
+    """The connections of every tenant: the one service account that the stand-in knows."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self._key = key or private_key()
+
+    def of(self, tenant_id: UUID, provider: Provider, connection: str) -> Account:
+        settings = {"client_email": EMAIL, "spreadsheet_id": SPREADSHEET}
+        return provider.account(settings, {"private_key": self._key})
+
+
 class SearchRig(Rig):
     """A relay whose only kind is the search cycle, and the two boards that it asks."""
 
@@ -56,6 +84,8 @@ class SearchRig(Rig):
         clock: Any = {"clock": lambda: self.now, "began": BEGINNING}
         self.boards: dict[str, Board] = {"infojobs": InfoJobsStandIn(**clock), "adzuna": AdzunaStandIn(**clock)}
         self.urls = {name: board.start() for name, board in self.boards.items()}
+        self.google = GoogleSheetsStandIn(clock=lambda: self.now, began=BEGINNING.timestamp())
+        self.google_url = self.google.start()
         self.pool = new_pool()
         self.store = SearchStore(worker)
         self.chance = Chance(new_id=lambda: UUID(int=ids.getrandbits(128)), fraction=lambda: 0.5)
@@ -68,7 +98,12 @@ class SearchRig(Rig):
         self, client: Callable[..., Client] | None = None, limits: Limits | None = None, **settings: Any
     ) -> None:
         config = SearchConfig(**settings)
-        self.kind = search(Ports(client=client or self.client, store=self.store, config=config, meter=self), limits)
+        env, accounts = {"BATON_GOOGLE_SHEETS_BASE_URL": self.google_url}, ServiceAccounts()
+        sheet: Any = partial(sheet_of, env, accounts, Tokens(self.engine), pool=self.pool)  # type: ignore[arg-type]
+        slot = partial(slot_of, accounts, Paces(self.engine))  # type: ignore[arg-type]
+        sheets = SheetPorts(sheet=sheet, slot=slot, store=SheetStore(self.engine), meter=self)
+        ports = Ports(client=client or self.client, store=self.store, sheets=sheets, config=config, meter=self)
+        self.kind = search(ports, limits)
         self.ports = announced(self.ports, self.kinds)
 
     def client(self, tenant: UUID, job: Job, time_left_s: Callable[[], float]) -> Client:
@@ -107,8 +142,31 @@ class SearchRig(Rig):
         )
         return key
 
-    def start(self, tenant: UUID = TENANT, **_: Any) -> UUID:
-        return runs.start_run(self.ports, self.kind, tenant, {})
+    def start(self, tenant: UUID = TENANT, **params: Any) -> UUID:
+        return runs.start_run(self.ports, self.kind, tenant, params)
+
+    # --- the sheet
+
+    def add_sheet(
+        self, number: int = 1, *, tenant: UUID = TENANT, tab: str = "Companies", zone: str = "Europe/Madrid",
+        opens: str = "03:00", closes: str = "06:00",
+    ) -> UUID:  # fmt: skip
+        """A sheet whose first night is waited for."""
+        told = {"tab": tab, "zone": zone, "opens": opens, "closes": closes, "connection": CONNECTIONS["google_sheets"]}
+        sheet = UUID(int=0xEE00 + number)
+        self.write(ADD_SHEET, id=sheet, tenant=tenant, **told)
+        self.start(tenant, sheet=str(sheet))
+        return sheet
+
+    def add_companies(self, first: int, last: int, tenant: UUID = TENANT) -> None:
+        self.write(ADD_COMPANIES, tenant=tenant, first=first, last=last, now=self.at(self.now))
+
+    def nights(self, sheet: UUID) -> list[Any]:
+        return list(self.rows("select * from sheet_night where sheet_id = :s order by night", s=sheet))
+
+    def feedback(self) -> dict[int, str]:
+        rows = self.rows("select company_id, feedback from company_feedback order by 1")
+        return {row["company_id"].int: row["feedback"] for row in rows}
 
     def at(self, seconds: float) -> datetime:
         return BEGINNING + timedelta(seconds=seconds)
@@ -174,11 +232,12 @@ def searches(rig_database: str) -> Iterator[SearchRig]:
     sa.event.listen(worker, "checkout", rig.tell_the_time)
     yield rig
     rig.pool.clear()
+    rig.google.stop()
     for board in rig.boards.values():
         board.stop()
     worker.dispose()
     owner.dispose()
-    surprises = [each for board in rig.boards.values() for each in board.surprises]
+    surprises = [each for standin in (*rig.boards.values(), rig.google) for each in standin.surprises]
     assert not surprises, surprises
 
 

@@ -41,7 +41,12 @@ STARS: Mapping[tuple[str, str], str] = {
         "s3:GetObject*",
     ): "files that go out, to sign links to them; uploads of row jobs, to show how they are read",
     ("ApiRole", "s3:PutObject"): "what it signs for a browser: one upload of a row job under its tenant",
-    ("RowJobRole", "s3:GetObject*"): "uploads of whichever tenant, at the version that arrived",
+    (
+        "RowJobRole",
+        "s3:GetObject*",
+    ): "uploads of whichever tenant, at the version that arrived; files that wait to be scanned",
+    ("RowJobRole", "s3:PutObject"): "files that a scan takes become uploads, of whichever tenant",
+    ("RowJobRole", "s3:ListMultipartUploadParts"): "the same, in parts",
 }
 
 # A wake names a queue, and the tick sends another: one that nobody takes within the hour is worth nothing.
@@ -389,14 +394,35 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
 
 
 def files_are_reached_under_a_named_folder(template: Node) -> list[str]:
-    """What came in is under uploads/, what goes out under exports/: no function may reach the bucket as a whole."""
+    """What waits is under inbox/, what came in under uploads/, what goes out under exports/: no function may reach the bucket as a whole."""
     found = []
     for holder, statement in statements(template):
         objects = [each for each in actions(statement) if each.startswith("s3:") and each.endswith(("Object", "*"))]
         given = statement["Resource"] if isinstance(statement["Resource"], list) else [statement["Resource"]]
-        wide = [text for each in given for text in _texts(each) if not re.search(r"}/(uploads|exports)/", text)]
+        wide = [text for each in given for text in _texts(each) if not re.search(r"}/(inbox|uploads|exports)/", text)]
         if objects and wide and statement["Effect"] == "Allow":
             found.append(f"{holder} allows {objects} on {wide}")
+    return found
+
+
+def a_page_puts_files_and_reads_nothing(template: Node) -> list[str]:
+    """The console alone, by a form: no other method, no header, no other origin. And its policy names where they go."""
+    wanted = [{"Fn::GetAtt": ["HttpApi", "ApiEndpoint"]}, "HasConsoleUrl"]
+    found = []
+    for name, bucket in of_type(template, "AWS::S3::Bucket").items():
+        for rule in bucket.get("CorsConfiguration", {}).get("CorsRules", []):
+            origins = [
+                each.get("Fn::If", [each])[0] if isinstance(each, dict) else each for each in rule["AllowedOrigins"]
+            ]
+            if (
+                origins != wanted
+                or rule["AllowedMethods"] != ["POST"]
+                or rule.keys() - {"AllowedOrigins", "AllowedMethods", "MaxAge"}
+            ):
+                found.append(f"pages may do more with {name} than put files")
+    told = template["Resources"]["ApiFunction"]["Properties"]["Environment"]["Variables"].get("BATON_UPLOADS_URL")
+    if told != {"Fn::Sub": "https://${Bucket.RegionalDomainName}"}:
+        found.append("the console doesn't know where files go")
     return found
 
 
@@ -471,6 +497,7 @@ RULES: list[Rule] = [
     strangers_see_only_what_is_nobodys,
     secrets_of_tenants_stay_under_their_prefix,
     files_are_reached_under_a_named_folder,
+    a_page_puts_files_and_reads_nothing,
     batons_are_sent_by_one_policy,
     connections_are_read_by_one_policy,
     whoever_reads_a_secret_may_use_its_key,

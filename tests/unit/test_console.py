@@ -16,7 +16,7 @@ import pytest
 
 from functions.catalogue import KINDS
 from infra.local.deploy import ROOT
-from shared.kernel.api.console import A_YEAR, Console, Login, live_login
+from shared.kernel.api.console import A_YEAR, Console, Login, live_login, live_uploads
 from shared.kernel.settings import BadSettings
 
 FOLDER = ROOT / "functions" / "api" / "console"
@@ -76,6 +76,21 @@ def test_where_the_issuer_is_spoken_to_is_all_that_is_added_to_the_policy() -> N
     policy = get(Console(FOLDER, hosted), "/console/now")["headers"]["Content-Security-Policy"]
 
     assert "connect-src 'self' https://issuer.example https://login.example;" in policy
+
+
+def test_the_page_may_put_files_where_the_bucket_is_and_nowhere_else() -> None:
+    env = {"BATON_UPLOADS_URL": "https://baton-files.s3.eu-central-1.amazonaws.com"}
+    hosted = Login(issuer="https://issuer.example/pool", client_id="abc")
+
+    policy = get(Console(FOLDER, hosted, uploads=live_uploads(env)), "/console/now")["headers"][
+        "Content-Security-Policy"
+    ]
+
+    assert "connect-src 'self' https://issuer.example https://baton-files.s3.eu-central-1.amazonaws.com;" in policy
+    local = {**env, "BATON_STAGE": "local", "AWS_ENDPOINT_URL": "http://127.0.0.1:4566"}
+    assert live_uploads(local) == "http://127.0.0.1:4566"
+    with pytest.raises(BadSettings, match="BATON_UPLOADS_URL"):
+        live_uploads({"BATON_UPLOADS_URL": "https://a.example; script-src *"})
 
 
 def test_the_page_tells_how_to_log_in_and_nothing_else(console: Console) -> None:

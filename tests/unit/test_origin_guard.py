@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from infra.local.origin_guard import credential, needs_credentials, refusal, repeated
+from infra.local.guarded_ministack import guarded
+from infra.local.origin_guard import credential, form_credential, is_form, needs_credentials, refusal, repeated
 
 OURS = {"host": "127.0.0.1:4566"}
 CONSOLE = "0123abcd.execute-api.localhost:4566"
@@ -126,3 +130,66 @@ def test_the_key_is_found_where_clients_put_it() -> None:
     assert credential({**signed, "x-amz-security-token": "T"}, "") == ("KEY", "T")
     assert credential({}, "X-Amz-Credential=KEY%2F20261116%2Fx&X-Amz-Security-Token=T") == ("KEY", "T")
     assert credential({"authorization": "Bearer x"}, "a=b") == ("", "")
+
+
+FORM = {**OURS, "content-type": "multipart/form-data; boundary=x"}
+
+
+def form(*fields: tuple[str, str], file: str = "title\nTV\n") -> bytes:
+    parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields]
+    return "".join(
+        [*parts, f'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n{file}\r\n--x--\r\n']
+    ).encode()
+
+
+def test_a_form_to_a_bucket_carries_its_credentials_itself() -> None:
+    assert is_form("POST", "/baton-files", FORM, "")
+    assert not is_form("POST", "/baton-files", OURS, "")
+    assert not is_form("POST", "/baton-files", FORM, "Action=CreateStack")
+    assert not is_form("POST", "/2015-03-31/functions", FORM, "")
+    assert form_credential(form(("x-amz-credential", "KEY/2026/s3"), ("x-amz-security-token", "TOKEN"))) == (
+        "KEY",
+        "TOKEN",
+    )
+    said = 'form-data; name="x-amz-security-token"\r\n\r\nTOKEN\r\n'
+    assert form_credential(form(file=said)) == ("", ""), "what is in the file was not signed"
+
+
+def test_a_preflight_to_a_bucket_is_answered_and_nothing_else_of_it() -> None:
+    assert not needs_credentials("OPTIONS", "/baton-files", OURS)
+    assert needs_credentials("OPTIONS", "/baton-files", OURS, "Action=CreateStack")
+    assert needs_credentials("GET", "/baton-files", OURS)
+
+
+@pytest.mark.parametrize(("token", "told"), [("SECRET", "all of it"), ("OTHER", "refused"), (None, "refused")])
+def test_a_form_reaches_the_emulator_whole_if_it_has_the_key(token: str | None, told: str) -> None:
+    """In pieces, as a server receives it."""
+    sent = form(*([("x-amz-security-token", token)] if token else []), file="x" * 100_000)
+    pieces = [sent[at : at + 1_000] for at in range(0, len(sent), 1_000)]
+    came: list[bytes] = []
+
+    async def receive() -> Any:
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    async def emulator(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            came.append(message["body"])
+            more = message["more_body"]
+
+    async def send(message: Any) -> None: ...
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/baton-files", "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in FORM.items()],
+    }  # fmt: skip
+    app = guarded(emulator, port=4566, access_key="SECRET", checks_signatures=False)
+
+    async def ask() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(ask())
+
+    assert b"".join(came) == (sent if told == "all of it" else b"")

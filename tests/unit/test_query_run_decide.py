@@ -117,6 +117,12 @@ def test_soap_answers(answer: ActivityStatus | None, verify: bool, warning: str 
     assert (after.verify, after.cursor.warning) == (verify, warning)
 
 
+def test_a_warning_outlives_answers_without_one() -> None:
+    after = decide.after_soap(cursor(warning="3 rows skipped"), said("queued"), at(1))
+    assert isinstance(after, After)
+    assert after.cursor.warning == "3 rows skipped"
+
+
 def test_an_error_fails_with_its_reason() -> None:
     after = decide.after_soap(cursor(), said("error", "Invalid column"), at(1))
     assert isinstance(after, Failed)
@@ -229,6 +235,15 @@ def test_who_was_told_only_that_it_does_not_run_asks_once_more() -> None:
     assert not decide.wants_last_word(cursor(), CONFIG)
 
 
+def test_a_last_word_that_is_unknown_is_asked_for_again_while_there_are_reads() -> None:
+    read = cursor(phase=Phase.VERIFY, rows=4, rowset_mark="a", rowset_ready_attempts=2)
+    again = decide.after_last_word(read, None, CONFIG)
+    assert (again.phase, again.rows, again.rowset_mark) == (Phase.VERIFY, None, "a")
+    assert decide.after_last_word(read.but(rowset_ready_attempts=6), None, CONFIG).rows == 4
+    assert decide.after_last_word(read, False, CONFIG) == read
+    assert decide.after_last_word(read, True, CONFIG).phase == Phase.POLL
+
+
 def test_reads_are_ever_further_apart() -> None:
     delays = [decide.read_delay_s(cursor(rowset_ready_attempts=n), CONFIG) for n in range(1, 6)]
     assert delays == [1.5, 3, 6, 8, 8]
@@ -286,6 +301,15 @@ def test_endings() -> None:
     ("select 1 from t", None),
     ("select case when a then b end from t", None),
     ("select a,, b from t", None),
+    ("select 1 as a union all select 2 as b", ["a"]),
+    ("select 1 as a union all select 2 as b from t", ["a"]),
+    ("select a into x from t", ["a"]),
+    ("select a where 1 = b", ["a"]),
+    ("select [] from t", None),
+    ('select a as "" from t', None),
+    (f"select [{'x' * 129}] from t", None),
+    ("select [a\x07] from t", None),
+    (f"select {', '.join(f'c{n}' for n in range(1_001))} from t", None),
     ("select 'open from t", None),
     ("update t set a = 1", None),
     ("", None),

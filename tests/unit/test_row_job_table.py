@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.row_job import table
-from shared.row_job.table import BadFile, Dialect, cells, columns, detect, mapping_of, records, row_of
+from shared.row_job.table import BadFile, Dialect, cells, columns, detect, mapping_of, records, row_of, rows_of
 
 PLAIN = Dialect(encoding="utf-8", delimiter=",", newline="\n", first=0)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"), max_size=12)
@@ -164,3 +164,20 @@ def test_a_row_without_title_and_sku_is_left_out() -> None:
     assert row is not None
     assert row.problem == "The row has neither a title nor a SKU."
     assert table.row_of(1, "", ["title"], {"title": "title"}, PLAIN) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.text(st.sampled_from(["a", "b", " ", ",", '"', "\x00", "\r", "\ud800", "\u00e9"]), max_size=12), max_size=6
+    )
+)
+def test_records_that_are_split_at_once_are_the_rows_that_a_close_look_finds(found: list[str]) -> None:
+    names, mapping = ["title", "brand", "sku"], {"title": "title", "sku": "sku"}
+    closely: list[table.Row] = []
+    for record in found:
+        row = row_of(7 + len(closely) + 1, record, names, mapping, PLAIN)
+        if row is not None:
+            closely.append(row)
+
+    assert rows_of(found, 7, names, mapping, PLAIN) == closely

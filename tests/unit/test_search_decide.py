@@ -27,6 +27,7 @@ from shared.search.model import (
     changes,
     query_key,
 )
+from shared.search.sheets.model import next_night
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 CONFIG = SearchConfig()
@@ -256,3 +257,37 @@ def test_the_longer_wait_wins() -> None:
     assert decide.pause_s(None, CONFIG) == 6 * 3_600
     assert decide.pause_s(30, CONFIG) == 6 * 3_600
     assert decide.pause_s(8 * 3_600, CONFIG) == 8 * 3_600
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "opens", "closes", "expected"),
+    [
+        # The hour from two to three is not there, or there twice: the window is at its local times, two or four hours long.
+        ("Europe/Madrid", "2026-03-28T20:00Z", "01:00", "04:00", ("2026-03-29", "2026-03-29T00:00Z", "2026-03-29T02:00Z")),
+        ("Europe/Madrid", "2026-10-24T20:00Z", "01:00", "04:00", ("2026-10-25", "2026-10-24T23:00Z", "2026-10-25T03:00Z")),
+        ("Europe/Madrid", "2026-03-28T20:00Z", "03:00", "06:00", ("2026-03-29", "2026-03-29T01:00Z", "2026-03-29T04:00Z")),
+        ("Europe/Madrid", "2026-10-24T20:00Z", "03:00", "06:00", ("2026-10-25", "2026-10-25T02:00Z", "2026-10-25T05:00Z")),
+        ("Europe/Madrid", "2026-03-28T20:00Z", "02:30", "06:00", ("2026-03-29", "2026-03-29T01:30Z", "2026-03-29T04:00Z")),
+        ("America/New_York", "2026-11-01T04:00Z", "01:30", "02:30", ("2026-11-01", "2026-11-01T05:30Z", "2026-11-01T07:30Z")),
+        ("Europe/Madrid", "2026-06-01T20:30Z", "22:00", "04:00", ("2026-06-01", "2026-06-01T20:00Z", "2026-06-02T02:00Z")),
+        ("Europe/Madrid", "2026-06-02T01:30Z", "22:00", "04:00", ("2026-06-01", "2026-06-01T20:00Z", "2026-06-02T02:00Z")),
+        ("UTC", "2026-06-02T01:30Z", "00:00", "00:00", ("2026-06-02", "2026-06-02T00:00Z", "2026-06-03T00:00Z")),
+    ],
+)  # fmt: skip
+def test_a_night_is_at_its_local_times(
+    zone: str, now: str, opens: str, closes: str, expected: tuple[str, str, str]
+) -> None:
+    found = decide.night_of(datetime.fromisoformat(now), time.fromisoformat(opens), time.fromisoformat(closes), zone)
+    assert found == (date.fromisoformat(expected[0]), *(datetime.fromisoformat(each) for each in expected[1:]))
+
+
+def test_every_night_of_a_year_comes_once() -> None:
+    """Whichever night was last, the next one follows it; none is left out, also where the clocks change."""
+    for opens, closes in ((time(2, 30), time(3)), (time(0), time(0)), (time(22), time(4))):
+        now, last = datetime(2026, 1, 1, 12, tzinfo=UTC), None
+        nights = []
+        for _ in range(366):
+            last, _, ends = next_night(now, last, opens, closes, "Europe/Madrid")
+            nights.append(last)
+            now = ends
+        assert nights == [nights[0] + timedelta(days=n) for n in range(366)]

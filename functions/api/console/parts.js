@@ -443,12 +443,14 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
     loading.current.clear();
     readAgain();
   }, [turn]);
-  useEffect(() => {
-    const pause_s = every_s || (problem && willPass(problem) ? 5 : 0);
+  const latest = useRef(null);
+  latest.current = readAgain;
+  const pause_s = every_s || (problem && willPass(problem) ? 5 : 0);
+  useEffect(() => { // however often it is drawn meanwhile
     if (!pause_s) return undefined;
-    const timer = setInterval(() => document.visibilityState === "visible" && readAgain(), pause_s * 1000);
+    const timer = setInterval(() => document.visibilityState === "visible" && latest.current(), pause_s * 1000);
     return () => clearInterval(timer);
-  });
+  }, [pause_s]);
 
   const keepElement = (n) => (element) => {
     if (element === null) return elements.current.delete(n);

@@ -31,6 +31,11 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--canary", type=int, help="work on so many rows and wait to be promoted")
     made.add_argument("--preview", action="store_true", help="only show how the file is read")
     made.add_argument("--watch", action="store_true", help="show progress until it ends")
+    looked = command(below, "scan", scan, "look where files wait, and take those that are whole")
+    looked.add_argument("source", choices=["s3", "ftp", "folder"], help="where to look")
+    looked.add_argument("--server", help="the FTP server: a connection's name or ID")
+    looked.add_argument("--connection", help="the product search account for the jobs")
+    looked.add_argument("--watch", action="store_true", help="show progress until it ends")
     with_id(command(below, "show", summary, "show a row job"))
     listed = with_limit(with_id(command(below, "items", items, "list the rows of a job")))
     listed.add_argument("--status", dest="statuses", action="append", help="only rows in this state")
@@ -59,6 +64,16 @@ def upload(options: argparse.Namespace) -> int:
     _arrived(client, place["file_id"])
     params = {"file_id": place["file_id"], "retailers": options.retailers}
     made = client.post("/row-jobs", {**params, **{name: value for name, value in chosen.items() if value}})
+    if options.watch:
+        return watched(client, made["id"])
+    print(json.dumps(made) if options.json else made["id"])
+    return 0
+
+
+def scan(options: argparse.Namespace) -> int:
+    client = client_of(options)
+    asked = {"source": options.source, "server": options.server, "connection": options.connection}
+    made = client.post("/ingestion/scan", {name: value for name, value in asked.items() if value})
     if options.watch:
         return watched(client, made["id"])
     print(json.dumps(made) if options.json else made["id"])
@@ -150,6 +165,8 @@ def delete(options: argparse.Namespace) -> None:
 
 def progress(client: Client, run: Mapping[str, Any]) -> show.Bars:
     """What `baton watch` shows below the run's own bar."""
+    if "scan" in run.get("params", {}):
+        return show.Bars([], "")
     job = client.get(f"/row-jobs/{run['id']}")
     state = "done" if job["read_done"] else "active"
     read = show.Bar("File read", job["read_bytes"], job["size"], state)

@@ -42,6 +42,20 @@ def add_commands(commands: Commands) -> None:
         made = with_id(command(below, name, resolve, text), SEARCH)
         made.add_argument("record", help="the record's ID")
         made.set_defaults(action=name)
+    made = command(below, "sheet", sheet, "keep a Google sheet filled with the companies, once a night")
+    made.add_argument("connection", help="the service account: a connection's name or ID")
+    for name, text in (
+        ("tab", "the tab"),
+        ("zone", "the time zone"),
+        ("opens", "when its window opens"),
+        ("closes", "when it closes"),
+    ):
+        made.add_argument(f"--{name}", help=text)
+    command(below, "sheets", sheets, "list the sheets and what came of their last nights")
+    with_id(command(below, "remove-sheet", remove_sheet, "stop keeping a sheet; what is in it stays"), "the sheet's ID")
+    made = command(below, "feedback", feedback, "say whether a company is relevant")
+    made.add_argument("company", help="the company's ID")
+    made.add_argument("feedback", choices=["relevant", "irrelevant", "blocked", "none"])
     command(below, "clients", clients, "list the job boards and whether they are paused")
     for name, text in (("pause-client", "pause a job board"), ("resume-client", "resume a job board")):
         made = command(below, name, client, text)
@@ -149,3 +163,27 @@ def clients(options: argparse.Namespace) -> None:
 
 def client(options: argparse.Namespace) -> None:
     tell(options, client_of(options).post(f"/search-clients/{options.client}/{options.action}", {}), show.facts)
+
+
+def sheet(options: argparse.Namespace) -> None:
+    given = {name: getattr(options, name) for name in ("tab", "zone", "opens", "closes")}
+    body = {"connection": options.connection, **{name: value for name, value in given.items() if value is not None}}
+    tell(options, client_of(options).post("/search-sheets", body), show.facts)
+
+
+def sheets(options: argparse.Namespace) -> None:
+    found = client_of(options).get("/search-sheets")["sheets"]
+    rows = [{"sheet": each["id"], "tab": each["tab"], **night} for each in found for night in each["nights"]]
+    names = ("sheet", "tab", "night", "status", "rows_written", "rows_cleared", "feedback_read", "problem.message")
+    tell(options, rows, lambda shown: show.table(shown, *names))
+
+
+def remove_sheet(options: argparse.Namespace) -> None:
+    tell(options, client_of(options).delete(f"/search-sheets/{options.id}"), show.facts)
+
+
+def feedback(options: argparse.Namespace) -> None:
+    said = None if options.feedback == "none" else options.feedback
+    tell(
+        options, client_of(options).put(f"/search-companies/{options.company}/feedback", {"feedback": said}), show.facts
+    )

@@ -15,6 +15,8 @@ fifo baton-local-search.fifo
 fifo baton-local-search-dead.fifo
 fifo baton-local-row-job.fifo
 fifo baton-local-row-job-dead.fifo
+fifo baton-local-folder-sync.fifo
+fifo baton-local-folder-sync-dead.fifo
 awslocal sqs create-queue --queue-name baton-local-delay --attributes VisibilityTimeout=180
 awslocal sqs create-queue --queue-name baton-local-delay-dead
 awslocal sqs create-queue --queue-name baton-local-events-dead

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from infra.local.standins.boards import AdzunaStandIn, InfoJobsStandIn, with_offers
+from infra.local.standins.dropbox import DropboxStandIn, with_photos
+from infra.local.standins.google_sheets import GoogleSheetsStandIn, with_a_sheet
 from infra.local.standins.mce import MceStandIn
 from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
 from infra.local.standins.product_search import SearchStandIn
@@ -56,6 +58,16 @@ STANDINS: Mapping[str, Place] = {
     "adzuna": Place(
         make=lambda seed, _: with_offers(AdzunaStandIn(seed)),
         address=("AdzunaBaseUrl", "BATON_ADZUNA_BASE_URL"),
+        account={},
+    ),
+    "google_sheets": Place(
+        make=lambda seed, _: with_a_sheet(GoogleSheetsStandIn(seed)),
+        address=("GoogleSheetsBaseUrl", "BATON_GOOGLE_SHEETS_BASE_URL"),
+        account={},
+    ),
+    "dropbox": Place(
+        make=lambda seed, _: with_photos(DropboxStandIn(seed)),
+        address=("DropboxBaseUrl", "BATON_DROPBOX_BASE_URL"),
         account={},
     ),
     "product_search": Place(

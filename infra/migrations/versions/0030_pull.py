@@ -183,10 +183,12 @@ grant execute on function offers_become_due(integer) to baton_worker
 # other tenant gets one. Inside a tenant the lower priority number comes first, then who was queued first.
 # Locks: 3 (queue) makes the takes of one queue follow each other; 1 (tenant) the counts of one tenant's cap, waited for once
 # and then only tried; 2 as above, only tried.
+# A take for one tenant alone asks no other and leaves the hand where it is: the turns of the others are not touched.
 # Each statement here sees what was committed before it began. The settings keep the plans that never read a whole table,
 # whatever size the planner believes it to have.
 TAKE = """
-create function take_offers(p_queue text, p_most integer, p_token uuid, p_lease interval, p_worker text)
+create function take_offers(
+    p_queue text, p_most integer, p_token uuid, p_lease interval, p_worker text, p_tenant uuid default null)
     returns table (lane_id uuid, run_id uuid, tenant_id uuid, kind text, key text, holds_run boolean, epoch integer,
                    seq bigint, resend_no integer, cursor jsonb, claims integer, attempts integer, steps bigint,
                    max_steps bigint, cancel_at timestamptz, deadline_at timestamptz, run_status text, run_epoch integer,
@@ -225,17 +227,22 @@ begin
         classes := classes || c.id;
         rooms := rooms || room;
     end loop;
-    began := hand;
+    began := case when p_tenant is null then hand else 'ffffffff-ffff-ffff-ffff-ffffffffffff' end;
     last_served := hand;
     while hand is not null and classes is not null and took = '{}' loop
         who := '{}'; free := '{}'; counted := '{}';
         while cardinality(who) < p_most loop                    -- the next tenants of the ring
             t := null;
-            select l.tenant_id into t
-            from unnest(classes) k cross join lateral (
-                select tenant_id from pull_line where class_id = k and active and tenant_id > hand
-                order by class_id, tenant_id limit 1) l
-            order by 1 limit 1;
+            if p_tenant is not null then
+                t := case when wrapped then null else p_tenant end;
+                wrapped := true;
+            else
+                select l.tenant_id into t
+                from unnest(classes) k cross join lateral (
+                    select tenant_id from pull_line where class_id = k and active and tenant_id > hand
+                    order by class_id, tenant_id limit 1) l
+                order by 1 limit 1;
+            end if;
             if t is null and not wrapped then
                 wrapped := true; hand := nobody;
                 continue;
@@ -341,7 +348,7 @@ begin
     end loop;
     if took <> '{}' then
         update offer o set taken_at = now(), worker = p_worker where o.lane_id = any(took);
-        if last_served <> began then
+        if p_tenant is null and last_served <> began then
             update pull_queue q set turn = last_served where q.name = p_queue;
         end if;
         return query
@@ -369,8 +376,8 @@ begin
     end loop;
 end
 $$;
-revoke all on function take_offers(text, integer, uuid, interval, text) from public;
-grant execute on function take_offers(text, integer, uuid, interval, text) to baton_worker
+revoke all on function take_offers(text, integer, uuid, interval, text, uuid) from public;
+grant execute on function take_offers(text, integer, uuid, interval, text, uuid) to baton_worker
 """
 
 

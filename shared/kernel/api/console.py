@@ -50,16 +50,26 @@ class Login(Settings):
     password_url: Url = ""
     origins: Annotated[str, Field(pattern=r"^[\w:/.* -]*$")] = ""
 
-    def spoken_to(self) -> str:
-        """The origins that the page may send requests to, besides its own."""
-        urls = [self.password_url or self.issuer, *self.origins.split()]
-        return " ".join(dict.fromkeys(_origin(url) for url in urls if url))
+    def spoken_to(self) -> list[str]:
+        return [self.password_url or self.issuer, *self.origins.split()]
 
 
 def live_login(env: Mapping[str, str]) -> Login:
     """A local cloud's user pool has no page of its own: it takes a password, where all of its AWS is."""
     endpoint = env.get("AWS_ENDPOINT_URL", "") if env.get("BATON_STAGE") == "local" else ""
     return Login.from_env({"BATON_LOGIN_PASSWORD_URL": endpoint, **env}, "BATON_LOGIN_")
+
+
+class Uploads(Settings):
+    """`url`: where a browser puts files by a form that the API signed."""
+
+    url: Url = ""
+
+
+def live_uploads(env: Mapping[str, str]) -> str:
+    """The bucket's own address, or where all of a local cloud's AWS is."""
+    endpoint = env.get("AWS_ENDPOINT_URL", "") if env.get("BATON_STAGE") == "local" else ""
+    return endpoint or Uploads.from_env(env, "BATON_UPLOADS_").url
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +81,12 @@ class File:
 
 @dataclass(frozen=True)
 class Console:
-    """`kinds`: the kinds of work that are deployed, by name."""
+    """`kinds`: the kinds of work that are deployed, by name. `uploads`: where the page may put files."""
 
     folder: Path
     login: Login
     kinds: Sequence[str] = ()
+    uploads: str = ""
 
     @staticmethod
     def serves(event: Mapping[str, Any]) -> bool:
@@ -126,7 +137,7 @@ class Console:
         """What a browser must not let this page do, whatever gets into it."""
         policy = (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'self'; "
-            f"connect-src 'self' {self.login.spoken_to()}; form-action 'none'; frame-ancestors 'none'; "
+            f"connect-src 'self' {self._spoken_to()}; form-action 'none'; frame-ancestors 'none'; "
             "require-trusted-types-for 'script'; trusted-types 'none'"
         )
         return {
@@ -137,6 +148,11 @@ class Console:
             "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
             "Strict-Transport-Security": "max-age=31536000",
         }
+
+    def _spoken_to(self) -> str:
+        """The origins that the page may send requests to, besides its own."""
+        urls = [*self.login.spoken_to(), self.uploads]
+        return " ".join(dict.fromkeys(_origin(url) for url in urls if url))
 
     def _page(self, path: str) -> File:
         """Its base leads back to `/console/` from any view, below whatever prefix a gateway takes off."""

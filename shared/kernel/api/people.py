@@ -95,6 +95,16 @@ class MakeToken(Asked):
     expires_in_days: Annotated[int, Field(ge=1, le=3650)] | None = None
 
 
+class MemberInFull(Member):
+    """`tokens`: what they made and is still in use, and what was made with that. It is revoked when they are removed."""
+
+    tokens: list[Token]
+
+
+class Revoked(Done):
+    revoked_tokens: list[UUID]
+
+
 class Made(Told):
     """The token is shown once. For a repeated request with the same key it is null: revoke that token and create another."""
 
@@ -143,9 +153,20 @@ def list_members(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Members:
     return Members(members=page, next=pager.cursor([page[-1].subject]) if len(rows) > limit else None)
 
 
+@operation(router, "GET", "/members/<subject>", MANAGES, tag="people")
+def get_member(subject: SubjectPath) -> MemberInFull:
+    """A member, with the tokens that are revoked when they are removed."""
+    here, subject = desk(router), _subject(subject)
+    row = here.one(sql.GET_MEMBER, subject=subject)
+    if row is None:
+        raise NotFound
+    made = here.all(sql.TOKENS_MADE_BY, actor=f"user:{subject}")
+    return MemberInFull(**row, tokens=[Token(**each) for each in made])
+
+
 @operation(router, "PUT", "/members/<subject>", MANAGES, tag="people", refuses=[409, 429])
-def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Done:
-    """Add a member, or change their role."""
+def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Revoked:
+    """Add a member, or change their role. Whoever is no longer an admin loses the tokens that they made."""
     here, subject = desk(router), _subject(subject)
     with here.begin() as (line, tx):
         before, is_last_admin = _locked(line, here, subject)
@@ -161,13 +182,14 @@ def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Don
         after = {"role": str(asked.role), "name": asked.name}
         params = {"tenant_id": here.tenant_id, "subject": subject, "added_by": here.principal.actor, **after}
         line.run(sql.PUT_MEMBER, params)
-        here.audit(tx, "member.put", f"member:{subject}", before=before, after=after)
-    return Done()
+        revoked = [] if asked.role is Role.ADMIN else _revoke_made_by(line, here, f"user:{subject}")
+        here.audit(tx, "member.put", f"member:{subject}", before=before, after={**after, **_noted(revoked)})
+    return Revoked(revoked_tokens=revoked)
 
 
 @operation(router, "DELETE", "/members/<subject>", MANAGES, tag="people", refuses=[409])
-def remove_member(subject: SubjectPath) -> Done:
-    """Remove a member. The last admin stays."""
+def remove_member(subject: SubjectPath) -> Revoked:
+    """Remove a member and revoke the tokens that they made. The last admin stays."""
     here, subject = desk(router), _subject(subject)
     with here.begin() as (line, tx):
         before, is_last_admin = _locked(line, here, subject)
@@ -176,8 +198,9 @@ def remove_member(subject: SubjectPath) -> Done:
         if is_last_admin:
             raise LAST_ADMIN
         line.run(sql.REMOVE_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
-        here.audit(tx, "member.remove", f"member:{subject}", before=before)
-    return Done()
+        revoked = _revoke_made_by(line, here, f"user:{subject}")
+        here.audit(tx, "member.remove", f"member:{subject}", before=before, after=_noted(revoked) or None)
+    return Revoked(revoked_tokens=revoked)
 
 
 @operation(router, "GET", "/tokens", MANAGES, tag="people")
@@ -203,6 +226,8 @@ def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None)
         kept = here.once(line, idempotency_key, b"token:" + asked.model_dump_json().encode())
         if kept is not None:
             return Response(kept.status, "application/json", kept.body)
+        if not _still_admin(line, here):
+            raise Problem(403, "not_allowed", "This needs the role admin.")
         token_id = here.ports.chance.new_id()
         made = line.run(
             sql.MAKE_TOKEN,
@@ -222,16 +247,17 @@ def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None)
 
 
 @operation(router, "DELETE", "/tokens/<token_id>", MANAGES, tag="people")
-def revoke_token(token_id: TokenId) -> Done:
-    """Revoke a token."""
+def revoke_token(token_id: TokenId) -> Revoked:
+    """Revoke a token, and those that were made with it."""
     here = desk(router)
     with here.begin() as (line, tx):
         revoked = line.one(sql.REVOKE_TOKEN, {"tenant_id": here.tenant_id, "id": token_id})
         if revoked is None:
             raise NotFound
-        if revoked["just_now"]:
-            here.audit(tx, "token.revoke", f"token:{token_id}")
-    return Done()
+        children = _revoke_made_by(line, here, f"token:{token_id}")
+        if revoked["just_now"] or children:
+            here.audit(tx, "token.revoke", f"token:{token_id}", after=_noted(children) or None)
+    return Revoked(revoked_tokens=children)
 
 
 @operation(router, "GET", "/audit", MANAGES, tag="people")
@@ -251,6 +277,23 @@ def _subject(written: str) -> str:
     if not SUBJECT.fullmatch(subject):
         raise Problem(422, "invalid", "path.subject: letters, digits and . @ | : + = ~ _ - only.")
     return subject
+
+
+def _still_admin(line: Line, here: Desk) -> bool:
+    """Whether the maker of a token is there until it is made. Super admins are nobody's to remove."""
+    if here.principal.is_super:
+        return True
+    who, _, its_id = here.principal.actor.partition(":")
+    row = line.one(sql.HOLD_TOKEN if who == "token" else sql.HOLD_MEMBER, {"tenant_id": here.tenant_id, "id": its_id})
+    return row is not None and row["role"] == Role.ADMIN
+
+
+def _revoke_made_by(line: Line, here: Desk, actor: str) -> list[UUID]:
+    return line.scalars(sql.REVOKE_MADE_BY, {"tenant_id": here.tenant_id, "actor": actor})
+
+
+def _noted(revoked: list[UUID]) -> Json:
+    return {"revoked_tokens": [str(each) for each in revoked]} if revoked else {}
 
 
 def _locked(line: Line, here: Desk, subject: str) -> tuple[Json | None, bool]:

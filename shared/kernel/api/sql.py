@@ -165,6 +165,9 @@ PUT_MEMBER = sa.text("""
 insert into member (tenant_id, subject, role, name, added_by) values (:tenant_id, :subject, :role, :name, :added_by)
 on conflict (tenant_id, subject) do update set role = excluded.role, name = excluded.name
 """)
+GET_MEMBER = sa.text("""
+select subject, role, name, added_by, created_at from member where tenant_id = :tenant_id and subject = :subject
+""")
 # Counted up to the cap and no further. Two at once may both find the last place free: it is a cap, not a promise.
 MOST_MEMBERS = 1_000
 SOME_MEMBERS = sa.text("select from member where tenant_id = :tenant_id limit :most")
@@ -200,6 +203,30 @@ where (select count(*) from machine_token
 REVOKE_TOKEN = sa.text("""
 update machine_token set revoked_at = coalesce(revoked_at, now()) where id = :id and tenant_id = :tenant_id
 returning revoked_at = now() as just_now
+""")
+
+# The tokens that somebody made, and those that were made with them: whoever goes must not come back by one of them. A revoked
+# token is walked through, because what it made may still be in use.
+_MADE_BY = """
+with recursive made (id) as (
+    select id from machine_token where tenant_id = :tenant_id and created_by = :actor
+    union
+    select t.id from machine_token t join made on t.created_by = 'token:' || made.id where t.tenant_id = :tenant_id)
+"""
+TOKENS_MADE_BY = sa.text(f"""{_MADE_BY}
+select t.id, t.name, t.role, t.created_by, t.created_at, t.expires_at, t.revoked_at, t.last_used_at
+from machine_token t join made using (id)
+where t.tenant_id = :tenant_id and t.revoked_at is null and (t.expires_at is null or t.expires_at > now()) order by t.id desc
+""")
+REVOKE_MADE_BY = sa.text(f"""{_MADE_BY}
+update machine_token t set revoked_at = now() from made
+where t.id = made.id and t.tenant_id = :tenant_id and t.revoked_at is null
+returning t.id
+""")
+# Held until the token is there: removing its maker waits for this, and finds the token.
+HOLD_MEMBER = sa.text("select role from member where tenant_id = :tenant_id and subject = :id for share")
+HOLD_TOKEN = sa.text("""
+select role from machine_token where tenant_id = :tenant_id and id = cast(:id as uuid) and revoked_at is null for share
 """)
 
 # Why a run waits: its open lanes by reason. Beyond so many lanes the answer says that there are more.

@@ -1,8 +1,10 @@
-"""Live status in short answers: what is, then every line once. Whoever was cut off comes back with the last number."""
+"""Live status in short answers: what is, then every line once. Whoever was cut off comes back with the last number.
+
+Nobody waits here for a line: whoever waits holds a copy of the function, and a dozen such streams would stall everybody else.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,10 +15,9 @@ from aws_lambda_powertools.event_handler.openapi.params import Header, Query
 
 from shared.kernel.api import runs, sql
 from shared.kernel.api.desk import Desk
-from shared.kernel.api.frame import desk, operation, time_left_s
+from shared.kernel.api.frame import desk, operation
 from shared.kernel.api.shapes import RunId
 from shared.kernel.auth import READS
-from shared.kernel.clock import stopwatch
 from shared.kernel.direct import Row
 from shared.kernel.errors import NotFound
 from shared.kernel.model import RunStatus
@@ -26,8 +27,6 @@ router = Router()  # type: ignore[no-untyped-call]
 
 STREAM = "text/event-stream"
 COME_BACK_MS = 2_000
-LONGEST_WAIT_S = 20
-SPARE_S = 3.0  # of the function's own time, for the answer itself
 TERMINAL = frozenset(str(status) for status in RunStatus if status.ended)
 ANSWERS = {
     200: {"description": "A snapshot, then the lines", "content": {STREAM: {"schema": {}}}},
@@ -38,29 +37,17 @@ LastEventId = Annotated[
 ]
 
 
-def sleep_a_second() -> None:
-    time.sleep(1)
-
-
 @operation(router, "GET", "/runs/<run_id>/events", READS, tag="runs", answers=ANSWERS)
 def stream_events(
     run_id: RunId,
     last_event_id: LastEventId = None,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The same, for clients without the header")] = 0,
-    wait_s: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="How long to wait for a line")] = 0,
 ) -> Response[str]:
     """Live status as server-sent events: the run as it is now, then its events after the last you know."""
     here = desk(router)
     known = after if last_event_id is None else last_event_id
-    waited = stopwatch()
-    while True:
-        # The run before its lines: what ended by then has its terminal line among them.
-        run, lines = _look(here, run_id, known)
-        if lines or run["finished_at"] is not None:
-            break
-        if waited() + 1 > wait_s or time_left_s(router) < SPARE_S:
-            break
-        sleep_a_second()
+    # The run before its lines: what ended by then has its terminal line among them.
+    run, lines = _look(here, run_id, known)
     if not lines and run["finished_at"] is not None:
         return Response(204, body="", headers={"Cache-Control": "no-store"})
     return Response(200, STREAM, _told(run, lines), headers={"Cache-Control": "no-store"})

@@ -123,7 +123,9 @@ def delete(type_: str, **named: str) -> str:
 
 
 def _tags(**values: str) -> str:
-    return "".join(f"<{name}>{escape(value)}</{name}>" for name, value in values.items())
+    """A carriage return as itself would arrive as a line feed."""
+    escaped = {name: escape(value, {"\r": "&#13;"}) for name, value in values.items()}
+    return "".join(f"<{name}>{value}</{name}>" for name, value in escaped.items())
 
 
 # --- answers
@@ -133,7 +135,7 @@ def read_body(body: bytes) -> Element:
     """The one element of the answer's body: a fault or a response."""
     try:
         root = fromstring(body)
-    except (ParseError, DefusedXmlException, ValueError) as error:
+    except (ParseError, DefusedXmlException, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise bad_answer(f"The answer is not proper XML ({type(error).__name__}).") from None
     if root.tag != f"{_E}Envelope":
         raise bad_answer("The answer is XML, but no SOAP envelope.")

@@ -6,12 +6,22 @@ import queue
 import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Self, TypeVar
 
 from shared.kernel.clock import stopwatch
 from shared.kernel.log import logger
 from shared.row_job.decide import Answered
 from shared.row_job.ports import Call
+
+T = TypeVar("T")
+
+
+def in_a_thread(work: Callable[[], T], /) -> Callable[[], T]:
+    """Begun at once, in a thread that ends with it."""
+    with_one = ThreadPoolExecutor(1, thread_name_prefix="beside")
+    begun = with_one.submit(work)
+    with_one.shutdown(wait=False)
+    return begun.result
 
 
 class Threads:

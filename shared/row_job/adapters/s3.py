@@ -35,10 +35,10 @@ class S3Files:
             raise Transient(f"S3 didn't give the file ({type(error).__name__}).", "no_file_now") from None
         return body
 
-    def place(self, key: str, most_bytes: int) -> dict[str, Any]:
-        """A form by which a browser may upload one file to this very key, of this size at most."""
-        conditions = [["content-length-range", 1, min(most_bytes, LARGEST_UPLOAD)], {"Content-Type": "text/csv"}]
+    def place(self, key: str, most_bytes: int, content_type: str = "text/csv") -> dict[str, Any]:
+        """A form by which a browser may upload one file to this very key, of this type, of this size at most."""
+        conditions = [["content-length-range", 1, min(most_bytes, LARGEST_UPLOAD)], {"Content-Type": content_type}]
         given: dict[str, Any] = aws.client("s3").generate_presigned_post(
-            self._bucket, key, Fields={"Content-Type": "text/csv"}, Conditions=conditions, ExpiresIn=LINK_S
+            self._bucket, key, Fields={"Content-Type": content_type}, Conditions=conditions, ExpiresIn=LINK_S
         )
         return given

@@ -70,6 +70,11 @@ class HttpSearch:
 def _read(answer: Answer, answered: Callable[..., Answered]) -> Answered:
     if answer.status == 404:
         return answered("not_found")
+    if answer.status in (401, 403):
+        said = (
+            f"The product search doesn't accept the connection's key (status {answer.status}). Change the connection."
+        )
+        return answered("refused", message=said)
     if answer.status == 422:
         refusal = shaped(_Refusal, read_json(answer.body)).error
         return answered(

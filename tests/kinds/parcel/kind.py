@@ -34,6 +34,7 @@ from shared.kernel.ports import Tx
 from shared.kernel.retry import Backoff
 
 NAME = "parcel"
+QUEUE = "parcels"
 CARTS = UUID(int=0xCA27)
 VANS = UUID(int=0x7A2)
 LIMITS = Limits(max_attempts=3, backoff=Backoff(first_s=10, most_s=60))

@@ -62,8 +62,10 @@ def an_upload(door: Door, tenant: TenantHouse) -> Named:
 
 CELLS = {
     "create_row_upload": Cells(roles=STARTERS, body={"name": "rows.csv", "size": 100}, ok=503),
+    "get_row_upload": Cells(roles=READERS, target="run", make=an_upload, names=["file_id"]),
     "preview_row_upload": Cells(roles=READERS, target="run", make=an_upload, names=["file_id"], ok=409),
     "start_row_job": Cells(roles=STARTERS, body={"file_id": UNKNOWN}, ok=422),
+    "scan_for_files": Cells(roles=STARTERS, body={"source": "ftp"}, ok=422),
     "get_row_job": Cells(roles=READERS, target="run", prepare=rowed),
     "list_row_items": Cells(roles=READERS, target="run", prepare=with_two_rows),
     "list_pace_decisions": Cells(roles=READERS, target="run", prepare=rowed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -20,11 +21,13 @@ from shared.kernel.model import Already, Effect, NewRun, Starting, Statement
 from shared.kernel.ports import Tx
 from shared.kernel.retry import Backoff
 from shared.row_job.decide import Answered
-from shared.row_job.model import KIND, Item, RowSettings, Strategy
-from shared.row_job.ports import Ports
+from shared.row_job.model import KIND, Item, RowSettings, Strategy, WayPoint
+from shared.row_job.ports import Listed, Ports
+from shared.row_job.scan import is_scan
 from shared.row_job.steps import RowPoint, row_job
 from shared.row_job.store import RowStore
 from tests.simulation.invariants import require
+from tests.support.pictures import packed, png
 from tests.support.rows import InlineHands, found
 from tests.support.subject import Simulated, Subject
 
@@ -38,7 +41,6 @@ SETTINGS = RowSettings(
 IN_THE_MATRIX = SETTINGS.model_copy(update={"slots": 1})
 LIMITS = Limits(max_attempts=10, backoff=Backoff(first_s=0.5, most_s=2.0))
 # The tests' workers issue the upload of a run themselves.
-SCHEMA = "grant insert on files to baton_worker"
 ISSUE = Statement(
     "test.issue",
     """insert into files (id, tenant_id, name, size, arrived_at) values (:id, :tenant_id, 'rows.csv', :size, now())
@@ -49,15 +51,24 @@ ISSUE = Statement(
 MARK = 0xFFFFFF  # how the ids of files end that are alike, so that every run of a scenario passes the same points
 
 
+IMAGES = 0xFFFFFE  # and those of archives of images
+
+
 def rows_of(file_id: UUID) -> list[str]:
     """Good rows and a few that must be set aside, the same ones for the same file."""
+    if file_id.int & MARK == IMAGES:
+        return ["Product 1", "only a brand", "Product 3"]
     if file_id.int & MARK == MARK:
         return ["Product 1", "Product 2", "only a brand", "Product 4", "Product 5"]
     rng = Random(file_id.int)
-    return ["only a brand" if rng.random() < 0.1 else f"Product {n}" for n in range(1, rng.choice((1, 3, 9, 14)) + 1)]
+    return ["only a brand" if rng.random() < 0.1 else f"Product {n}" for n in range(1, rng.choice((1, 2, 5, 9)) + 1)]
 
 
 def content_of(file_id: UUID) -> bytes:
+    if file_id.int & MARK == IMAGES:
+        return packed(
+            *(("../out.png" if each == "only a brand" else f"{each}.png", png(1, 1)) for each in rows_of(file_id))
+        )
     lines = [",Acme" if each == "only a brand" else f"{each},Acme" for each in rows_of(file_id)]
     return "\n".join(["title,brand", *lines]).encode()
 
@@ -72,11 +83,28 @@ class Contents:
         return self.ask("read", lambda: content_of(UUID(key.rsplit("/", 1)[1]))[offset : offset + length])
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Two files that never change, brought in two steps."""
+
+    ask: Callable[[str, Callable[[], Any]], Any] = lambda what, effect: effect()
+
+    def files(self) -> list[Listed]:
+        return list(self.ask("list", lambda: [Listed("a.csv", 10, "1"), Listed("b.csv", 20, "1")]))
+
+    def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None:
+        next_place: dict[str, Any] | None = self.ask("bring", lambda: {"half": True} if place is None else None)
+        return next_place
+
+
 def with_uploads(kind: Kind, mark: int = 0) -> Kind:
     """A start that finds its upload: the run's own id names it."""
 
     def start(tx: Tx, starting: Starting) -> NewRun | Already:
-        file_id = UUID(int=starting.run_id.int | mark)
+        if is_scan(starting.params):
+            return kind.start(tx, starting)
+        is_images = starting.params.get("job_type") == "image"
+        file_id = UUID(int=starting.run_id.int & ~MARK | IMAGES if is_images else starting.run_id.int | mark)
         issued = {"id": file_id, "tenant_id": starting.tenant_id, "size": len(content_of(file_id))}
         tx.apply(Effect(ISSUE, issued))
         return kind.start(tx, replace(starting, params={**starting.params, "file_id": str(file_id)}))
@@ -96,6 +124,16 @@ RULES = {
           and i.result_json #>> '{offers,0,title}' is distinct from i.normalized_json ->> 'title'""",
     "a row belongs to the tenant of its run": """
         select i.run_id from job_items i join run r on r.id = i.run_id where r.tenant_id <> i.tenant_id""",
+    "a file is taken by another scan than the one that saw it first": """
+        select s.name from scanned_files s join lane l on l.key = 'take:' || s.file_id and l.run_id = s.first_run""",
+    "a file that was taken was issued, once": """
+        select s.name from scanned_files s left join files f on f.id = s.file_id
+        where s.file_id is not null and f.id is null
+        union all select name from files where name <> 'rows.csv' group by tenant_id, name having count(*) > 1""",
+    "what two scans saw is taken": """
+        select s.name from scanned_files s where s.file_id is null and 2 <= (
+            select count(*) from run r where r.tenant_id = s.tenant_id and r.params ? 'scan' and r.status = 'succeeded')
+          and not exists (select from run r where r.tenant_id = s.tenant_id and r.params ? 'scan' and r.status <> 'succeeded')""",
     "no row is held when nobody works": """
         select i.run_id, i.row_no from job_items i join run r on r.id = i.run_id
         where r.status = 'succeeded' and i.locked_by is not null""",
@@ -107,7 +145,7 @@ ASKED = {name: sql for name, sql in RULES.items() if sql}
 KEPT = sa.text("""
 select r.id, cast(r.params ->> 'file_id' as uuid) as file_id, array(select i.row_no from job_items i where i.run_id = r.id order by 1) as numbers,
        array(select i.row_no from job_items i where i.run_id = r.id and i.status = 'SKIPPED' order by 1) as aside
-from run r where r.kind = 'row_job' and r.status = 'succeeded'
+from run r where r.kind = 'row_job' and r.status = 'succeeded' and not r.params ? 'scan'
 """)
 
 
@@ -154,7 +192,9 @@ class Provider:
 
 
 def simulate(world: SubjectWorld) -> Simulated:
-    provider = Provider(world)
+    provider, numbers = Provider(world), count()
+    # Most schedules are about one lane and its rows, and cheaper; the others are about two lanes beside each other.
+    settings = SETTINGS if world.rng.random() < 0.3 else IN_THE_MATRIX
     ports = Ports(
         files=Contents(
             lambda what, effect: world.call(f"files.{what}", effect, error=lambda: Transient("no file now"))
@@ -163,8 +203,11 @@ def simulate(world: SubjectWorld) -> Simulated:
         hands=InlineHands,
         pace=world.faulty(Paces(world.worker)),
         reads=world.faulty(RowStore(world.worker)),
-        settings=SETTINGS,
+        settings=settings,
         chance=Chance(fraction=world.rng.random),
+        inbox=lambda tenant, scan: Waiting(
+            lambda what, effect: world.call(f"inbox.{what}", effect, error=lambda: Transient("no inbox now"))
+        ),
     )
 
     def judge() -> None:
@@ -175,7 +218,9 @@ def simulate(world: SubjectWorld) -> Simulated:
         require(not wrong_rows(kept), "a job that is done has every row of its file", wrong_rows(kept))
 
     kind = with_uploads(row_job(ports, Limits(max_attempts=12)))
-    return Simulated(kind=kind, params=lambda _: {}, at_the_end=judge)
+    return Simulated(
+        kind=kind, params=lambda _: ({}, {"job_type": "image"}, {"scan": "s3"})[next(numbers) % 3], at_the_end=judge
+    )
 
 
 class Finds:
@@ -188,6 +233,7 @@ def build(engine: sa.Engine, address: Any, outside_url: str) -> Kind:
     ports = Ports(
         files=Contents(), search=lambda tenant, params, left: Finds(), hands=InlineHands, pace=Paces(engine),
         reads=RowStore(engine), settings=IN_THE_MATRIX, chance=Chance(fraction=lambda: 0.5),
+        inbox=lambda tenant, scan: Waiting(),
     )  # fmt: skip
     return with_uploads(row_job(ports, LIMITS), MARK)
 
@@ -209,6 +255,20 @@ def a_canceled_file(play: Play) -> None:
     play.work()
 
 
+def an_archive(play: Play) -> None:
+    play.start("succeeded", kind=KIND, job_type="image")
+    play.work()
+    for _ in range(2):
+        play.pass_time(16)
+        play.work()
+
+
+def two_scans(play: Play) -> None:
+    for _ in range(2):
+        play.start("succeeded", kind=KIND, scan="s3")
+        play.work()
+
+
 def order(rng: Random) -> dict[str, Any]:
     return {}
 
@@ -217,15 +277,13 @@ SUBJECT = Subject(
     name=KIND,
     simulate=simulate,
     build=build,
-    schema=SCHEMA,
-    tables=("search_events", "job_items", "file_jobs", "files", "pace", "pace_share", "pace_decision"),
+    tables=("search_events", "job_items", "file_jobs", "files", "pace", "pace_share", "pace_decision", "scanned_files"),
     clocks=(
         "update job_items set due_at = due_at - {by}, locked_at = locked_at - {by}",
         "update pace set opened_at = opened_at - {by}, next_slot_at = next_slot_at - {by}, closed_until = closed_until - {by}",
     ),
     rules=ASKED,
-    scenarios={each.__name__: each for each in (a_file, a_canceled_file)},
-    points=frozenset(RowPoint),
+    scenarios={each.__name__: each for each in (a_file, a_canceled_file, an_archive, two_scans)},
+    points=frozenset({*RowPoint, *WayPoint}),
     order=order,
-    schedules=100,
 )

@@ -68,6 +68,27 @@ def a_full_search(door: Door, tenant: TenantHouse) -> Named:
     return named
 
 
+def a_company(door: Door, tenant: TenantHouse) -> Named:
+    company = new_id()
+    door.sql(
+        """insert into companies (tenant_id, id, client, external_id, name) values (:t, :id, 'infojobs', cast(:id as text), 'n')""",
+        t=tenant.id, id=company,
+    )  # fmt: skip
+    return {"company_id": str(company)}
+
+
+def a_sheet(door: Door, tenant: TenantHouse) -> Named:
+    sheet = new_id()
+    door.sql(
+        """insert into search_sheet (id, tenant_id, connection, tab, zone, opens, closes)
+           values (:id, :t, :id, 'Companies', 'UTC', '03:00', '06:00')""",
+        t=tenant.id, id=sheet,
+    )  # fmt: skip
+    return {"sheet_id": str(sheet)}
+
+
+SHEET: dict[str, Any] = {"target": "sheet", "make": a_sheet, "names": ["sheet_id"]}
+COMPANY: dict[str, Any] = {"target": "company", "make": a_company, "names": ["company_id"]}
 SEARCH: dict[str, Any] = {"target": "search", "make": a_search, "names": ["search_id"]}
 FULL: dict[str, Any] = {**SEARCH, "make": a_full_search}
 RECORD: dict[str, Any] = {"target": "record", "make": a_record, "names": ["search_id", "record_id"]}
@@ -90,6 +111,10 @@ CELLS = {
     "replay_record": Cells(roles=ADMINS, body={}, **RECORD),
     "accept_record": Cells(roles=ADMINS, body={}, **RECORD),
     "list_companies": Cells(roles=READERS, make=a_full_search),
+    "set_company_feedback": Cells(roles=ADMINS, body={"feedback": "blocked"}, **COMPANY),
+    "add_sheet": Cells(roles=ADMINS, ok=422, body={"connection": "none"}),
+    "list_sheets": Cells(roles=READERS, make=a_sheet),
+    "remove_sheet": Cells(roles=ADMINS, **SHEET),
     "list_search_clients": Cells(roles=READERS),
     "pause_search_client": Cells(roles=ADMINS, body={}, target="client", make=lambda *_: {"client": "infojobs"}, names=["client"], of_all=True),
     "resume_search_client": Cells(roles=ADMINS, body={}, target="client", make=lambda *_: {"client": "infojobs"}, names=["client"], of_all=True),

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from infra.local.standins.boards import CLIENT_ID, CLIENT_SECRET, InfoJobsStandIn
+from infra.local.standins.google_sheets import GoogleSheetsStandIn, private_key
 from shared.kernel.catalogue import Kind
+from shared.kernel.control import Paces
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Throttled, Transient
-from shared.kernel.tokens import TokenRefused
+from shared.kernel.model import account_name
+from shared.kernel.tokens import TokenRefused, Tokens
 from shared.search.adapters.boards import InfoJobs
+from shared.search.build import sheet_of, slot_of
 from shared.search.model import CLIENTS, KIND, Job, Offer, Page, SearchConfig, query_key
 from shared.search.points import SearchPoint
 from shared.search.ports import Ports
+from shared.search.sheets.model import PROVIDER, Block, Tab
+from shared.search.sheets.ports import SheetPorts
+from shared.search.sheets.store import SheetStore
 from shared.search.steps import search
 from shared.search.store import SearchStore
 from tests.simulation.invariants import require
 from tests.simulation.world import TENANTS
+from tests.support.searches import ServiceAccounts
 from tests.support.subject import OpenOutside, Simulated, Subject
 
 if TYPE_CHECKING:
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.subjects import SubjectWorld
 
 SIZE = 3
-ENOUGH = 14  # pages; then the searches are paused, so that the last cycle has no next
+ENOUGH = (4, 4, 4, 14)  # pages; then the searches are paused, so that the last cycle has no next
 TROUBLES = ("transient", "transient", "transient", "throttled", "surprise", "refused", "permanent")
 CONFIG = SearchConfig(cycle_gap_s=60, rate_limit_pause_s=60, refused_pause_s=60)
 CONNECTIONS = {"infojobs": UUID(int=0xC1), "adzuna": UUID(int=0xC2)}
@@ -47,6 +56,36 @@ values (:tenant, :key, :id, :client, :account, :zone, :floor, :now, :now)""")
 PAUSE = """
 update query_state set active = false where ctid = any(array(
     select ctid from query_state where active for update skip locked))"""
+
+
+SHEET_CONNECTION = UUID(int=0xC3)
+COMPANIES = 5
+ADD_SHEET = sa.text("""
+insert into search_sheet (id, tenant_id, connection, tab, zone, opens, closes)
+values (:id, :tenant, :connection, 'Companies', :zone, '00:00', '00:00')""")
+ADD_COMPANY = sa.text("""
+insert into companies (tenant_id, id, client, external_id, name, dirty, first_seen_at, last_seen_at)
+values (:tenant, :id, 'infojobs', cast(:id as text), '=name', false, :now, :now)""")
+NO_MORE_NIGHTS = """
+update search_sheet set active = false where ctid = any(array(
+    select ctid from search_sheet where active for update skip locked))"""
+
+
+def sheet_of_tenant(tenant: UUID) -> UUID:
+    return UUID(int=tenant.int * 16 + 1)
+
+
+def company(tenant: UUID, number: int) -> UUID:
+    return UUID(int=(tenant.int * 1_000 + number) % 2**128)
+
+
+def add_sheet(connection: sa.Connection, tenant: UUID, now: datetime) -> None:
+    """Its window is open all day; it is noon there, so that the day does not end in the middle."""
+    hour = now.astimezone(UTC).hour
+    told = {"id": sheet_of_tenant(tenant), "tenant": tenant, "connection": SHEET_CONNECTION}
+    connection.execute(ADD_SHEET, {**told, "zone": f"Etc/GMT{hour - 12:+d}"})
+    for number in range(1, COMPANIES + 1):
+        connection.execute(ADD_COMPANY, {"tenant": tenant, "id": company(tenant, number), "now": now})
 
 
 def save(connection: sa.Connection, tenant: UUID, client: str, now: datetime, days: float, max_pages: int) -> None:
@@ -66,14 +105,70 @@ class Board:
         self.world = world
         rng, now = world.rng, world.clock()
         self.times = {
-            client: sorted(now + timedelta(hours=rng.uniform(-80, 2)) for _ in range(rng.randrange(14)))
+            client: sorted(now + timedelta(hours=rng.uniform(-80, 2)) for _ in range(rng.randrange(10)))
             for client in CLIENTS
         }
-        self.pages = 0
+        self.pages, self.enough = 0, rng.choice(ENOUGH)
 
     def shown(self, client: str, now: datetime) -> list[tuple[str, datetime]]:
         numbered = [(f"{client[:2]}{n}", at) for n, at in enumerate(self.times[client]) if at <= now]
         return sorted(numbered, key=lambda each: each[1], reverse=True)
+
+
+class Paper:
+    """The sheet of a tenant. Every request is a port call: done, and its answer may be lost. Its first one is its last
+    night's: no other follows."""
+
+    def __init__(self, world: SubjectWorld, tenant: UUID) -> None:
+        self.world, self.tenant = world, tenant
+        self.rows: dict[int, list[Any]] = {}
+        self.asked = 0
+        if world.rng.random() < 0.5:
+            self.rows = {2: ["a stranger's"], 3: [str(company(tenant, 2)), "old", 0, "", "", "", "Blocked"]}
+            self.rows[5] = [str(company(tenant, 4)), "old"]
+            self.rows[6] = [str(company(tenant, 4)), "copied"]
+
+    def _asked(self, name: str, effect: Callable[[], Any]) -> Any:
+        self.asked += 1
+        with self.world.owner.connect() as connection:
+            connection.exec_driver_sql(NO_MORE_NIGHTS)
+        answer = self.world.call(f"sheet.{name}", effect, error=lambda: Transient("no answer"))
+        if self.world.rng.random() < self.world.scenario.upstream_trouble / 3:
+            self.world.last_fault_at = self.world.now
+            trouble = self.world.rng.choice(("transient", "throttled", "permanent"))
+            self.world.seen[f"sheet {trouble}"] += 1
+            match trouble:
+                case "throttled":
+                    raise Throttled(account_name(PROVIDER, str(SHEET_CONNECTION)), 30.0)
+                case "permanent":
+                    raise Permanent("not shared", "not_shared")
+            raise Transient("no answer")
+        return answer
+
+    def look(self, tab: str) -> Tab | None:
+        found: Tab | None = self._asked("look", lambda: Tab(1, 6))
+        return found
+
+    def add_tab(self, tab: str) -> Tab:
+        raise AssertionError("it is there")
+
+    def grow(self, grid: int, rows: int) -> None:
+        self._asked("grow", lambda: None)
+
+    def read(self, tab: str, first: int, last: int) -> Any:
+        return self._asked("read", lambda: [list(self.rows.get(row, [])) for row in range(first, last + 1)])
+
+    def write(self, tab: str, blocks: Sequence[Block]) -> None:
+        def effect() -> None:
+            for block in blocks:
+                for number, cells in enumerate(block.values, block.row):
+                    kept = self.rows.get(number, [])
+                    self.rows[number] = [*cells, *kept[len(cells) :]]
+
+        self._asked("write", effect)
+
+    def keys(self) -> list[str]:
+        return [str(cells[0]) for row, cells in sorted(self.rows.items()) if row > 1 and cells and cells[0]]
 
 
 class Client:
@@ -95,7 +190,7 @@ class Client:
 
         answer: Page = world.call("upstream.page", effect, error=lambda: Transient("no answer"))
         self.board.pages += 1
-        if self.board.pages >= ENOUGH:
+        if self.board.pages >= self.board.enough:
             with world.owner.connect() as connection:
                 connection.exec_driver_sql(PAUSE)
         if world.rng.random() < world.scenario.upstream_trouble:
@@ -119,17 +214,61 @@ class Client:
 
 def simulate(world: SubjectWorld) -> Simulated:
     board = Board(world)
+    papers = {tenant: Paper(world, tenant) for tenant in TENANTS}
     with world.owner.connect() as connection:
         for tenant in TENANTS:
+            add_sheet(connection, tenant, world.clock())
             for client in CLIENTS:
                 save(connection, tenant, client, world.clock(), 3, world.rng.choice((1, 2, 20)))
+    sheets = SheetPorts(
+        sheet=lambda turn, cursor, left: papers[turn.tenant_id],
+        slot=lambda turn, cursor: world.rng.choice((0.0, 0.0, 0.0, 1.2)),
+        store=world.faulty(SheetStore(world.worker)),
+    )
     ports = Ports(
         client=lambda tenant, job, left: Client(board, job),
         store=world.faulty(SearchStore(world.worker)),
+        sheets=sheets,
         config=CONFIG,
     )
     kind = search(ports, Limits(max_attempts=12))
-    return Simulated(kind=kind, params=lambda _: {}, at_the_end=lambda: judge(world, board))
+
+    def params(asked: Mapping[str, Any]) -> dict[str, Any]:
+        tenant = TENANTS[asked["tenant"]]
+        return {"sheet": str(sheet_of_tenant(tenant))} if world.rng.random() < 0.4 else {}
+
+    def at_the_end() -> None:
+        judge(world, board)
+        judge_sheets(world, papers)
+
+    return Simulated(kind=kind, params=params, at_the_end=at_the_end)
+
+
+def judge_sheets(world: SubjectWorld, papers: Mapping[UUID, Paper]) -> None:
+    require(not world.rows("select 1 from sheet_night where finished_at is null"), "every night has ended")
+    require(
+        not world.rows(
+            """select 1 from sheet_night n join run r on r.id = n.run_id
+               where (n.status = 'synced') <> (r.status = 'succeeded' and n.status <> 'canceled')"""
+        ),
+        "a night is synced exactly when its run has succeeded",
+    )
+    for tenant, paper in papers.items():
+        keys = paper.keys()
+        synced = world.rows("select 1 from sheet_night where tenant_id = :t and status = 'synced'", t=tenant)
+        strangers = {str(company(other, n)) for other in papers if other != tenant for n in range(1, COMPANIES + 1)}
+        require(not strangers & set(keys), "no tenant's companies are in another's sheet")
+        if not synced:
+            continue
+        world.seen["sheet synced"] += 1
+        ours = [key for key in keys if key != "a stranger's"]
+        require(len(ours) == len(set(ours)), "no company has two rows", keys)
+        blocked = world.rows("select company_id from company_feedback where tenant_id = :t", t=tenant)
+        started_with_rows = "a stranger's" in keys
+        require(bool(blocked) == started_with_rows, "what the sheet says is heard", blocked)
+        wanted = {str(company(tenant, n)) for n in range(1, COMPANIES + 1) if not (started_with_rows and n == 2)}
+        require(wanted <= set(ours), "every company has a row", wanted - set(ours))
+        require(str(company(tenant, 2)) not in ours or not started_with_rows, "a blocked company has none")
 
 
 def judge(world: SubjectWorld, board: Board) -> None:
@@ -181,27 +320,71 @@ POSTED = 120
 
 @contextmanager
 def outside() -> Iterator[OpenOutside]:
-    """Its second answer breaks off."""
-    with InfoJobsStandIn() as standin:
+    """Its second answer breaks off; so does one of the sheet's, after it was done."""
+    with InfoJobsStandIn() as standin, GoogleSheetsStandIn() as google:
         now = standin.now()
         for n in range(POSTED):
             standin.post(now - 60 - n * 600)
         standin.misbehave("reset", after=1, budget=1)
-        yield OpenOutside(standin.start(), lambda connection: differences(standin, connection))
+        google.tab().cells[7, 1] = "a stranger's"
+        google.misbehave("lost_answer", on=["sheet"], after=2, budget=1)
+        address = (standin.start(), google.start(), private_key())
+        yield OpenOutside(address, lambda connection: differences(standin, google, connection))
 
 
-def differences(standin: InfoJobsStandIn, connection: sa.Connection) -> list[str]:
-    found = [f"the stand-in was surprised: {standin.surprises[:3]}"] if standin.surprises else []
+def differences(standin: InfoJobsStandIn, google: GoogleSheetsStandIn, connection: sa.Connection) -> list[str]:
+    surprises = [*standin.surprises, *google.surprises, *google.wrong]
+    found = [f"the stand-ins were surprised: {surprises[:3]}"] if surprises else []
     (offers,) = connection.execute(sa.text("select count(*) from offers")).scalars()
     (done,) = connection.execute(sa.text("select count(*) from query_state where high_watermark is not null")).scalars()
-    return found + ([f"{offers} offers where {POSTED} were posted"] if done and offers != POSTED else [])
+    if done and offers != POSTED:
+        found.append(f"{offers} offers where {POSTED} were posted")
+    if connection.execute(sa.text("select 1 from sheet_night where status = 'synced'")).first() is not None:
+        known = connection.execute(sa.text("select cast(id as text) from companies")).scalars()
+        keys = [str(row[0]) for row in google.tab().table()[1:]]
+        if sorted(keys) != sorted([*known, "a stranger's"]):
+            found.append(f"the sheet has the rows {keys}")
+    return found
 
 
-def build(engine: sa.Engine, address: str, outside_url: str) -> Kind:
+def build(engine: sa.Engine, address: Any, outside_url: str) -> Kind:
+    board_url, google_url, key = address
+
     def client(tenant: UUID, job: Job, time_left_s: Callable[[], float]) -> InfoJobs:
-        return InfoJobs(address, CLIENT_ID, CLIENT_SECRET, time_left_s=time_left_s, gate=job.account)
+        return InfoJobs(board_url, CLIENT_ID, CLIENT_SECRET, time_left_s=time_left_s, gate=job.account)
 
-    return search(Ports(client=client, store=SearchStore(engine)))
+    env, accounts = {"BATON_GOOGLE_SHEETS_BASE_URL": google_url}, ServiceAccounts(key)
+    sheets = SheetPorts(
+        sheet=partial(sheet_of, env, accounts, Tokens(engine)),  # type: ignore[arg-type]
+        slot=partial(slot_of, accounts, Paces(engine)),  # type: ignore[arg-type]
+        store=SheetStore(engine),
+    )
+    return search(Ports(client=client, store=SearchStore(engine), sheets=sheets))
+
+
+def a_night(play: Play) -> None:
+    """The third answer is lost after it was done; then the sheet is removed, and the next night finds it gone."""
+    from tests.chaos.worker import TENANTS as THERE
+
+    with play._stage.connect() as connection:
+        add_sheet(connection, THERE[0], connection.execute(sa.text("select now()")).scalar_one())
+    play.start("succeeded", kind=KIND, sheet=str(sheet_of_tenant(THERE[0])))
+    for wait_s in (10, 10, 60):
+        play.work()
+        play.pass_time(wait_s)
+    play.tick()
+    with play._stage.connect() as connection:
+        connection.exec_driver_sql(NO_MORE_NIGHTS)
+    play.pass_time(60)
+    play.tick()
+    play.work()
+    with play._stage.connect() as connection:
+        connection.exec_driver_sql(
+            "update lane set next_due_at = now(), check_at = now() where key = 'sheet' and status = 'active'"
+        )
+        connection.exec_driver_sql("update sheet_night set opens_at = now() - interval '1 s' where status = 'waiting'")
+    play.tick()
+    play.work()
 
 
 def a_cycle(play: Play) -> None:
@@ -229,6 +412,9 @@ RULES = {
     "one execution of a window in a cycle": """
         select run_id, query_key, purpose from ingestion_runs group by 1, 2, 3 having count(*) > 1""",
     "a page counts once": "select id from ingestion_runs where pages_fetched > 3",
+    "every night has ended": "select night from sheet_night where finished_at is null",
+    "a night is synced once": "select sheet_id from sheet_night where status = 'synced' group by 1 having count(*) > 1",
+    "rows are counted once": f"select night from sheet_night where rows_written > {COMPANIES}",
 }
 
 SUBJECT = Subject(
@@ -238,14 +424,14 @@ SUBJECT = Subject(
     outside=outside,
     tables=(
         "saved_search", "query_state", "search_backfill", "ingestion_runs", "companies", "offers", "search_quarantine",
-        "search_cycle",
+        "search_cycle", "search_sheet", "sheet_night", "sheet_row", "company_feedback", "account_token", "pace",
     ),
     clocks=(
         "update query_state set next_due_at = next_due_at - {by}, history_due_at = history_due_at - {by}",
         "update search_cycle set begins_at = begins_at - {by}, started_at = started_at - {by}, ended_at = ended_at - {by}",
     ),
     rules=RULES,
-    scenarios={each.__name__: each for each in (a_cycle,)},
+    scenarios={each.__name__: each for each in (a_cycle, a_night)},
     points=frozenset(SearchPoint),
-    schedules=100,
+    schedules=200,
 )  # fmt: skip

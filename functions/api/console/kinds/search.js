@@ -1,6 +1,6 @@
 // Saved searches; runs of this kind are their cycles. The contract is in ../kinds.js.
 import { get, post } from "../api.js";
-import { moment, number, plural, words } from "../format.js";
+import { moment, number, plural, sentence, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
 import { Action, Ago, Answer, Badge, Cell, Empty, Heading, Json, Link, MANAGES, Pages, Section, Status, Table, useMay, useTurn } from "../parts.js";
@@ -43,13 +43,13 @@ function Clients() {
   const move = (name, what) => async (reason) => {
     await post(`search-clients/${name}/${what}`, { reason });
   };
-  return html`<${Answer} of=${answer}>${({ clients }) => html`<ul class="plain">${clients.filter((each) => each.searches > 0).map((each) => html`<li key=${each.name}>
+  return html`<${Answer} of=${answer}>${({ clients }) => html`${clients.filter((each) => each.searches > 0).map((each) => html`<p key=${each.name}>
     <strong>${each.title}</strong>: ${plural(each.searches, "search", "searches")}
     ${each.paused_until ? html` <${Badge} kind="stuck">paused<//> <span class="quiet">${each.reason}</span>` : ""}
     ${may && (each.paused_until
       ? html` <${Action} label="Resume client" title=${`Resume ${each.title}`} explains="Its searches continue with the next cycle." action=${move(each.name, "resume")} done=${`${each.title} resumed.`} />`
       : html` <${Action} label="Pause client" title=${`Pause ${each.title}`} explains="Its searches wait until you resume it." action=${move(each.name, "pause")} done=${`${each.title} paused.`} />`)}
-  </li>`)}</ul>`}<//>`;
+  </p>`)}`}<//>`;
 }
 
 function One({ id }) {
@@ -64,13 +64,13 @@ function One({ id }) {
     <${Heading} title=${told.name}>${may && html`<${Action} label=${told.paused ? "Resume" : "Pause"} title=${`${told.paused ? "Resume" : "Pause"} ${told.name}`}
       explains=${told.paused ? "It reads what it has missed." : "Nothing is read until you resume it."} action=${move(told.paused ? "resume" : "pause")} done=${told.paused ? "Resumed." : "Paused."} />`}<//>
     <dl class="facts">
-      <dt>Status</dt><dd><${State} of=${told} /> <${Fresh} of=${told} /></dd>
-      ${told.problem && html`<dt>Error</dt><dd>${told.problem.message}</dd>`}
-      <dt>Parameters</dt><dd>${Object.entries(told.params).map(([name, value]) => `${words(name)}: ${value}`).join("; ") || "none"}</dd>
-      <dt>Last run</dt><dd><${Ago} at=${told.last_run_at} /></dd>
-      <dt>Last success</dt><dd><${Ago} at=${told.last_success_at} /></dd>
-      <dt>Read up to</dt><dd>${told.high_watermark ? moment(told.high_watermark) : "not read yet"}</dd>
-      <dt>History read back to</dt><dd>${told.last_processed_date ?? "not read yet"}${told.history_open ? " (in progress)" : ""}</dd>
+      <div><dt>Status</dt><dd><${State} of=${told} /> <${Fresh} of=${told} /></dd></div>
+      ${told.problem && html`<div><dt>Error</dt><dd>${told.problem.message}</dd></div>`}
+      <div><dt>Parameters</dt><dd>${Object.entries(told.params).map(([name, value]) => `${words(name)}: ${value}`).join("; ") || "none"}</dd></div>
+      <div><dt>Last run</dt><dd><${Ago} at=${told.last_run_at} /></dd></div>
+      <div><dt>Last success</dt><dd><${Ago} at=${told.last_success_at} /></dd></div>
+      <div><dt>Read up to</dt><dd>${told.high_watermark ? moment(told.high_watermark) : "not read yet"}</dd></div>
+      <div><dt>History read back to</dt><dd>${told.last_processed_date ?? "not read yet"}${told.history_open ? " (in progress)" : ""}</dd></div>
     </dl>
     <${Calendar} of=${told} onDone=${again} />
     ${told.in_quarantine > 0 && html`<${Quarantine} id=${id} turn=${turn} onDone=${again} />`}
@@ -80,6 +80,9 @@ function One({ id }) {
 
 // One cell a day. A click starts the range, a second one ends it.
 const WEEKS = 10;
+const LEGEND = ["covered", "partly covered", "not covered", "unclean"];
+const MONTH = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+const label = (day, first) => (day === first || new Date(day).getUTCDate() === 1 ? MONTH.format(day) : new Date(day).getUTCDate());
 const within = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) <= from && to <= Date.parse(each.end));
 const touches = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) < to && from < Date.parse(each.end));
 
@@ -103,7 +106,8 @@ function Calendar({ of, onDone }) {
   const chosen = (day) => first !== null && day >= first && day <= (last ?? first);
   return html`<${Section} title="Coverage" note="days in UTC; select the first and the last day to backfill">
     <div class="calendar" role="group" aria-label="Covered days">${days.map((day) => html`<button type="button" key=${day} class=${`day day-${state(day).replace(" ", "-")}`} aria-pressed=${chosen(day)}
-      aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${new Date(day).getUTCDate()}</button>`)}</div>
+      aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${label(day, days[0])}</button>`)}</div>
+    <p class="quiet">${LEGEND.map((each) => html`<span class=${`day day-${each.replace(" ", "-")}`} aria-hidden="true"> </span> ${each} `)}</p>
     ${of.gaps.length > 0 && html`<p class="quiet">${plural(of.gaps.length, "gap")}: ${of.gaps.slice(0, 5).map((each) => `${moment(each.start)} – ${moment(each.end)}`).join("; ")}</p>`}
     ${may && last !== null && html`<${Backfill} id=${of.id} start=${first} end=${Math.min(last + DAY_MS, Date.now() - 60_000)} onDone=${onDone} />`}
   <//>`;
@@ -133,7 +137,7 @@ function Quarantine({ id, turn, onDone }) {
     <${Cell}>${each.key}<details><summary>Record</summary><${Json} of=${each.payload} /></details><//>
     <${Cell} name="Problem">${each.problem}<//>
     <${Cell} name="Seen"><${Ago} at=${each.seen_at} /> <span class="quiet">${plural(each.times, "time")}</span><//>
-    <${Cell} name="Actions">${each.replay_at ? html`<span class="quiet">replay requested</span>` : may && html`<${Action} label="Replay" explains="Reads the record again with the next cycle." action=${move(each.id, "replay")} done="Replay requested." />
+    <${Cell} name="Actions" className="actions">${each.replay_at ? html`<span class="quiet">replay requested</span>` : may && html`<${Action} label="Replay" explains="Reads the record again with the next cycle." action=${move(each.id, "replay")} done="Replay requested." />
       <${Action} label="Accept" explains="Its window counts as clean without this record." action=${move(each.id, "accept")} done="Accepted." />`}<//></tr>`;
   return html`<${Section} title="Quarantine" note="records that couldn't be read as offers">
     <${Table} caption="Quarantined records" columns=${["Record", "Problem", "Seen", "Actions"]}><${Pages} load=${load} row=${row} columns=${4} turn=${turn} empty=${html`<${Empty}><p>Nothing in quarantine.</p><//>`} /><//><//>`;
@@ -171,13 +175,29 @@ function Companies() {
     return { rows: companies, next };
   };
   const row = (each) => html`<tr key=${each.id}><${Cell}>${each.name}<//><${Cell} name="Client">${each.client}<//>
-    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
+    <${Cell} name="Open offers">${number(each.open_offers)}<//><${Cell} name="Feedback">${each.feedback ? sentence(each.feedback) : ""}<//><${Cell} name="Last seen"><${Ago} at=${each.last_seen_at} /><//></tr>`;
   return html`<${Heading} title="Companies" />
-    <${Table} caption="Companies, first seen first" columns=${["Name", "Client", "Open offers", "Last seen"]}><${Pages} load=${load} row=${row} columns=${4} every_s=${30} empty=${html`<${Empty}><p>No companies yet.</p><//>`} /><//>`;
+    <${Table} caption="Companies, first seen first" columns=${["Name", "Client", "Open offers", "Feedback", "Last seen"]}><${Pages} load=${load} row=${row} columns=${5} every_s=${30} empty=${html`<${Empty}><p>No companies yet.</p><//>`} /><//>`;
+}
+
+const NIGHT = { synced: "succeeded", failed: "failed", missed: "failed", running: "running", waiting: "waiting", canceled: "canceled" };
+const NIGHTS = ["Night", "Status", "Rows", "Feedback"];
+
+function Sheets() {
+  const answer = useAnswer("search-sheets", {}, 30);
+  const row = (each) => html`<tr key=${each.night}>
+    <${Cell}><${Link} to=${`runs/${each.run_id}`}>${each.night}<//><//>
+    <${Cell} name="Status"><${Status} of=${NIGHT[each.status]}>${sentence(each.status)}<//>${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
+    <${Cell} name="Rows">${number(each.rows_written)} written, ${number(each.rows_cleared)} cleared<//>
+    <${Cell} name="Feedback">${number(each.feedback_read)} read, ${number(each.feedback_ignored)} ignored<//></tr>`;
+  return html`<${Heading} title="Sheets" /><${Answer} of=${answer}>${({ sheets }) => (sheets.length === 0
+    ? html`<${Empty}><p>No sheets yet. Add one with <code>baton search sheet</code>.</p><//>`
+    : sheets.map((each) => html`<${Section} key=${each.id} title=${each.tab} note=${`${each.opens.slice(0, 5)} – ${each.closes.slice(0, 5)}, ${each.zone}`}>
+      <${Table} caption=${`Nights of ${each.tab}, newest first`} columns=${NIGHTS}><tbody>${each.nights.map(row)}</tbody><//><//>`))}<//>`;
 }
 
 export default {
   title: "Search cycle",
-  pages: [{ path: "saved", title: "Saved searches", View: Saved }, { path: "companies", title: "Companies", View: Companies }],
-  laneName: (key) => (key === "cycle" ? "Cycle" : null),
+  pages: [{ path: "saved", title: "Saved searches", View: Saved }, { path: "companies", title: "Companies", View: Companies }, { path: "sheets", title: "Sheets", View: Sheets }],
+  laneName: (key) => ({ cycle: "Cycle", sheet: "Sheet" })[key] ?? null,
 };

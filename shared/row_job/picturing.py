@@ -1,0 +1,78 @@
+"""The reading of a file with images: as far as a slice lasts, then on from the next image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.kernel import db
+from shared.kernel.catalogue import Outside
+from shared.kernel.clock import stopwatch
+from shared.kernel.errors import Permanent
+from shared.kernel.model import Continue, Decision, Effect, Finish, Turn
+from shared.kernel.points import point
+from shared.row_job import decide, images, store, table
+from shared.row_job.model import WayPoint
+from shared.row_job.ports import Ports, Progress
+
+COLUMNS = ["name", "format", "width", "height", "bytes", "sha256"]
+WRITTEN_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Picturing:
+    """The directory is read again by each step, and an image's number in it is the row's: a step that did not come to its end is
+    done again, and finds its rows there."""
+
+    ports: Ports
+    turn: Turn
+    outside: Outside
+
+    def step(self) -> Decision:
+        job = self.ports.reads.progress(self.turn.tenant_id, self.turn.run_id)
+        if job is None:
+            raise Permanent("The job's file isn't known any more.", "no_file")
+        try:
+            return self._read(job)
+        except table.BadFile as error:
+            raise Permanent(error.message, error.code) from None
+
+    def _read(self, job: Progress) -> Decision:
+        def fetch(offset: int, length: int) -> bytes:
+            return self._bytes(job, offset, length)
+
+        members = images.members(fetch, job.size, job.name)
+        first, elapsed = int(self.turn.cursor.get("done", 0)), stopwatch()
+        done = first
+        seconds = decide.slice_s(self.ports.settings, self.outside.time_left_s())
+        rows: list[table.Row] = []
+        while done < len(members) and (done == first or elapsed() < seconds):  # one at least, however late it is
+            done += 1
+            rows.append(images.row_of(done, members[done - 1], fetch))
+            if len(rows) == WRITTEN_AT_ONCE:
+                self._write(rows)
+                rows = []
+        self._write(rows)
+        read = {
+            "dialect": db.jsonb({"images": len(members)}), "columns": db.jsonb(COLUMNS), "read_rows": done,
+            "read_bytes": job.size * done // len(members), "batch_rows": WRITTEN_AT_ONCE, "done": done == len(members),
+        }  # fmt: skip
+        noted = Effect(store.NOTE_READ, read)
+        if done == len(members):
+            return Finish(effects=[noted], rows=done)
+        return Continue(cursor={"done": done}, effects=[noted], renews=True)
+
+    def _write(self, rows: Sequence[table.Row]) -> None:
+        if rows:
+            packed = [{"n": row.row_no, "i": row.input, "c": row.normalized, "p": row.problem} for row in rows]
+            self.outside.write(Effect(store.ADD_IMAGES, {"items": db.jsonb(packed)}))
+            point(WayPoint.PICTURED)
+
+    def _bytes(self, job: Progress, offset: int, length: int) -> bytes:
+        length = min(length, job.size - offset)
+        if length <= 0:
+            return b""
+        data = self.ports.files.read(job.key, job.version_id, offset, length)
+        if len(data) != length:
+            raise Permanent("The file changed while it was read. Upload it again.", "file_changed")
+        return data

@@ -1,0 +1,143 @@
+"""The words of the nightly sheet: nights, what a lane remembers, rows as they are read and written. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date, datetime, time
+from enum import StrEnum
+from typing import Any, Self
+from uuid import UUID
+
+from shared.kernel.clock import read_id
+from shared.kernel.model import Json
+from shared.search.decide import night_of
+
+PROVIDER = "google_sheets"
+LANE = "sheet"
+TAB = "Companies"
+ZONE, OPENS, CLOSES = "Europe/Madrid", time(3), time(6)
+HEADER = ("Id", "Name", "Open offers", "First seen", "Last seen", "Link", "Feedback")
+WRITTEN = 6  # the columns that are ours; feedback is the readers' own
+FIRST_ROW = 2
+READ_ROWS, WRITE_ROWS = 2_000, 500  # in one request
+MOST_COMPANIES = 50_000
+MOST_ROWS = 200_000  # of a tab that is read at all
+PER_MINUTE, BURST = 60, 10  # requests of one service account, whoever asks
+PATIENCE_S = 300.0  # how far ahead a slot is kept for somebody
+SLOT_LASTS_S = 10.0
+
+
+class Feedback(StrEnum):
+    RELEVANT = "relevant"
+    IRRELEVANT = "irrelevant"
+    BLOCKED = "blocked"
+
+
+class NightStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    SYNCED = "synced"
+    FAILED = "failed"
+    MISSED = "missed"
+    CANCELED = "canceled"
+
+
+ALARMING = frozenset({NightStatus.FAILED, NightStatus.MISSED})
+
+
+class SheetPhase(StrEnum):
+    OPEN = "open"
+    ADD = "add"
+    READ = "read"
+    PLAN = "plan"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SheetCursor:
+    """`rows`: how many the tab has. `row`: the last one that was read or written. `grid`: the tab's own id. `added`: it was
+    asked for. `slot_at`: when the next request may be sent, kept for the attempt `slot_of`."""
+
+    sheet: str
+    connection: str
+    phase: str = SheetPhase.OPEN
+    epoch: int = 1
+    grid: int = 0
+    rows: int = 0
+    row: int = 0
+    added: bool = False
+    slot_at: str | None = None
+    slot_of: int = 0
+
+    @classmethod
+    def read(cls, told: Json) -> Self:
+        return cls(**told)
+
+    def to_json(self) -> Json:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def but(self, **new: Any) -> Self:
+        return replace(self, **new)
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    grid: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Cells to be written from the first column of `row` on."""
+
+    row: int
+    values: Sequence[Sequence[str | int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRow:
+    """A row of the sheet that is not empty. `company`: by its key, if it has one; `said`: its feedback cell has anything."""
+
+    row: int
+    company: UUID | None
+    feedback: Feedback | None
+    said: bool
+
+
+def seen_rows(first: int, values: Sequence[Sequence[Any]]) -> list[SeenRow]:
+    """What a range means. Anyone with the link wrote it: a cell that is not exactly one of our words says nothing."""
+    found = []
+    for number, cells in enumerate(values, first):
+        if not any(cell not in ("", None) for cell in cells):
+            continue
+        key, said = (cells[0] if cells else ""), (cells[WRITTEN] if len(cells) > WRITTEN else "")
+        company = read_id(key.strip()) if isinstance(key, str) else None
+        found.append(SeenRow(row=number, company=company, feedback=feedback_of(said), said=said not in ("", None)))
+    return found
+
+
+def feedback_of(cell: Any) -> Feedback | None:
+    word = cell.strip().casefold() if isinstance(cell, str) else ""
+    return Feedback(word) if word in set(Feedback) else None
+
+
+def blocks(rows: Sequence[tuple[int, Sequence[str | int]]]) -> list[Block]:
+    """Rows that follow each other in one block. A row with more cells than another ends it."""
+    found: list[tuple[int, list[Sequence[str | int]]]] = []
+    for number, cells in rows:
+        if found and found[-1][0] + len(found[-1][1]) == number and len(found[-1][1][-1]) == len(cells):
+            found[-1][1].append(cells)
+        else:
+            found.append((number, [cells]))
+    return [Block(number, values) for number, values in found]
+
+
+def next_night(
+    now: datetime, last: date | None, opens: time, closes: time, zone: str
+) -> tuple[date, datetime, datetime]:
+    """The night that is open or comes next, and was not there before: its local date, when it opens and when it closes."""
+    night, begins, ends = night_of(now, opens, closes, zone)
+    while last is not None and night <= last:
+        night, begins, ends = night_of(ends, opens, closes, zone)
+    return night, begins, ends

@@ -1,0 +1,242 @@
+"""One night of one sheet: look at it, read what its readers say, give every company a row, write the rows.
+
+One request in a step. Rows are written where they stand, by the key in their first column; a step that is repeated writes
+the same cells again. The window is looked at before each step: what comes too late is missed, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from shared.kernel.catalogue import Outside
+from shared.kernel.decide import Limits, all_or_nothing
+from shared.kernel.errors import Permanent, Refused
+from shared.kernel.model import (
+    Already,
+    Continue,
+    Decision,
+    Effect,
+    Ending,
+    Finish,
+    Lane,
+    LaneStatus,
+    NewLane,
+    NewRun,
+    Problem,
+    Run,
+    RunStatus,
+    Settlement,
+    Start,
+    Starting,
+    Turn,
+    Wait,
+    account_name,
+)
+from shared.kernel.points import point
+from shared.kernel.ports import Tx
+from shared.search.model import KIND
+from shared.search.points import SearchPoint
+from shared.search.ports import write_metrics
+from shared.search.sheets import store
+from shared.search.sheets.model import (
+    ALARMING,
+    FIRST_ROW,
+    HEADER,
+    LANE,
+    MOST_ROWS,
+    PROVIDER,
+    READ_ROWS,
+    SLOT_LASTS_S,
+    WRITE_ROWS,
+    NightStatus,
+    SheetCursor,
+    SheetPhase,
+    Tab,
+    blocks,
+    next_night,
+    seen_rows,
+)
+from shared.search.sheets.ports import Sheet, SheetPorts
+from shared.search.store import as_json, merged
+
+
+class SheetMetric(StrEnum):
+    NOT_SYNCED = "SheetNotSynced"  # a night that failed or was missed
+
+
+@dataclass(frozen=True, slots=True)
+class Sheets:
+    ports: SheetPorts
+
+    # --- the run
+
+    def start(self, tx: Tx, starting: Starting, sheet: str) -> NewRun | Already:
+        """The night that is open or comes next. A night has one sync, whoever asks for it."""
+        which = {"tenant_id": starting.tenant_id, "sheet": sheet}
+        rows = tx.read(store.FOR_A_NIGHT, which)
+        if not rows:
+            raise Refused("unknown_sheet", "sheet: there is no such sheet.")
+        row = rows[0]
+        if row["waiting"] is not None:
+            return Already(row["waiting"])
+        night, opens_at, closes_at = next_night(row["now"], row["last_night"], row["opens"], row["closes"], row["zone"])
+        told = {**which, "night": night, "run_id": starting.run_id, "opens_at": opens_at, "closes_at": closes_at}
+        if not tx.apply(Effect(store.OPEN_NIGHT, told)):
+            (found,) = tx.read(store.RUN_OF_NIGHT, {**which, "night": night})
+            return Already(found["run_id"])
+        cursor = SheetCursor(sheet=sheet, connection=str(row["connection"]))
+        delay_s = max(0.0, (opens_at - row["now"]).total_seconds())
+        lane = NewLane(key=LANE, cursor=cursor.to_json(), delay_s=delay_s)
+        return NewRun(params={"sheet": sheet}, lanes=[lane], label=f"Sheet, night of {night}")
+
+    def on_end(self, tx: Tx, run: Run, ending: Ending) -> None:
+        """What is open when the run ends was canceled, or given up. Both that and a missed window raise the alarm."""
+        canceled = ending.status is RunStatus.CANCELED
+        problem = None if canceled else (ending.problem or Problem("crashed", "The sync ended in the middle."))
+        told = {
+            "run_id": run.id,
+            "status": NightStatus.CANCELED if canceled else NightStatus.FAILED,
+            "problem": None if problem is None else as_json(problem.to_json()),
+        }
+        tx.apply(Effect(store.END_NIGHT, told))
+        rows = tx.read(store.STATUS, {"run_id": run.id})
+        if rows and rows[0]["status"] in ALARMING:
+            self.ports.meter.count(SheetMetric.NOT_SYNCED)
+            write_metrics(self.ports.meter)
+
+    def following(self, tx: Tx, tenant_id: Any, run_id: str) -> Sequence[Start] | None:
+        """The next night follows, unless the sheet is no more. None: that was no run of a sheet."""
+        rows = tx.read(store.FOLLOWING, {"tenant_id": tenant_id, "run_id": run_id})
+        if not rows:
+            return None
+        return [Start(KIND, {"sheet": rows[0]["sheet"]})] if rows[0]["active"] else []
+
+    # --- a step
+
+    def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        cursor = SheetCursor.read(turn.cursor)
+        if cursor.epoch != turn.run_epoch:
+            cursor = SheetCursor(sheet=cursor.sheet, connection=cursor.connection, epoch=turn.run_epoch)
+        night = self.ports.store.night(turn)
+        if night is None or (not night["active"] and night["status"] == NightStatus.WAITING):
+            return Finish(effects=[store.ended(NightStatus.CANCELED)])
+        if turn.now >= night["closes_at"]:
+            return self._missed(night["night"], night["closes_at"])
+        if turn.now < night["opens_at"]:
+            return Wait(after_s=(night["opens_at"] - turn.now).total_seconds(), waits_for="the night")
+        if cursor.phase == SheetPhase.PLAN:
+            effects = merged(store.leave(cursor.sheet), store.place(cursor.sheet))
+            return Continue(cursor=cursor.but(phase=SheetPhase.WRITE, row=0).to_json(), effects=effects)
+        wait_s = self._wait_s(turn, cursor)
+        if wait_s > 0:
+            at = (turn.now + timedelta(seconds=wait_s)).isoformat()
+            kept = cursor.but(slot_at=at, slot_of=turn.attempts)
+            return Wait(after_s=wait_s, cursor=kept.to_json(), waits_for="its turn at Google Sheets")
+        cursor, sheet = cursor.but(slot_at=None), self.ports.sheet(turn, cursor, outside.time_left_s)
+        match cursor.phase:
+            case SheetPhase.ADD:
+                return self._add(cursor, night["tab"], sheet)
+            case SheetPhase.READ:
+                return self._read(cursor, night["tab"], sheet)
+            case SheetPhase.WRITE:
+                return self._write(turn, cursor, night["tab"], sheet)
+            case _:
+                return self._open(cursor, night["tab"], sheet)
+
+    def _wait_s(self, turn: Turn, cursor: SheetCursor) -> float:
+        """Until the one request of this step may be sent. A slot that was kept counts once, and not for long."""
+        if cursor.slot_at is not None and cursor.slot_of == turn.attempts:
+            late_s = (turn.now - datetime.fromisoformat(cursor.slot_at)).total_seconds()
+            if -1 <= late_s <= SLOT_LASTS_S:
+                return 0.0
+        return self.ports.slot(turn, cursor)
+
+    def _missed(self, night: Any, closes_at: datetime) -> Decision:
+        said = f"The sheet was not synced in the night of {night}: its window closed at {closes_at.isoformat()}."
+        problem = Problem("window_missed", said)
+        ended = store.ended(NightStatus.MISSED, as_json(problem.to_json()))
+        raise Permanent(said, problem.code, effects=[ended])
+
+    def _open(self, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        found = sheet.look(tab)
+        if found is None and cursor.added:
+            raise Permanent(f"The tab {tab} could not be added.", "no_tab")
+        if found is None:
+            return Continue(cursor=cursor.but(phase=SheetPhase.ADD).to_json())
+        return self._begin(cursor, tab, found)
+
+    def _add(self, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        """If it is refused, another look tells whether that was because it is there: an answer may have been lost."""
+        try:
+            return self._begin(cursor, tab, sheet.add_tab(tab))
+        except Permanent:
+            return Continue(cursor=cursor.but(phase=SheetPhase.OPEN, added=True).to_json())
+
+    def _begin(self, cursor: SheetCursor, tab: str, found: Tab) -> Decision:
+        if found.rows > MOST_ROWS:
+            raise Permanent(f"The tab {tab} has {found.rows} rows; at most {MOST_ROWS} are read.", "sheet_too_large")
+        following = cursor.but(phase=SheetPhase.READ, grid=found.grid, rows=found.rows, row=FIRST_ROW - 1)
+        return Continue(cursor=following.to_json(), effects=store.begin(cursor.sheet))
+
+    def _read(self, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        first, last = cursor.row + 1, min(cursor.rows, cursor.row + READ_ROWS)
+        effects = [] if first > last else store.saw(cursor.sheet, seen_rows(first, sheet.read(tab, first, last)))
+        point(SearchPoint.SHEET_READ)
+        phase = SheetPhase.READ if last < cursor.rows else SheetPhase.PLAN
+        return Continue(cursor=cursor.but(row=last, phase=phase).to_json(), effects=effects)
+
+    def _write(self, turn: Turn, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        rows = self.ports.store.batch(turn, cursor.sheet, cursor.row, WRITE_ROWS)
+        if not rows and cursor.row:
+            return Finish(cursor=cursor.to_json(), effects=[store.ended(NightStatus.SYNCED)])
+        last_row = rows[0]["last_row"] if rows else 1
+        if last_row > cursor.rows:
+            sheet.grow(cursor.grid, last_row)
+            return Continue(cursor=cursor.but(rows=last_row).to_json())
+        head = [] if cursor.row else [(1, HEADER)]
+        sheet.write(tab, blocks([*head, *((row["row_no"], _cells(row)) for row in rows)]))
+        point(SearchPoint.SHEET_WRITTEN)
+        cleared = sum(row["gone"] for row in rows)
+        following, written = cursor.but(row=rows[-1]["row_no"] if rows else 1), len(rows) - cleared
+        if len(rows) < WRITE_ROWS:
+            ended = store.ended(NightStatus.SYNCED, written=written, cleared=cleared)
+            return Finish(cursor=following.to_json(), effects=[ended], rows=len(rows))
+        return Continue(cursor=following.to_json(), effects=[store.wrote(written, cleared)], rows=len(rows))
+
+    def limits(self) -> Limits:
+        return Limits(max_attempts=self.ports.retries + 1)
+
+
+def _cells(row: Any) -> Sequence[str | int]:
+    """A row that is to go leaves with its feedback; another keeps it: that column is never written."""
+    if row["gone"]:
+        return ("",) * len(HEADER)
+    return (
+        str(row["id"]), row["name"], row["open_offers"], _day(row["first_seen_at"]), _day(row["last_seen_at"]),
+        row["link"] or "",
+    )  # fmt: skip
+
+
+def _day(at: datetime) -> str:
+    return at.astimezone(ZoneInfo("UTC")).date().isoformat()
+
+
+def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
+    """The run says what its one lane said."""
+    said = next((lane.last_error for lane in lanes if lane.status is LaneStatus.FAILED), None)
+    if "sheet" not in run.params or said is None:
+        return all_or_nothing(run, lanes)
+    return Ending(RunStatus.FAILED, "failed", Problem(str(said["code"]), str(said["message"])))
+
+
+def is_sheet(turn: Turn) -> bool:
+    return turn.key == LANE
+
+
+def gates(turn: Turn) -> list[str]:
+    return [account_name(PROVIDER, SheetCursor.read(turn.cursor).connection)]

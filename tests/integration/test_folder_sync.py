@@ -1,0 +1,130 @@
+"""A Dropbox folder, read by the built-in command `sync-dropbox`: everything once, then changes alone, whatever Dropbox does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from infra.local.standins.dropbox import DropboxStandIn, with_photos
+from shared.folder_sync.build import asked_of, folder_of
+from shared.folder_sync.ports import Ports
+from shared.folder_sync.steps import folder_sync
+from shared.kernel import db
+from shared.kernel import run as runs
+from shared.kernel.clock import Chance
+from shared.kernel.errors import Refused
+from shared.kernel.settings import Relay
+from shared.kernel.tokens import Tokens
+from tests.kinds.folder_sync.subject import CONNECT, Apps, connection_of
+from tests.support.databases import as_user
+from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
+
+
+class FolderRig(Rig):
+    def __init__(self, worker: sa.Engine, owner: sa.Engine) -> None:
+        super().__init__(worker, owner)
+        self.box = DropboxStandIn(clock=lambda: self.now, page=50)
+        env = {"BATON_DROPBOX_BASE_URL": self.box.start()}
+        apps: Any = Apps()
+        self.kind = folder_sync(Ports(folder=partial(folder_of, env, apps, Tokens(worker))))
+        relay = Relay(step_timeout_s=30, lease_s=LEASE_S, fifo_queue=FIFO)
+        self.ports = replace(self.ports, relay=relay, chance=Chance(fraction=lambda: 0.5))
+
+    def sync(self, within_s: float = 600, **payload: str) -> str:
+        """As the job's payload says it; answers how the run ended."""
+        asked = asked_of({"provider_id": "box", **payload})
+        return self.run_to_end(runs.start_run(self.ports, self.kind, TENANT, asked), within_s)
+
+    def here(self) -> dict[str, str | None]:
+        return {row["name"]: row["rev"] for row in self.rows("select name, rev from folder_entry")}
+
+
+@pytest.fixture
+def folder(rig_database: str) -> Iterator[FolderRig]:
+    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
+    tables = (*TABLES, "folder", "folder_entry", "account_token", "connection")
+    with db.autocommit(owner).connect() as connection:
+        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in tables))
+        connection.execute(CONNECT, {"id": connection_of(TENANT), "t": TENANT})
+    rig = FolderRig(worker, owner)
+    sa.event.listen(worker, "checkout", rig.tell_the_time)
+    yield rig
+    rig.box.stop()
+    worker.dispose()
+    owner.dispose()
+    assert not rig.box.surprises
+
+
+def test_everything_is_read_once_and_then_changes_alone(folder: FolderRig) -> None:
+    with_photos(folder.box, 120)
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert folder.box.calls["list"] == 3, "one page of fifty per step"
+    folder.box.put("/photos/0007.jpg", 9)
+    folder.box.put("/new/a.jpg")
+    folder.box.delete("/photos/0008.jpg")
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert folder.box.calls["list"] == 4
+    folder.box.delete("/photos")
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth() == {"/new/a.jpg": folder.here()["/new/a.jpg"]}
+
+
+def test_a_cursor_that_was_forgotten_is_replaced_and_what_is_gone_leaves(folder: FolderRig) -> None:
+    with_photos(folder.box, 120)
+    assert folder.sync() == "succeeded"
+    folder.box.delete("/photos/0001.jpg")
+    folder.box.misbehave("reset", on=["list"], budget=1)
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert folder.rows("select generation from folder")[0]["generation"] == 2
+
+
+def test_a_cursor_that_is_always_forgotten_ends_the_run(folder: FolderRig) -> None:
+    with_photos(folder.box, 120)
+    folder.box.misbehave("reset", on=["list"])
+    assert folder.sync() == "failed"
+    assert folder.box.calls["list"] == 8, "the beginning and a page, four times"
+
+
+def test_a_429_closes_the_gate_of_the_account(folder: FolderRig) -> None:
+    with_photos(folder.box, 60)
+    folder.box.misbehave("too_many", on=["list"], budget=1)
+    began = folder.now
+    assert folder.sync(2_000) == "succeeded"
+    assert folder.now - began >= 300
+    assert folder.box.calls["list"] == 3, "one refusal, two pages"
+    (gate,) = folder.rows("select key from gate")
+    assert gate["key"] == f"dropbox:{connection_of(TENANT)}"
+
+
+@pytest.mark.parametrize("trouble", ["empty_page", "expired", "truncated", "server_error"])
+def test_trouble_on_the_way_leaves_the_same_folder(folder: FolderRig, trouble: str) -> None:
+    with_photos(folder.box, 120)
+    folder.box.misbehave(trouble, on=["list"], after=1, budget=2)
+    assert folder.sync(3_000) == "succeeded"
+    assert folder.here() == folder.box.truth()
+
+
+def test_a_folder_is_read_by_one_run_at_a_time(folder: FolderRig) -> None:
+    asked = asked_of({"provider_id": "box", "path_prefix": "/Photos/"})
+    with_photos(folder.box, 10)
+    first: UUID = runs.start_run(folder.ports, folder.kind, TENANT, asked)
+    assert runs.start_run(folder.ports, folder.kind, TENANT, asked) == first
+    assert folder.run_to_end(first, 600) == "succeeded"
+    assert runs.start_run(folder.ports, folder.kind, TENANT, asked) != first
+    assert folder.rows("select path from folder")[0]["path"] == "/photos"
+
+
+def test_what_makes_no_sense_is_refused(folder: FolderRig) -> None:
+    for payload in ({}, {"provider_id": "other"}, {"provider_id": "box", "path_prefix": "no/slash"}):
+        with pytest.raises(Refused):
+            runs.start_run(folder.ports, folder.kind, TENANT, asked_of(payload))
+    assert folder.sync(path_prefix="/nowhere") == "failed"
