@@ -56,7 +56,8 @@ def sync(door: Door, sheet_run: str) -> None:
 
 def test_from_a_first_search_to_a_filled_sheet(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     door.sql("delete from connection where tenant_id = :t", t=acme.id)
-    search_id, answers = None, {}
+    search_id = None
+    answers: dict[str, Any] = {}
     now = door.value("select now()")
     with mocked_vault(), InfoJobsStandIn() as standin, GoogleSheetsStandIn() as google:
         with_offers(standin, days=20, per_day=10)
@@ -65,7 +66,8 @@ def test_from_a_first_search_to_a_filled_sheet(door: Door, acme: TenantHouse, mo
         for block in blocks("http"):
             line, _, body = block.partition("\n")
             method, _, target = line.partition(" ")
-            company_id = next(iter(answers.get("GET /search-companies", {}).get("companies", [])), {}).get("id")
+            known = answers.get("GET /search-companies", {"companies": [{"id": None}]})["companies"]
+            company_id = known[0]["id"]
             path, _, query = target.replace("{search_id}", str(search_id)).replace("{company_id}", str(company_id)).partition("?")  # fmt: skip
             text = re.sub(r"2026-11-0(\d)", lambda found: _day(now, int(found[1])), body)
             sent: Any = json.loads(text) if text.strip() else None

@@ -100,9 +100,11 @@ class TriggerOffice(Office):
 
 
 @contextmanager
-def trigger_office(server: ServerAdmin, template: str) -> Iterator[TriggerOffice]:
+def trigger_office(
+    server: ServerAdmin, template: str, make: type[TriggerOffice] = TriggerOffice
+) -> Iterator[TriggerOffice]:
     with tally_database(server, template) as url:
-        office = TriggerOffice(url)
+        office = make(url)
         try:
             yield office
         finally:
