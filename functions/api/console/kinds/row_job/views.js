@@ -30,14 +30,15 @@ function useRate(job) {
 const expected = (job) => (job.read_done || !job.read_bytes || !job.size ? job.total_items : Math.max(job.total_items, Math.round((job.read_rows * job.size) / job.read_bytes)));
 
 function Far({ job, isOver }) {
-  const rate = useRate(job);
+  const known = useRate(job);
+  const rate = isOver || job.queue_state === "PAUSED" ? null : known; // of work that goes on
   const all = expected(job);
   const upTo = job.canary === null ? all : Math.min(all, job.canary);
   const left = Math.max(0, upTo - job.processed_items);
-  const eta = !isOver && rate > 0 && left > 0 ? ` · ETA ${about(left / rate)}` : "";
+  const eta = rate > 0 && left > 0 ? ` · ETA ${about(left / rate)}` : "";
   const tone = { DONE: "succeeded", FAILED: "failed", PAUSED: "paused" }[job.queue_state] ?? "";
   return html`<div class="barrier">
-    <p><strong>${all === 0 ? "No rows yet" : `${number(job.processed_items)} of ${job.read_done ? "" : "about "}${plural(all, "row")}`}</strong> <span class="quiet">${all === 0 ? "" : "processed"}${!isOver && rate > 0 ? ` · ${rate >= 10 ? number(Math.round(rate)) : rate.toFixed(1)} a second` : ""}${eta}</span></p>
+    <p><strong>${all === 0 ? "No rows yet" : `${number(job.processed_items)} of ${job.read_done ? "" : "about "}${plural(all, "row")}`}</strong> <span class="quiet">${all === 0 ? "" : "processed"}${rate > 0 ? ` · ${rate >= 10 ? number(Math.round(rate)) : rate.toFixed(1)} a second` : ""}${eta}</span></p>
     <${Bar} done=${job.processed_items} all=${all} label="Rows processed" tone=${tone} />
     ${!job.read_done && job.size > 0 && html`<p class="quiet">Reading the file: ${bytes(job.read_bytes)} of ${bytes(job.size)}</p><${Bar} done=${job.read_bytes} all=${job.size} label="File read" />`}
   </div>`;
@@ -166,7 +167,7 @@ function Wanted({ run, rows, wanted }) {
 // --- the pace
 
 const REASONS = {
-  grow: ["good", "Went well: a little faster"], recover: ["good", "Back to what went well before"], paying: ["", "Waits until rejected calls are made up for"],
+  grow: ["good", "Went well: faster"], recover: ["good", "Back to what went well before"], paying: ["", "Waits until rejected calls are made up for"],
   throttled: ["bad", "The provider said to wait (429)"], failing: ["bad", "Too many calls failed"], slow: ["bad", "The provider got slow"],
   shut: ["bad", "Nothing got through: left alone for a while"], draining: ["", "Lets the provider catch up"], rebased: ["", "Slower is the new usual"],
   unused: ["", "Not used up: stays as it is"], hold: ["", "Too early to say"],
