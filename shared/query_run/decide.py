@@ -184,6 +184,15 @@ def wants_last_word(cursor: QueryCursor, config: PollConfig) -> bool:
     return cursor.not_running_confirmations >= config.not_running_confirmations
 
 
+def after_last_word(cursor: QueryCursor, running: bool | None, config: PollConfig) -> QueryCursor:
+    """`running`: None if that is unknown. It is asked again with the next read, while there is one."""
+    if running:
+        return polling_again(cursor.but(seen_running=True))
+    if running is None and cursor.rowset_ready_attempts < config.rowset_ready_max_attempts:
+        return cursor.but(rows=None)
+    return cursor
+
+
 # --- the end
 
 

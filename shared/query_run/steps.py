@@ -388,8 +388,8 @@ class QueryRuns:
         after = decide.after_read(cursor, found, self.config)
         if isinstance(after, Failed):
             return Fail(after.problem)
-        if after.rows is not None and self._runs_after_all(after, asked):
-            after = decide.polling_again(after.but(seen_running=True))
+        if after.rows is not None:
+            after = decide.after_last_word(after, self._runs_after_all(after, asked), self.config)
         if after.rows is not None:
             return self._ready(after)
         if after.phase == Phase.POLL:
@@ -398,12 +398,12 @@ class QueryRuns:
             after_s = decide.read_delay_s(after, self.config)
         return Continue(cursor=after.to_json(), after_s=after_s)
 
-    def _runs_after_all(self, cursor: QueryCursor, asked: Asked) -> bool:
+    def _runs_after_all(self, cursor: QueryCursor, asked: Asked) -> bool | None:
         object_id = cursor.query_definition_id
         if object_id is None or not decide.wants_last_word(cursor, self.config):
             return False
         self._count(QueryMetric.REST_CHECK)
-        return bool(asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id)))
+        return asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id))
 
     def _ready(self, cursor: QueryCursor) -> Decision:
         polls = next(most for most in (2, 4, 8, 16, 32, 64, 10**9) if cursor.poll_count <= most)

@@ -196,11 +196,13 @@ COUNT = Statement(
     f"""with c as ({_COUNTED} from job_items i where i.run_id = :run_id)
        update file_jobs j set {_KEEP_COUNTS} from c where j.run_id = :run_id and j.tenant_id = :tenant_id""",
 )
+# Whoever has the job's row goes on to its lanes: a lane that counts does not wait for him.
 COUNT_NOW = Statement(
     "row_job.count_now",
     f"""update file_jobs j set {_KEEP_COUNTS}
        from (select t.run_id from turn t join file_jobs k on k.run_id = t.run_id
-             where k.counted_at is null or k.counted_at < now() - cast(:every_s as double precision) * interval '1 s') due
+             where k.counted_at is null or k.counted_at < now() - cast(:every_s as double precision) * interval '1 s'
+             for no key update of k skip locked) due
        cross join lateral ({_COUNTED} from job_items i where i.run_id = due.run_id) c
        where j.run_id = due.run_id
        returning c.pending""",

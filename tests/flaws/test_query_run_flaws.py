@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from shared.kernel import run as runs
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Permanent, Transient
 from shared.kernel.metrics import Metric
 from shared.kernel.points import Point, watch_points
 from shared.kernel.sweep import sweep
@@ -443,16 +443,26 @@ def test_0j_a_query_that_never_finishes_is_watched_for_a_while_and_cleaned_up(qu
 def test_0j_two_wrong_answers_to_a_watch_do_not_make_a_late_query_ready(queries: QueryRig) -> None:
     queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
     queries.standin.misbehave("early_completed")
-    run_id = queries.start(sql(seconds=300, rows=0))
+    run_id = queries.start(sql(seconds=400, rows=0))
     assert queries.finish(run_id) == "failed timed_out"
     queries.standin.misbehave("not_running", budget=2)
 
-    queries.pass_time(100)
+    queries.pass_time(250)
     assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["epoch"] > 1, "it was taken for finished"
     assert queries.run(run_id)["status"] != "succeeded", "it runs"
     queries.pass_time(400)
     assert queries.run(run_id)["status"] == "succeeded"
     assert len(queries.standin.activities) == 1
+
+
+def test_0j_a_late_result_is_adopted_by_setting(queries: QueryRig) -> None:
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60, late_adoption=False)
+    run_id = queries.start(sql(seconds=60, rows=6))
+    assert queries.finish(run_id) == "failed timed_out"
+    queries.pass_time(300)
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("failed", 1)
+    assert queries.standin.left() == []
 
 
 def test_0j_a_retried_run_does_not_wait_for_its_late_query(queries: QueryRig) -> None:
@@ -840,5 +850,33 @@ def test_two_wrong_answers_that_it_does_not_run_do_not_make_a_run_ready(queries:
 
     queries.pass_time(120)
     assert queries.standin.struck["not_running"] == 2
+    assert queries.run(run_id)["status"] == "running"
+    ends_well(queries, run_id, 0)
+
+
+def test_two_wrong_answers_and_one_that_says_nothing_do_not_make_a_run_ready(queries: QueryRig) -> None:
+    wrong: list[bool | Transient] = []
+
+    class Lying(Mce):
+        def is_running(self, token: Token, object_id: str) -> bool:
+            said = wrong.pop(0) if wrong else super().is_running(token, object_id)
+            if isinstance(said, Transient):
+                raise said
+            return said
+
+    def lying(tenant: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        mce = queries.mce(tenant, params, time_left_s)
+        mce.__class__ = Lying
+        return mce
+
+    queries.use(lying)
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=200, rows=0))
+    until(queries, run_id, Phase.POLL)
+    queries.pass_time(25)
+    wrong += [False, False, Transient("garbage")]
+
+    queries.pass_time(120)
+    assert wrong == []
     assert queries.run(run_id)["status"] == "running"
     ends_well(queries, run_id, 0)

@@ -193,12 +193,13 @@ def crawl(
 
 
 def crawl_all(
-    begun: Sequence[CrawlCursor], upstream: Any, rows: Rows, params: IngestParams, most: int = 3_000
+    begun: Sequence[CrawlCursor], upstream: Any, rows: Rows, params: IngestParams, most: int = 3_000, failures: int = 0
 ) -> list[CrawlCursor]:
-    """The crawls of these partitions, and of those that they are cut into, one after the other."""
+    """The crawls of these partitions, and of those that they are cut into, one after the other. `failures`: how many
+    attempts of each came to nothing before its first page."""
     todo, ended = list(begun), list[CrawlCursor]()
     while todo:
-        cursor, seq = todo.pop(0), 0
+        cursor, seq = todo.pop(0), failures
         while True:
             turn = replace(a_turn(1), key=cursor.key, seq=seq)
             decision = _crawl(cursor, Asked(turn, params, upstream, "t", rows, lambda: 60.0))
@@ -353,13 +354,14 @@ def test_a_count_that_grows_with_every_answer_over_pages_without_end_comes_to_an
     assert cursor.pages < 400
 
 
-def test_a_partition_that_is_cut_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_partition_that_is_cut_goes_on_where_it_was(failures: int) -> None:
     params = PARAMS.model_copy(update={"partition_records": 40, "page_size": 10})
     stones = {f"r{n:03d}": (n * 37 % 900 + 50) * 100 + n % 3 * 50 for n in range(150)}
     upstream, rows = PricedList(stones), Rows()
     upstream.late = {f"z{n:03d}": (n * 53 % 900 + 50) * 100 for n in range(150)}
 
-    ended = crawl_all([CrawlCursor(low=50, high=1_000, limit=10)], upstream, rows, params)
+    ended = crawl_all([CrawlCursor(low=50, high=1_000, limit=10)], upstream, rows, params, failures=failures)
 
     assert len(ended) > 1
     assert all(cursor.clean for cursor in ended)

@@ -83,6 +83,7 @@ FAULTS = [
     pytest.param("github", ', per_page = "{size}"', "", ["github.toml:16 issues.page.size: is never sent. Put {size} into query."], id="a size that is never sent"),
     pytest.param("socrata", 'sorted_by = "$order", ', "", ['socrata.toml:10 requests.page.sorted_by: is missing: without an order, rows can change places between pages. Name the parameter that sorts, or "upstream" if the API promises an order.'], id="an offset without an order"),
     pytest.param("socrata", 'sorted_by = "$order"', 'sorted_by = "$oder"', ['socrata.toml:10 requests.page.sorted_by: "$oder" is not sent; did you mean $order?'], id="an order that is not sent"),
+    pytest.param("socrata", 'sorted_by = "$order"', 'sorted_by = "$where"', ["socrata.toml:10 requests.page.sorted_by: chooses rows, because it is filled in. Name the parameter that sorts."], id="a filter that is called an order"),
     pytest.param("socrata", "size = 1000", "size = 3", ["socrata.toml:10 requests.page.size: must be at least 4: a page starts with rows of the one before."], id="a page that is all overlap"),
     pytest.param("notion", 'more = "/has_more"', 'more = "/has_more", end = "/done"', ["notion.toml:12 pages.page.end: cannot stand beside more. Use the one that the upstream sends."], id="more and end"),
     pytest.param("stripe", 'after = "/id"', 'after = "/created"', ["stripe.toml:13 charges.page.after: must be a field of key: only what identifies a row never changes."], id="a key set by what changes"),

@@ -235,6 +235,15 @@ def test_who_was_told_only_that_it_does_not_run_asks_once_more() -> None:
     assert not decide.wants_last_word(cursor(), CONFIG)
 
 
+def test_a_last_word_that_is_unknown_is_asked_for_again_while_there_are_reads() -> None:
+    read = cursor(phase=Phase.VERIFY, rows=4, rowset_mark="a", rowset_ready_attempts=2)
+    again = decide.after_last_word(read, None, CONFIG)
+    assert (again.phase, again.rows, again.rowset_mark) == (Phase.VERIFY, None, "a")
+    assert decide.after_last_word(read.but(rowset_ready_attempts=6), None, CONFIG).rows == 4
+    assert decide.after_last_word(read, False, CONFIG) == read
+    assert decide.after_last_word(read, True, CONFIG).phase == Phase.POLL
+
+
 def test_reads_are_ever_further_apart() -> None:
     delays = [decide.read_delay_s(cursor(rowset_ready_attempts=n), CONFIG) for n in range(1, 6)]
     assert delays == [1.5, 3, 6, 8, 8]

@@ -136,9 +136,7 @@ def graphql_asks_somewhere(source: Source) -> Found:
         if each.count is not None and each.count.request is not None:
             queries.append(((*each.path, "count", "graphql"), each.count.request.target))
         for path, query in queries:
-            if not re.match(r"\s*(query\b|\{)", query) or re.search(
-                r"^\s*(mutation|subscription)\b", query, re.MULTILINE
-            ):
+            if not re.match(r"\s*(query\b|\{)", query):
                 yield path, 'must start with "query": a source only reads.'
     if asks and source.graphql is None:
         yield (*asks[0].path, "graphql"), 'needs an address: add graphql = "/graphql" at the top of the file.'
@@ -206,6 +204,13 @@ def pages_are_turned(_: Source, resource: Resource) -> Found:
         known = ["upstream", *resource.request.entries]
         hint = shapes.nearest(page.sorted_by, known)
         yield (*resource.path, "page", "sorted_by"), f"{shapes.shown(page.sorted_by)} is not sent{hint}"
+    elif any(
+        placeholders.words(text) for _, text in placeholders.leaves(resource.request.entries.get(page.sorted_by or ""))
+    ):
+        yield (
+            (*resource.path, "page", "sorted_by"),
+            "chooses rows, because it is filled in. Name the parameter that sorts.",
+        )
 
 
 def smallest_page(style: str) -> int:

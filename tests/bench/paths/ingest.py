@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -26,11 +27,13 @@ from uuid import UUID
 import sqlalchemy as sa
 import urllib3
 
+from shared.kernel import db
 from shared.kernel.handle import handle_baton
 from shared.kernel.http import Pool, new_pool
 from shared.kernel.model import Turn
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
 from shared.kernel.run import start_run
+from shared.kernel.store import PgStore
 from shared.kernel.tokens import Token, Tokens
 from shared.page_ingest.adapters.nivoda import PATH, Nivoda, Question
 from shared.page_ingest.model import Page, PriceRange
@@ -40,6 +43,7 @@ from shared.page_ingest.store import PageStore
 from tests.bench.figures import Figure
 from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.place import TENANT, Place
+from tests.support.databases import as_user
 
 LOW, HIGH, PAGE_SIZE = 200, 20_000, 50
 PARTITION_RECORDS = 1_000
@@ -65,9 +69,15 @@ def measure(place: Place, *, stones: int, rounds: int) -> list[Figure]:
             *cpu("a page of a whole ingestion", found, *_names(sides))[:1],
         ]
         if dlt_installed():
-            sides = [ours, _dlt(place, upstream, stones, home)]
-            found = race(sides, max(1, rounds // 3))
-            figures.append(versus("pages of a whole ingestion, against dlt", "pages/s", found, *_names(sides)))
+            engine = db.connect_engine(as_user(place.url, "baton_worker"), pool_size=2)
+            both, dlt = _product(place, upstream, stones, engine, workers=2), _dlt(place, upstream, stones, home)
+            found = race([ours, both, dlt], max(1, rounds // 3))
+            engine.dispose()
+            name, goal = "pages of a whole ingestion", ">= 2"
+            figures += [
+                versus(f"{name}, one step at a time, against dlt", "pages/s", found, ours.name, dlt.name),
+                versus(f"{name} by two workers, against dlt", "pages/s", found, both.name, dlt.name, goal),
+            ]
     return figures
 
 
@@ -140,10 +150,10 @@ def _upstream(stones: int) -> Iterator[Upstream]:
             process.terminate()
 
 
-def _product(place: Place, upstream: Upstream, stones: int) -> Side:
-    kind = page_ingest(
-        IngestPorts(upstream=upstream.for_step, tokens=Tokens(place.engine), store=PageStore(place.engine))
-    )
+def _product(place: Place, upstream: Upstream, stones: int, engine: sa.Engine | None = None, workers: int = 1) -> Side:
+    """The partitions of a run are lanes: as many steps at once as there are workers."""
+    engine = engine or place.engine
+    kind = page_ingest(IngestPorts(upstream=upstream.for_step, tokens=Tokens(engine), store=PageStore(engine)))
     fifo = place.ports.relay.queue_of(kind.name)
     settings = {
         fifo: QueueSettings(fifo=True, visibility_s=180, dedup_scope="messageGroup"),
@@ -155,19 +165,34 @@ def _product(place: Place, upstream: Upstream, stones: int) -> Side:
         place.owner_runs(f"truncate {TABLES}")
         upstream.pages.clear()
         queue = MemoryQueue(settings, time.monotonic, Random(1))
-        ports = replace(place.ports, queue=queue)
+        ports = replace(place.ports, queue=queue, store=PgStore(engine))
+        at_work: set[int] = set()
+
+        def work(number: int) -> None:
+            """Until nothing is left, and nobody is at work who may leave something."""
+            while True:
+                at_work.add(number)
+                message = next(iter(queue.receive(fifo)), None)
+                if message is None:
+                    at_work.discard(number)
+                    if not at_work:
+                        return
+                    time.sleep(0.0005)
+                    continue
+                assert handle_baton(ports, kind, message)
+                queue.delete(fifo, message.receipt)
 
         def act() -> int:
             run_id = start_run(ports, kind, TENANT, params)
-            while message := next(iter(queue.receive(fifo)), None):
-                assert handle_baton(ports, kind, message)
-                queue.delete(fifo, message.receipt)
+            with ThreadPoolExecutor(workers) as pool:
+                for done in [pool.submit(work, number) for number in range(workers)]:
+                    done.result()
             _is_complete(place, run_id, stones)
             return len(upstream.pages)
 
         return act
 
-    return Side("product", prepare, place.product_connection)
+    return Side("product" if workers == 1 else f"{workers} workers", prepare, place.product_connection)
 
 
 def _is_complete(place: Place, run_id: UUID, stones: int) -> None:
