@@ -31,7 +31,7 @@ def baton(
 ) -> Iterator[Command]:
     for name in ("BATON_URL", "BATON_TENANT"):
         monkeypatch.delenv(name, raising=False)
-    for table in ("job_attempts", "offer", "pull_line", "pull_tenant", "job_workers", "job_definition_versions",
+    for table in ("trigger_firings", "job_triggers", "job_attempts", "offer", "pull_line", "pull_tenant", "job_workers", "job_definition_versions",
                   "job_definitions", "pull_class", "pull_queue"):  # fmt: skip
         door.sql(f"delete from {table}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

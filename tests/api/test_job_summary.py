@@ -57,7 +57,7 @@ def summary(door: Door, who: Who) -> Any:
 
 @pytest.fixture(autouse=True)
 def _empty(door: Door) -> None:
-    for table in ("job_attempts", "offer", "pull_line", "pull_tenant", "job_workers", "job_definition_versions",
+    for table in ("trigger_firings", "job_triggers", "job_attempts", "offer", "pull_line", "pull_tenant", "job_workers", "job_definition_versions",
                   "job_definitions", "pull_class", "pull_queue"):  # fmt: skip
         door.sql(f"delete from {table}")
 

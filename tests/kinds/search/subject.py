@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from infra.local.standins.google_sheets import GoogleSheetsStandIn, private_key
 from shared.kernel.catalogue import Kind
 from shared.kernel.control import Paces
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Throttled, Transient
-from shared.kernel.model import account_name
+from shared.kernel.errors import Permanent, Refused, Throttled, Transient
+from shared.kernel.model import Already, NewRun, Starting, account_name
+from shared.kernel.ports import Tx
 from shared.kernel.tokens import TokenRefused, Tokens
 from shared.search.adapters.boards import InfoJobs
 from shared.search.build import sheet_of, slot_of
@@ -241,7 +243,14 @@ def simulate(world: SubjectWorld) -> Simulated:
         judge(world, board)
         judge_sheets(world, papers)
 
-    return Simulated(kind=kind, params=params, at_the_end=at_the_end)
+    def start(tx: Tx, starting: Starting) -> NewRun | Already:
+        """Who asks for a sheet that is no more gets a cycle."""
+        try:
+            return kind.start(tx, starting)
+        except Refused:
+            return kind.start(tx, replace(starting, params={}))
+
+    return Simulated(kind=replace(kind, start=start), params=params, at_the_end=at_the_end)
 
 
 def judge_sheets(world: SubjectWorld, papers: Mapping[UUID, Paper]) -> None:
