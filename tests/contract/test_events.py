@@ -60,7 +60,7 @@ def test_a_function_takes_its_event(
 
 def test_the_forwarder_puts_its_message_into_the_queue_of_its_kind(sqs: Any) -> None:
     event = json.loads(EVENTS["forward"].read_text())
-    url = sqs.create_queue(QueueName="baton-page-ingest.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    url = sqs.create_queue(QueueName="baton-query-run.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
 
     _handler("forward")(event, FakeContext())
 
