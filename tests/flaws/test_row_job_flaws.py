@@ -6,6 +6,7 @@ import csv
 import inspect
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
@@ -188,6 +189,26 @@ def test_1d_reading_that_broke_off_goes_on_without_a_row_twice_or_missing(
     assert [row["input_json"]["sku"] for row in rows.items(run_id)] == [f"SKU-{n}" for n in range(1, 201)]
 
 
+def test_1d_reading_in_many_steps_goes_on_exactly_where_it_stopped(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a step is up after every batch."""
+
+    def one_batch() -> Callable[[], float]:
+        told = iter([0.0])
+        return lambda: next(told, 99.0)
+
+    rows.use(SETTINGS.model_copy(update={"ingest_min_rows": 8, "ingest_max_rows": 16}))
+    monkeypatch.setattr(steps, "stopwatch", one_batch)
+    run_id = rows.upload(csv_of(60))
+    rows.pass_time(10)
+
+    assert [(row["row_no"], row["input_json"]["sku"]) for row in rows.items(run_id)] == [
+        (n, f"SKU-{n}") for n in range(1, 61)
+    ]
+    assert len(rows.rows("select 1 from step s join lane l on l.id = s.lane_id where l.key = 'ingest'")) > 3
+
+
 # 1e: counters that drift.
 
 
@@ -261,8 +282,11 @@ def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
     class Killed(BaseException):
         pass
 
+    taken: list[int] = []
+
     def poison(item: Item, strategy: str) -> Answered | None:
         if item.row_no == 2:
+            taken.append(item.attempts)
             raise Killed
         return None
 
@@ -285,6 +309,7 @@ def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
     assert bad["row_no"] == 2
     assert "stopped each time" in bad["last_error"]
     assert deaths[0] <= SETTINGS.max_attempts_error
+    assert taken == list(range(1, len(taken) + 1)), "each time it was taken counts, before anything is done with it"
 
 
 # 1j: parameters without a type.
@@ -342,6 +367,8 @@ def test_1n_another_tenants_upload_is_nobodys(rows: RowRig) -> None:
 
     with rows.ports.store.begin(TENANT) as tx, pytest.raises(Refused, match="unknown_file"):
         rows.kind.start(tx, Starting(run_id=UUID(int=1), tenant_id=TENANT, params={"file_id": str(theirs)}, by=BY))
+    asked = {"file_id": theirs, "tenant_id": TENANT}
+    assert not rows.rows(store.FILE.sql, **asked), "nor where no wall holds the one who asks"
 
 
 # 1q: a kickoff that pins a function.
