@@ -15,5 +15,5 @@ def parts(here: Place, *, quick: bool) -> Iterator[Callable[[], Sequence[Figure]
         yield lambda: rows.measure(here, rows=1_000_000, rounds=1)
         yield lambda: rows.measure_dlt(here, rows=100_000, rounds=1)
     yield lambda: rows.measure_memory(here, (500, 1_000) if quick else (100_000, 1_000_000))
-    yield lambda: row_slices.measure(few=2_000 if quick else 10_000, many=4_000 if quick else 5_000_000)
+    yield lambda: row_slices.measure(few=8_000 if quick else 10_000, many=16_000 if quick else 5_000_000)
     yield lambda: pace.measure(seeds=1 if quick else 20)
