@@ -163,17 +163,15 @@ def test_a_resume_that_meets_a_take_setting_it_aside_offers_it_again(depot: Depo
     assert depot.take_one().run_id == run_id
 
 
-def test_an_offer_on_its_way_is_not_left_behind_when_its_line_is_parked(depot: Depot, pulls: Stage) -> None:
+def test_an_offer_on_its_way_is_not_left_behind_when_its_line_is_parked(depot: Depot) -> None:
     """The line looks empty to the take; who is about to fill it holds the tenant's lock, so it is not parked."""
     depot.post()
     depot.take_one()
     depot.sql("update pull_line set active = true")
-    sender = pulls.actor("sender")
-    sending = sender.does(lambda actor: run.start_run(actor.ports, depot.parcel, ALICE, {}), until=Point.START_WRITTEN)
-
-    assert depot.take() == []
-    sender.goes_on()
-    sending.answer()
+    with PgStore(depot.engine(name="sender")).begin(ALICE) as tx:
+        sent = run.create_run(tx, depot.ports, depot.parcel, ALICE, {})
+        assert tx.has_open_lanes(sent.run_id)
+        assert depot.take() == []
 
     assert len(depot.take()) == 1
 
@@ -188,7 +186,7 @@ def test_two_enqueues_under_one_key_make_one(depot: Depot) -> None:
             failures.append(db.sqlstate(error))
 
     other = threading.Thread(target=second)
-    with depot.store.begin(ALICE) as tx:
+    with PgStore(depot.engine(name="first")).begin(ALICE) as tx:
         first = run.create_run(tx, depot.ports, depot.parcel, ALICE, {"key": "k"})
         assert tx.has_open_lanes(first.run_id)
         other.start()
