@@ -23,8 +23,8 @@ from tests.support.browser import (
 from tests.support.scene import Scene
 
 EVERYBODY = [
-    "Overview", "Runs", "Failures", "Page ingestion", "Remote query", "Jobs", "Search cycle", "Row job", "Connections",
-    "Rate limits",
+    "Overview", "Runs", "Failures", "Page ingestion", "Remote query", "Jobs", "Search cycle", "Row job", "Folder sync",
+    "Connections", "Rate limits",
 ]  # fmt: skip
 ADMINS = [*EVERYBODY, "Members", "Tokens", "Audit log", "System"]
 GROUPS = ["Monitor", "Work", "Resources", "Settings"]
