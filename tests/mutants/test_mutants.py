@@ -18,3 +18,6 @@ def test_a_mutant_fits_the_code_and_names_its_proof(mutant: Mutant) -> None:
     assert fits.returncode == 0, fits.stderr
     assert mutant.killer, "a patch that stays here names its proof: the runner need not look for it"
     assert mutant.killer[0] in KINDS
+    for path, _, name in (word.partition("::") for word in mutant.killer[1:] if word.startswith("tests/")):
+        test = name.partition("[")[0].rpartition("::")[2]
+        assert f"def {test}" in (ROOT / path).read_text() if test else (ROOT / path).exists(), f"{path} has no {name}"
