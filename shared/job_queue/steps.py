@@ -17,6 +17,7 @@ from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
 from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
 from shared.kernel.log import logger
+from shared.kernel.metrics import write_out
 from shared.kernel.model import (
     Already,
     By,
@@ -89,7 +90,7 @@ class Jobs:
         )
         lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
         self.ports.meter.count(JobMetric.ENQUEUED, definition=definition.key)
-        self._write_metrics()
+        write_out(self.ports.meter)
         return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
 
     def _definition(self, tx: Tx, key: object) -> Definition:
@@ -99,7 +100,7 @@ class Jobs:
         definition = store.definition_of(rows[0])
         if not definition.is_active:
             raise Refused("inactive_definition", f"definition_key: {definition.key!r} is inactive.")
-        if len(self.known) < MOST_REMEMBERED:
+        if definition.key in self.known or len(self.known) < MOST_REMEMBERED:
             self.known[definition.key] = definition
         return definition
 
@@ -125,13 +126,7 @@ class Jobs:
         try:
             return self._take_step(turn, outside)
         finally:
-            self._write_metrics()
-
-    def _write_metrics(self) -> None:
-        """A meter may keep its counts until it is told to write them: at the end of a step, because nobody else does."""
-        flush = getattr(self.ports.meter, "flush", None)
-        if flush is not None:
-            flush()
+            write_out(self.ports.meter)
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = turn.params
@@ -259,7 +254,7 @@ class Jobs:
         ends = decide.ending(change.status, None if change.problem is None else change.problem.to_json())
         if ends.outcome == decide.DEAD_LETTER:
             self.ports.meter.count(JobMetric.DEAD_LETTER, definition=turn.params["definition_key"])
-            self._write_metrics()
+            write_out(self.ports.meter)
         return ends
 
     def prune(self, tx: Tx, run: Run, most: int) -> int:

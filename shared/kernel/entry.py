@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
 from shared.kernel.log_json import logged
-from shared.kernel.metrics import Metric
+from shared.kernel.metrics import Meter, Metric, write_out
 from shared.kernel.model import REPAIRS
 from shared.kernel.ports import Ports
 from shared.kernel.pull import pull
@@ -36,13 +36,6 @@ class Context(Protocol):
 
 
 Handler = Callable[[Event, Context], Answer]
-
-
-@runtime_checkable
-class Keeps(Protocol):
-    """A meter that keeps its counts until it is told to write them."""
-
-    def flush(self) -> None: ...
 
 
 def step_handler(kind: Kind, ports: Ports, kinds: Catalogue | None = None) -> Handler:
@@ -148,13 +141,12 @@ def invocation(ports: Ports, context: Context) -> Iterator[Ports]:
     try:
         yield replace(ports, time_left_s=lambda: context.get_remaining_time_in_millis() / 1000)
     finally:
-        if isinstance(ports.meter, Keeps):
-            _write_metrics(ports.meter)
+        _write_metrics(ports.meter)
 
 
-def _write_metrics(meter: Keeps) -> None:
+def _write_metrics(meter: Meter) -> None:
     try:
-        meter.flush()
+        write_out(meter)
     except Exception:
         logger.exception("metrics were not written")
 

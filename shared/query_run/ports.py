@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 from uuid import UUID
 
 from shared.kernel.clock import Chance
@@ -30,13 +30,6 @@ class QueryMetric(StrEnum):
     LATE = "QueryAdoptedLate"
     STARTED_AGAIN = "QueryStartedAgain"  # after a start that left no trace
     EXPORTED = "QueryExported"
-
-
-@runtime_checkable
-class Keeps(Protocol):
-    """A meter that keeps its counts until it is told to write them: at the end of a step, because nobody else does."""
-
-    def flush(self) -> None: ...
 
 
 class Remote(Protocol):

@@ -18,6 +18,7 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Later, Permanent, Refused, Throttled, Transient
 from shared.kernel.log import logger
+from shared.kernel.metrics import write_out
 from shared.kernel.model import (
     Continue,
     Decision,
@@ -63,7 +64,7 @@ from shared.query_run.model import (
     customer_key,
     export_key,
 )
-from shared.query_run.ports import Keeps, Ports, QueryMetric, Remote
+from shared.query_run.ports import Ports, QueryMetric, Remote
 
 T = TypeVar("T")
 MAIN = "query"
@@ -141,8 +142,7 @@ class QueryRuns:
         try:
             return self._take_step(turn, outside)
         finally:
-            if isinstance(self.ports.meter, Keeps):
-                self.ports.meter.flush()
+            write_out(self.ports.meter)
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         params = QueryParams.model_validate(dict(turn.params))

@@ -17,6 +17,7 @@ from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
 from shared.kernel.errors import Conflict, Permanent, Refused, Throttled
 from shared.kernel.log import logger
+from shared.kernel.metrics import write_out
 from shared.kernel.model import (
     Already,
     Continue,
@@ -129,6 +130,12 @@ class RowJobs:
         )
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        try:
+            return self._take_step(turn, outside)
+        finally:
+            write_out(self.ports.meter)
+
+    def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         if turn.key == INGEST and turn.params.get("job_type") == JobType.IMAGE:
             return Picturing(self.ports, turn, outside).step()
         if turn.key == INGEST:

@@ -21,13 +21,6 @@ class SearchMetric(StrEnum):
     EXECUTION = "SearchExecution"
 
 
-def write_metrics(meter: Meter) -> None:
-    """A meter that keeps its counts writes them now: nobody else tells it to at the end of a step."""
-    flush = getattr(meter, "flush", None)
-    if flush is not None:
-        flush()
-
-
 class Client(Protocol):
     """A job board. What is not understood raises: it is unknown, never an empty page."""
 

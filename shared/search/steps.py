@@ -12,6 +12,7 @@ from shared.kernel.catalogue import NO_CAP, Kind, Outside
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Later, Overtaken, Permanent, StepError, Throttled
 from shared.kernel.log import logger
+from shared.kernel.metrics import write_out
 from shared.kernel.model import (
     Already,
     Continue,
@@ -53,7 +54,7 @@ from shared.search.model import (
 )
 from shared.search.parse import offer_of
 from shared.search.points import SearchPoint
-from shared.search.ports import Ports, SearchMetric, write_metrics
+from shared.search.ports import Ports, SearchMetric
 from shared.search.sheets.steps import Sheets, is_sheet, settle
 from shared.search.sheets.steps import gates as sheet_gates
 from shared.search.sheets.store import PRUNE as PRUNE_NIGHT
@@ -129,7 +130,7 @@ class Cycles:
         try:
             return self._take_step(turn, outside)
         finally:
-            write_metrics(self.ports.meter)
+            write_out(self.ports.meter)
 
     def _take_step(self, turn: Turn, outside: Outside) -> Decision:
         if is_sheet(turn):

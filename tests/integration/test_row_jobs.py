@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from shared.kernel import run as runs
+from shared.kernel.decide import Limits
 from shared.kernel.errors import Conflict, NotFound
+from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import Signal
 from shared.row_job import control, decide, picturing
 from shared.row_job.decide import Answered
 from shared.row_job.model import Item
-from shared.row_job.steps import RowMetric
+from shared.row_job.steps import RowMetric, row_job
 from tests.support.pictures import packed, png
 from tests.support.rig import BEGINNING, TENANT
 from tests.support.rows import BY, SETTINGS, RowRig, csv_of, found, rows
@@ -238,6 +241,16 @@ def test_figures_are_counted_now_and_then_and_known_by_their_names(rows: RowRig)
         "api_throttle_rate",
     }  # fmt: skip
     assert [decide.count_every_s(took_s) for took_s in (0.01, 3.0)] == [10.0, 60.0]
+
+
+def test_what_a_step_measured_is_written_at_its_end(rows: RowRig, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the meter that ships: it keeps what it counts until it is told to write."""
+    rows.kind = row_job(replace(rows.row_ports, meter=EmfMeter("Test")), Limits(max_attempts=4))
+    run_id = rows.upload(csv_of(5))
+
+    assert rows.finish(run_id, 300) == "succeeded"
+    written = capsys.readouterr().out
+    assert not [metric for metric in RowMetric if f'"{metric}"' not in written]
 
 
 def test_every_image_of_an_archive_is_a_row_and_what_cannot_be_used_is_skipped(rows: RowRig) -> None:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from shared.kernel.catalogue import Outside
 from shared.kernel.decide import Limits, all_or_nothing
 from shared.kernel.errors import Permanent, Refused
+from shared.kernel.metrics import write_out
 from shared.kernel.model import (
     Already,
     Continue,
@@ -41,7 +42,6 @@ from shared.kernel.points import point
 from shared.kernel.ports import Tx
 from shared.search.model import KIND
 from shared.search.points import SearchPoint
-from shared.search.ports import write_metrics
 from shared.search.sheets import store
 from shared.search.sheets.model import (
     ALARMING,
@@ -107,7 +107,7 @@ class Sheets:
         rows = tx.read(store.STATUS, {"run_id": run.id})
         if rows and rows[0]["status"] in ALARMING:
             self.ports.meter.count(SheetMetric.NOT_SYNCED)
-            write_metrics(self.ports.meter)
+            write_out(self.ports.meter)
 
     def following(self, tx: Tx, tenant_id: Any, run_id: str) -> Sequence[Start] | None:
         """The next night follows, unless the sheet is no more. None: that was no run of a sheet."""
