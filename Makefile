@@ -16,7 +16,7 @@ CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots kind build deploy certificates shipped lock clean
+.PHONY: help setup demo up down test check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots kind build deploy smoke certificates shipped lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -26,12 +26,12 @@ DAYS ?= 120
 EXAMPLES ?= 10
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## the environment in .venv (every other target calls it)
+setup: $(READY) ## create the environment in .venv (every other target does it by itself)
 
 $(READY): requirements-dev.lock
-	@test -x $(RUN) || $(PYTHON) -c 'import sys; sys.exit("Baton needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say which: make PYTHON=/path/to/python3.13") if sys.version_info < (3, 11) else None'
+	@test -x $(RUN) || $(PYTHON) -c 'import sys; sys.exit("Baton needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Choose another: make PYTHON=/path/to/python3.13") if sys.version_info < (3, 11) else None'
 	@echo "Setting up $(VENV) from requirements-dev.lock; the first time this downloads about 100 MB."
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
@@ -40,16 +40,16 @@ $(READY): requirements-dev.lock
 	@chmod +x $(BATON)
 	@touch $@
 
-demo: $(READY) ## a catalogue through the local cloud while a function is killed: every row is compared
+demo: $(READY) ## a minute or so: ingest a catalogue while a function is killed, and check every row
 	@$(BATON) demo $(ARGS)
 
-up: $(READY) ## the local cloud: Postgres, AWS and the outside on this machine; then `.venv/bin/baton`
+up: $(READY) ## start the local cloud: Postgres, AWS and the outside services on this machine (docs/local-cloud.md)
 	@$(BATON) up $(ARGS)
 
-down: $(READY) ## end the local cloud
+down: $(READY) ## stop the local cloud; the database is kept
 	@$(BATON) down
 
-test: $(READY) $(CHROMIUM) ## the tests; ARGS="-k gate -x" goes to pytest
+test: $(READY) $(CHROMIUM) ## run the tests; ARGS="-k gate -x" goes to pytest
 	$(RUN) -m pytest -n 3 --dist worksteal --durations=40 --durations-min=5 $(ARGS)  # two cores: many tests wait
 
 kind: $(READY) ## NAME=water_meter: create a kind of work from docs/example-kind and register it (docs/kinds.md)
@@ -61,16 +61,17 @@ $(CHROMIUM): | $(READY)
 	@$(RUN) -m tests.browser.chromium || true
 	@touch $@
 
-screenshots: $(READY) $(CHROMIUM) ## pictures of every view of the console into .local/screenshots; ARGS=--docs: those of the README
+screenshots: $(READY) $(CHROMIUM) ## take pictures of every page of the console into .local/screenshots; ARGS=--docs: those of the README
 	$(RUN) -m tests.browser.screenshots $(ARGS)
 
 check: lint types imports test ## lint, types, import contracts, tests: what CI runs
 
-verify: check ## the long versions: simulation, kill matrix, chaos, soak, mutants; no time limit
+verify: check ## everything, for hours: simulation, kill matrix, chaos, soak, mutants, the documents pasted into a shell
 	$(RUN) -m tests.simulation.simulate --store memory --schedules 200000
 	$(RUN) -m tests.simulation.simulate --store postgres --schedules 10000
 	$(RUN) -m tests.simulation.jobs --schedules 10000
 	$(RUN) -m pytest -m long $(ARGS)
+	BATON_MODEL_SEEDS=10000 $(RUN) -m pytest -q -n 0 tests/unit/test_source_model.py
 	$(RUN) -m tests.soak
 	$(RUN) -m tests.mutants.run
 
@@ -86,7 +87,7 @@ soak: $(READY) ## DAYS=120: virtual months on Postgres with short retention: do 
 mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
 	$(RUN) -m tests.mutants.run $(MUTANTS)
 
-fuzz: $(FUZZ)/.ready ## EXAMPLES=10: schemathesis against the deployed API, by both doors: people, machines and nobody
+fuzz: $(FUZZ)/.ready ## EXAMPLES=10: schemathesis against the deployed API, as a person, as a machine and without credentials
 	$(RUN) -m tests.api.fuzz $(CURDIR)/$(FUZZ)/bin/schemathesis $(EXAMPLES)
 
 $(FUZZ)/.ready: requirements-fuzz.lock $(READY)
@@ -95,7 +96,7 @@ $(FUZZ)/.ready: requirements-fuzz.lock $(READY)
 	@VIRTUAL_ENV=$(FUZZ) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-fuzz.lock
 	@touch $@
 
-bench: $(BENCH)/.ready ## every hot path against its bare limit and a peer, and at six million lanes
+bench: $(BENCH)/.ready ## every hot path against its bare limit and a peer, and at six million lanes; ARGS="--only job": one kind
 	$(BENCH)/bin/python -m tests.bench --flatness $(ARGS)
 
 $(BENCH)/.ready: requirements-bench.lock $(READY)
@@ -104,15 +105,20 @@ $(BENCH)/.ready: requirements-bench.lock $(READY)
 	@VIRTUAL_ENV=$(BENCH) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-bench.lock
 	@touch $@
 
-build: $(SAM)/.ready ## the artifact for AWS, without Docker; ARCHITECTURE=arm64|x86_64|here
+build: $(SAM)/.ready ## build the artifact for AWS, without Docker; ARCHITECTURE=arm64|x86_64|here
 	$(SAM)/bin/sam build
 	@$(RUN) -m infra.sam.architecture stamp
 
-deploy: build ## to AWS; CONFIG=prod is the stage of samconfig.toml (docs/deploy.md)
+deploy: build ## deploy to AWS; CONFIG=prod is the stage of samconfig.toml, CANARY=Canary10Percent10Minutes how it is replaced (docs/deploy.md)
 	@$(RUN) -m infra.sam.architecture check --config $(CONFIG) --arguments='$(ARGS)'
+	@$(RUN) -m infra.sam.quota --config $(CONFIG) --arguments='$(ARGS)'
+	@$(if $(CANARY),$(RUN) -m infra.sam.canary $(CANARY),:)
 	$(SAM)/bin/sam deploy --config-env $(CONFIG) $(ARGS)
 
-certificates: ## the certificates of RDS, shipped with the next build: TLS to RDS is verified, and no system trusts them
+smoke: $(READY) ## URL=https://…: a deployment, or without it the local cloud: health, console, login, and one job to its end
+	@$(BATON) smoke $(if $(URL),--url $(URL)) $(ARGS)
+
+certificates: ## download the certificates of RDS for the next build, so that TLS to RDS is verified
 	@mkdir -p .local/certificates
 	$(PYTHON) -c 'import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=60).read())' \
 		https://truststore.pki.rds.amazonaws.com/global/global-bundle.pem > .local/certificates/rds.pem.new
@@ -121,7 +127,7 @@ certificates: ## the certificates of RDS, shipped with the next build: TLS to RD
 # `sam build` calls build-<LogicalId> once per function. All get the same files, so one upload serves them all.
 ARTIFACT := .local/artifact/$(ARCHITECTURE)
 # Folders too: one that lost a file is newer than the artifact.
-SHIPPED := $(shell find functions shared infra/migrations infra/sam/artifact.py .local/certificates ! -path '*/__pycache__*' ! -name '*.pyc' 2>/dev/null)
+SHIPPED := $(shell find functions shared sources infra/migrations infra/sam/artifact.py .local/certificates ! -path '*/__pycache__*' ! -name '*.pyc' 2>/dev/null)
 $(ARTIFACT)/functions: requirements.lock $(SHIPPED) | $(READY)
 	@$(RUN) -m infra.sam.artifact --architecture $(ARCHITECTURE) $(ARTIFACT)
 	@touch $@
@@ -147,7 +153,7 @@ types: $(READY)
 imports: $(READY)
 	$(VENV)/bin/lint-imports
 
-format: $(READY) ## format and mend what can be mended
+format: $(READY) ## format, and fix what can be fixed
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
@@ -159,5 +165,5 @@ lock: $(READY) ## resolve the dependencies again (the lock files name no host)
 	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group sam -o requirements-sam.lock
 	$(VENV)/bin/uv pip compile -q --no-config --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --group fuzz -o requirements-fuzz.lock
 
-clean: ## remove what was made here
+clean: ## remove everything that was created here
 	rm -rf $(VENV) .local .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis

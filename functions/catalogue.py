@@ -51,9 +51,15 @@ def all_providers() -> list[Provider]:
     return [provider for name in KINDS for provider in _joins(name).providers()]
 
 
+def kind_asking(provider: str) -> str:
+    """Which kind of work reads this upstream."""
+    (name,) = (name for name in KINDS if provider in {each.name for each in _joins(name).providers()})
+    return name
+
+
 def all_routers() -> list[Any]:
     """The routes of each kind that has some."""
-    modules = [f"shared.{_folder(name)}.{part}" for name in KINDS for part in ("api", "worker_api")]
+    modules = [f"shared.{_folder(name)}.{part}" for name in KINDS for part in ("api", "worker_api", "rows_api")]
     return [import_module(module).router for module in modules if find_spec(module)]
 
 

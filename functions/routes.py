@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functions.catalogue import all_providers, all_routers
 from shared.job_queue.triggers import api as triggers
-from shared.kernel.api import bulk, connections, gates, now, people, runs, stream
+from shared.kernel.api import bulk, connections, failures, gates, now, people, runs, stream
 from shared.kernel.vault import live_vault
 
 ROUTERS = (
     people.router,
     now.router,
+    failures.router,
     runs.router,
     stream.router,
     bulk.router,

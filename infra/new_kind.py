@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from infra.sam import roles
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = Path("docs/example-kind")
 FUNCTION = EXAMPLE / "function.yaml"
@@ -77,6 +79,7 @@ def new_kind(name: str, root: Path) -> dict[Path, str]:
         "template.yaml": lambda text: _template(text, names, revision, root),
     }.items():
         changes[Path(path)] = _changed(root, path, change)
+    changes[Path("docs/roles.md")] = roles.page(roles.parse(changes[Path("template.yaml")]))
     return changes
 
 
@@ -139,6 +142,7 @@ def _template(text: str, names: Name, revision: str, root: Path) -> str:
         (r"^                Resource: \[.*(?=!GetAtt DelayDeadQueue\.Arn\])", rf"\g<0>!GetAtt {id_}DeadQueue.Arn, "),
         (r"^            Resource: \[!GetAtt DelayQueue\.Arn, [^\]]+", rf"\g<0>, !GetAtt {id_}Queue.Arn"),
         (r"^  Fn::ForEach::FunctionLogs:\n    - Each\n    - \[.*(?=Forward, )", rf"\g<0>{id_}, "),
+        (r"^  Fn::ForEach::FunctionAlarms:\n    - Each\n    - \[.*(?=Forward, )", rf"\g<0>{id_}, "),
         (r'^ *(?=\["AWS/SQS", "ApproximateNumberOfMessagesDelayed")', _metrics(id_) + r"\g<0>"),
         (
             r"^  DelayQueueUrl: ",

@@ -6,6 +6,7 @@ BATON_TOKEN is a machine token with the role worker. Which commands it may run, 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import threading
 import time
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from infra.client.http import Client, Refusal
+from infra.client.http import READ_S, Client, Refusal
+from infra.client.session import Fixed
 from infra.worker import serve_health, until_signaled
 from shared.job_queue import decide
 from shared.job_queue.adapters.commands import read_commands
@@ -23,31 +25,26 @@ from shared.job_queue.adapters.process import ProcessRunner
 from shared.job_queue.build import a_worker_id
 from shared.job_queue.model import Finished, Word
 from shared.job_queue.ports import Runner
-from shared.kernel.errors import Refused
+from shared.kernel.clock import new_id
+from shared.kernel.errors import Later, Refused
 from shared.kernel.log import logger
 from shared.kernel.settings import BadSettings
 
 AFTER_TROUBLE_S = 5.0
-TELLS = 5  # how often it tries to say how an attempt ended
-
-
-class Token:
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def token(self) -> str:
-        return self._token
-
-    def renew(self) -> bool:
-        return False
+LONGEST_LEASE_S = 900  # as the API has it
+FIRST_PAUSE_S = 1.0
+LEAST_TELLS = 5  # how often it tries to say how an attempt ended, at least
+MOST_TOLD = 125_000  # of one stream, as JSON: the API takes a body of 256 KB
 
 
 def work_for(options: argparse.Namespace, queues: Sequence[str]) -> int:
     token = os.environ.get("BATON_TOKEN")
     if not token:
         raise BadSettings("BATON_TOKEN must hold a machine token with the role worker")
+    if options.lease > LONGEST_LEASE_S:
+        raise BadSettings(f"--lease: at most {LONGEST_LEASE_S} seconds with --url")
     worker = RemoteWorker(
-        Client(options.url.rstrip("/"), Token(token)), list(queues), a_worker_id(), options.concurrency,
+        Client(options.url.rstrip("/"), Fixed(token)), list(queues), a_worker_id(), options.concurrency,
         int(max(10, options.lease)), max(1.0, options.poll), options.grace,
     )  # fmt: skip
     until_signaled(worker.stop.set)
@@ -72,6 +69,7 @@ class RemoteWorker:
     stop: threading.Event = field(default_factory=threading.Event)
     _running: set[Future[None]] = field(default_factory=set)
     _stopped_at: float | None = None
+    _unheard: str | None = None  # a claim that may have taken jobs, and whose answer was lost
 
     @property
     def in_hand(self) -> int:
@@ -89,24 +87,44 @@ class RemoteWorker:
             self._stopped_at = time.monotonic()
 
     def _claim(self, most: int) -> list[dict[str, Any]]:
-        asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s}
+        again, self._unheard = self._unheard, self._unheard or str(new_id())
+        asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s,
+                 "claim_id": self._unheard, "again": again is not None}  # fmt: skip
+        lost_at = self._lost_at()
         try:
-            found: list[dict[str, Any]] = self.client.post("/worker/jobs/claim", asked)["jobs"]
+            found = self._post("/worker/jobs/claim", asked, "jobs")
+            self._unheard = None
         except Refusal as error:
             logger.warning("no jobs could be taken", extra={"error": str(error)})
             self.stop.wait(AFTER_TROUBLE_S)
             return []
-        return found
+        return [{**job, "lost_at": lost_at} for job in found]
+
+    def _lost_at(self) -> float:
+        """When somebody else may have what is asked for now: the lease began before its answer came."""
+        return time.monotonic() + self.lease_s
+
+    def _post(self, path: str, told: Mapping[str, Any], wanted: str, within_s: float = READ_S) -> Any:
+        """What the API says under this name. Whoever answers in its place, a proxy or a login page, has said nothing."""
+        answer = self.client.post(path, told, within_s=within_s)
+        if not isinstance(answer, dict) or wanted not in answer:
+            raise Refusal(f"the answer to {path} is not the API's")
+        return answer[wanted]
 
     def _do(self, job: Mapping[str, Any]) -> None:
+        lost_at = [float(job["lost_at"])]
         try:
-            ended = self._run(job)
+            try:
+                ended = self._run(job, lost_at)
+            except Later:  # it cannot be started here: others may have it, and this one waits a little
+                ended = Finished(exit_code=None, stopped=True)
+                self.stop.wait(AFTER_TROUBLE_S)
             if not ended.lost:
-                self._tell(job, ended)
+                self._tell(job, ended, lost_at[0])
         except Exception:
             logger.exception("a job could not be taken to its end", extra={"job_id": job["id"]})
 
-    def _run(self, job: Mapping[str, Any]) -> Finished:
+    def _run(self, job: Mapping[str, Any], lost_at: list[float]) -> Finished:
         command = read_commands(self.env).get(job["command"])
         if command is None:
             return Finished(exit_code=127, stderr=f"{job['command']!r} is not an allowed command on this worker.")
@@ -116,18 +134,19 @@ class RemoteWorker:
             return Finished(exit_code=127, stderr=error.message)
         passed = {name: self.env[name] for name in command.env if name in self.env}
         env = {**passed, "BATON_JOB_ID": job["id"], "BATON_ATTEMPT_NO": str(job["attempt_no"])}
-        lost_at = [time.monotonic() + self.lease_s]
 
         def beat(pid: int, stdout: str, stderr: str) -> Word:
+            next_lost_at = self._lost_at()
+            left_s = max(1.0, lost_at[0] - time.monotonic())
             told = {"claim_token": job["claim_token"], "lease_seconds": self.lease_s, "pid": pid,
-                    "stdout_tail": stdout, "stderr_tail": stderr}  # fmt: skip
+                    "stdout_tail": fitting(stdout), "stderr_tail": fitting(stderr)}  # fmt: skip
             try:
-                word = self.client.post(f"/worker/jobs/{job['id']}/heartbeat", told)["word"]
+                word = self._post(f"/worker/jobs/{job['id']}/heartbeat", told, "word", left_s)
             except Refusal as error:
                 # Without an answer it goes on as long as nobody else can have the job.
                 over = error.problem.get("status") in {404, 409} or time.monotonic() >= lost_at[0]
                 return Word.LOST if over else Word.GO_ON
-            lost_at[0] = time.monotonic() + self.lease_s
+            lost_at[0] = next_lost_at
             if word == "cancel":
                 return Word.CANCEL
             return Word.STOP if self._is_over() else Word.GO_ON
@@ -138,9 +157,10 @@ class RemoteWorker:
     def _is_over(self) -> bool:
         return self._stopped_at is not None and time.monotonic() - self._stopped_at >= self.grace_s
 
-    def _tell(self, job: Mapping[str, Any], ended: Finished) -> None:
+    def _tell(self, job: Mapping[str, Any], ended: Finished, lost_at: float) -> None:
+        """As often as it takes, while nobody else can have the job: what the command did is not to be done again."""
         told: dict[str, Any] = {
-            "claim_token": job["claim_token"], "stdout_tail": ended.stdout, "stderr_tail": ended.stderr
+            "claim_token": job["claim_token"], "stdout_tail": fitting(ended.stdout), "stderr_tail": fitting(ended.stderr)
         }  # fmt: skip
         by_itself = not (ended.timed_out or ended.canceled or ended.stopped)
         what = "complete" if by_itself and ended.exit_code == 0 else "fail"
@@ -155,14 +175,24 @@ class RemoteWorker:
                 else "exit"
             )
             told["exit_code"] = ended.exit_code if told["reason"] == "exit" else None
-        for n in range(TELLS):
+        pause_s, tries = FIRST_PAUSE_S, 0
+        while tries < LEAST_TELLS or time.monotonic() < lost_at:
+            tries += 1
             try:
-                self.client.post(f"/worker/jobs/{job['id']}/{what}", told)
+                self._post(f"/worker/jobs/{job['id']}/{what}", told, "done")
             except Refusal as error:
                 if error.problem.get("status") in {404, 409, 422}:
-                    logger.warning("the job was given to another", extra={"job_id": job["id"]})
+                    logger.warning("how a job ended was refused", extra={"job_id": job["id"], "error": str(error)})
                     return
-                time.sleep(2**n)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 8.0)
             else:
                 return
         logger.error("how a job ended could not be told", extra={"job_id": job["id"]})
+
+
+def fitting(text: str) -> str:
+    """The last of what a command printed that a request has room for: a character takes up to six bytes there."""
+    while len(json.dumps(text)) > MOST_TOLD:
+        text = text[len(text) // 4 + 1 :]
+    return text

@@ -28,6 +28,7 @@ from shared.job_queue.steps import job_kind
 from shared.job_queue.worker import Worker
 from shared.kernel import db
 from shared.kernel.catalogue import Catalogue
+from shared.kernel.clock import patience
 from shared.kernel.live import live_url
 from shared.kernel.log import logger
 from shared.kernel.log_json import json_log
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     made = parser()
     options = made.parse_args(arguments)
-    if options.concurrency < 1 or options.lease < 1 or options.poll <= 0:
+    if options.concurrency < 1 or not 1 <= options.lease < math.inf or not 0 < options.poll < math.inf:
         made.error("--concurrency and --lease must be at least 1, and --poll above 0")
     kinds = _kinds(options.kinds, made)
     executors = (options.executors or ("worker,lambda" if ALL in options.kinds.split(",") else "worker")).split(",")
@@ -118,7 +119,7 @@ def _work(options: argparse.Namespace, names: Sequence[str], queues: Sequence[st
     )
     kinds = Catalogue(job_kind(jobs), *(others[name] for name in KINDS if name != KIND))
     worker = Worker(
-        engine=engine, ports=_ports(engine, kinds, alone=bool(pushed)), kinds=kinds, worker_id=worker_id, queues=queues,
+        engine=engine, ports=_ports(engine, kinds, options.lease, alone=bool(pushed)), kinds=kinds, worker_id=worker_id, queues=queues,
         concurrency=options.concurrency, lease_s=options.lease, poll_s=options.poll, tick_s=options.tick, pushed=pushed,
         messages=PgQueue(engine, _visibility_s()) if pushed else None, version=baton_version(),
     )  # fmt: skip
@@ -144,12 +145,13 @@ def _visibility_s() -> int:
     return 6 * Relay.from_env(os.environ).step_timeout_s
 
 
-def _ports(engine: sa.Engine, kinds: Catalogue, *, alone: bool) -> Ports:
+def _ports(engine: sa.Engine, kinds: Catalogue, lease_s: float, *, alone: bool) -> Ports:
     """`alone`: there is no AWS; batons travel through Postgres, and nobody needs to be woken."""
     relay = Relay.from_env(os.environ)
     ports = Ports(
-        store=PgStore(engine), queue=NoQueue(), offers=PgOffers(engine), relay=relay, time_left_s=lambda: math.inf
-    )
+        store=PgStore(engine), queue=NoQueue(), offers=PgOffers(engine), relay=relay, time_left_s=lambda: math.inf,
+        waits_for_database=patience(lease_s),
+    )  # fmt: skip
     if not alone:
         return ports
     relay = relay.model_copy(update={"wake_queue": None})

@@ -10,6 +10,11 @@ from shared.kernel import aws
 from tests.support.databases import ServerAdmin, as_user, server_admin
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest one begins first: as the last it would keep one worker busy while the others have nothing to do."""
+    items.sort(key=lambda item: "tests/browser/test_rows.py" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def no_client_of_another_test() -> Iterator[None]:
     """A process keeps its AWS clients; the next test may have another endpoint, region or emulation."""

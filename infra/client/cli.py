@@ -8,18 +8,21 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from infra.client import discover, show
 from infra.client.command import (
     Commands,
-    an_id,
     client_of,
     command,
+    created,
+    did,
     group,
+    on_all,
     pair,
+    short,
     started,
     starting,
     tell,
@@ -27,27 +30,34 @@ from infra.client.command import (
     with_id,
     with_key,
     with_limit,
+    with_reason,
 )  # fmt: skip
 from infra.client.http import Client, Refusal
+from infra.client.ids import LEAST, an_id, one
 from infra.client.session import KEPT, Place, log_in, read, user_home
 
-HOME = Path(__file__).resolve().parents[2] / ".local" / "cloud"
-FILTERS = ("kind", "status", "label", "source", "created_by", "created_from", "created_before", "finished_from",
-           "finished_before")  # fmt: skip
-ACTIONS = {
-    "cancel": "cancel a run",
-    "pause": "pause a run until it is resumed",
-    "resume": "resume a paused run",
-    "retry": "resume failed or canceled work from its last step",
+MOST_LANES, MOST_GATES = 5_000, 1_000
+FILTERS = {
+    "kind": "runs of this kind, for example job", "status": "queued, running, paused, succeeded, failed or canceled",
+    "label": "runs with exactly this label", "source": "what started them: api, event or schedule", "created_by": "who started them, as the list shows it",
+    "created_from": "started at or after this time, for example 2026-11-17T00:00:00Z", "created_before": "started before this time",
+    "finished_from": "ended at or after this time", "finished_before": "ended before this time",
+}  # fmt: skip
+SEARCHES = {
+    "q": "a part of the label or ID",
+    "state": "what they are doing now: retrying, throttled, waiting, stalled…",
 }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="baton", description="Baton over its API.")
-    parser.add_argument("--home", type=Path, default=HOME, help="folder of the local cloud's state")
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    options = parser.parse_args(arguments)
-    return run(options)
+# What it does, and what is said when it is done.
+ACTIONS = {
+    "cancel": ("cancel a run", "Canceling {}. It stops at its next step."),
+    "pause": ("pause a run until it is resumed", "Paused {}. Continue it with `baton resume {}`."),
+    "resume": ("resume a paused run", "Resumed {}."),
+    "retry": ("resume failed or canceled work from its last step", "Retrying {}. Follow it with `baton watch {}`."),
+}
+LANE_ACTIONS = {
+    "wake": ("run the next step of a waiting lane now", "The next step of {} is due now."),
+    "restart": ("restart one lane: fresh attempts, earlier messages no longer count", "Restarted {}."),
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,6 +66,9 @@ def run(options: argparse.Namespace) -> int:
         return int(options.run(options) or 0)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `baton runs | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Refusal as error:
         print(json.dumps(error.problem) if options.json else f"baton: {error}", file=sys.stderr)
         return 1
@@ -81,12 +94,13 @@ def login(options: argparse.Namespace) -> None:
     email = options.email or input("email: ")
     password = sys.stdin.readline().rstrip("\n") if options.password_stdin else getpass.getpass("password: ")
     log_in(place, file, email, password)
-    print(f"logged in to {place.url}")
+    print(f"Logged in to {place.url} as {email}.")
 
 
 def logout(options: argparse.Namespace) -> None:
     for file in (options.home / KEPT, user_home() / KEPT):
         file.unlink(missing_ok=True)
+    print("Logged out.")
 
 
 def web(options: argparse.Namespace) -> None:
@@ -109,26 +123,43 @@ def me(options: argparse.Namespace) -> None:
 
 
 def runs(options: argparse.Namespace) -> None:
-    wanted = {name: getattr(options, name) for name in FILTERS}
-    rows = list(client_of(options).pages("/runs", "runs", options.limit, **wanted))
-    columns = ("id", "kind", "label", "state", "outcome", "created_at", "why.sentence")
-    tell(options, rows, lambda found: show.table(found, *columns))
+    wanted = {name: getattr(options, name) for name in (*FILTERS, *SEARCHES)}
+    found = client_of(options).listing("/runs", "runs", options.limit, **wanted)
+    columns = ("id", "kind", "state", "label", "created_at", "progress", "why.sentence", "outcome")
+
+    def table(told: Mapping[str, Any]) -> None:
+        rows = [{**run, "progress": show.how_far(run["progress"])} for run in told["runs"]]
+        show.table(rows, *columns, optional=("progress", "outcome"))
+
+    tell(options, found, table)
 
 
 def run_show(options: argparse.Namespace) -> None:
     client = client_of(options)
     shown = client.get(f"/runs/{options.id}")
-    if not options.json:
-        lanes = list(client.pages(f"/runs/{options.id}/lanes", "lanes", options.limit))
-        show.facts({name: value for name, value in shown.items() if name != "why"})
-        show.table(lanes, "key", "status", "steps", "attempts", "next_due_at", "why.sentence")
+    if options.json:
+        print(json.dumps(shown))
         return
-    print(json.dumps(shown))
+    show.facts({name: value for name, value in shown.items() if name != "why"})
+    if shown["why"]:
+        show.facts({"why": shown["why"]["sentence"]})
+    show.console.print()
+    _lanes(client.listing(f"/runs/{options.id}/lanes", "lanes", options.limit))
+
+
+def lanes(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    tell(options, client.listing(f"/runs/{options.id}/lanes", "lanes", options.limit), _lanes)
+
+
+def _lanes(found: Mapping[str, Any]) -> None:
+    columns = ("key", "status", "steps", "attempts", "next_due_at", "why.sentence")
+    show.table(found["lanes"], *columns, optional=("next_due_at", "steps"))
 
 
 def history(options: argparse.Namespace) -> None:
-    lines = client_of(options).get(f"/runs/{options.id}/history")["lines"]
-    tell(options, lines, lambda found: show.table(found, "n", "at", "epoch", "type", "data"))
+    found = client_of(options).get(f"/runs/{options.id}/history")
+    tell(options, found, lambda told: show.table(told["lines"], "n", "at", "epoch", "type", "data"))
 
 
 def start(options: argparse.Namespace) -> int:
@@ -166,12 +197,41 @@ def watch(options: argparse.Namespace) -> int:
 
 def act(options: argparse.Namespace) -> int:
     client = client_of(options)
-    done = client.post(f"/runs/{options.id}/{options.act}", {"reason": options.reason})
+    answer = client.post(f"/runs/{options.id}/{options.act}", {"reason": options.reason})
     if getattr(options, "watch", False):
         return watched(client, options.id)
-    if options.json:
-        print(json.dumps(done))
+    did(options, answer, ACTIONS[options.act][1].replace("{}", short(options.id)))
     return 0
+
+
+def lane_act(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    lanes = list(client.pages(f"/runs/{options.id}/lanes", "lanes", MOST_LANES))
+    if options.lane is None:
+        _wake_all(options, client, lanes)
+        return
+    exact = [lane for lane in lanes if options.lane in (lane["key"], lane["id"])]
+    found = exact or [
+        lane for lane in lanes if lane["key"].startswith(options.lane) or lane["id"].startswith(options.lane)
+    ]
+    key = one([lane["key"] for lane in found], options.lane, "lane")
+    (lane,) = (lane for lane in found if lane["key"] == key)
+    answer = client.post(f"/runs/{options.id}/lanes/{lane['id']}/{options.act}", {"reason": options.reason})
+    did(options, answer, LANE_ACTIONS[options.act][1].format(key))
+
+
+def _wake_all(options: argparse.Namespace, client: Client, lanes: Sequence[Mapping[str, Any]]) -> None:
+    waiting = [lane for lane in lanes if lane["status"] == "active" and lane["why"]]
+    body = {"reason": options.reason}
+    answers = [client.post(f"/runs/{options.id}/lanes/{lane['id']}/wake", body) for lane in waiting]
+    said = f"The next step of {len(waiting)} lane{'' if len(waiting) == 1 else 's'} is due now."
+    did(options, answers, said if waiting else "No lane of this run is waiting.")
+
+
+def bulk(options: argparse.Namespace) -> int:
+    """The preview counts what the same filter then changes; what comes to match meanwhile is left alone."""
+    wanted = {name: value for name in (*FILTERS, "outcome") if (value := getattr(options, name)) is not None}
+    return on_all(options, options.action, wanted)
 
 
 def why(options: argparse.Namespace) -> None:
@@ -180,19 +240,33 @@ def why(options: argparse.Namespace) -> None:
     def as_text(said: Any) -> None:
         print(f"{said['status']}; {said['moving']} lanes free to run")
         if said["reasons"]:
-            show.table(said["reasons"], "lanes", "sentence", "until", "held_by", "action")
+            show.table(said["reasons"], "lanes", "until", "sentence", "action", "held_by", optional=("held_by",))
 
     tell(options, found, as_text)
 
 
 def gates(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages("/gates", "gates", options.limit))
-    tell(options, rows, lambda found: show.table(found, "key", "state", "until", "reason", "is_shared"))
+    found = client_of(options).listing("/gates", "gates", options.limit)
+    columns = ("key", "state", "until", "reason", "is_shared")
+    tell(options, found, lambda told: show.table(told["gates"], *columns, optional=("is_shared",)))
+
+
+def gate_act(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    keys = [row["key"] for row in client.pages("/gates", "gates", MOST_GATES)]
+    known = [key for key in keys if key == options.name] or [key for key in keys if key.startswith(options.name)]
+    # One that no step has met yet can still be closed.
+    key = options.name if options.act == "close" and not known else one(known, options.name, "rate limit")
+    body = {"reason": options.reason} | ({"for_s": options.for_s} if options.act == "close" else {})
+    answer = client.post(f"/gates/{quote(key, safe='')}/{options.act}", body)
+    said = "Opened {}. What waited for it is due now." if options.act == "open" else "Closed {}."
+    did(options, answer, said.format(key))
 
 
 def audit(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages("/audit", "lines", options.limit))
-    tell(options, rows, lambda found: show.table(found, "at", "actor", "action", "target", "after", "reason"))
+    found = client_of(options).listing("/audit", "lines", options.limit)
+    columns = ("at", "action", "target", "actor", "reason", "after")
+    tell(options, found, lambda told: show.table(told["lines"], *columns, optional=("actor", "after")))
 
 
 def now(options: argparse.Namespace) -> None:
@@ -204,15 +278,16 @@ def system(options: argparse.Namespace) -> None:
 
 
 def connection_list(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages("/connections", "connections", options.limit))
-    tell(options, rows, lambda found: show.table(found, "id", "provider", "name", "settings", "works", "check_says"))
+    found = client_of(options).listing("/connections", "connections", options.limit)
+    columns = ("id", "provider", "name", "works", "check_says", "settings")
+    tell(options, found, lambda told: show.table(told["connections"], *columns, optional=("settings",)))
 
 
 def connection_add(options: argparse.Namespace) -> None:
     settings = dict(map(pair, options.set))
     body = {"provider": options.provider, "name": options.name, "settings": settings, "secret": _secret(options.secret)}
-    made = client_of(options).post("/connections", body, options.key or str(uuid.uuid1()))
-    print(json.dumps(made) if options.json else made["id"])
+    answer = client_of(options).post("/connections", body, options.key or str(uuid.uuid1()))
+    created(options, answer, f"Added. Check it with `baton connection check {options.name}`.")
 
 
 def connection_check(options: argparse.Namespace) -> int:
@@ -224,29 +299,32 @@ def connection_check(options: argparse.Namespace) -> int:
 
 def connection_delete(options: argparse.Namespace) -> None:
     client = client_of(options)
-    client.delete(f"/connections/{_connection(client, options.connection)}")
+    answer = client.delete(f"/connections/{_connection(client, options.connection)}")
+    did(options, answer, f"Deleted {options.connection} and its secret.")
 
 
 def token_add(options: argparse.Namespace) -> None:
     body = {"name": options.name, "role": options.role}
     body |= {"expires_in_days": options.days} if options.days else {}
-    made = client_of(options).post("/tokens", body)
-    print(json.dumps(made) if options.json else made["token"])
+    answer = client_of(options).post("/tokens", body)
+    created(options, answer, "Keep it now: it is not shown again. Use it as BATON_TOKEN.", "token")
 
 
 def token_list(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages("/tokens", "tokens", options.limit))
+    found = client_of(options).listing("/tokens", "tokens", options.limit)
     columns = ("id", "name", "role", "created_at", "expires_at", "revoked_at", "last_used_at")
-    tell(options, rows, lambda found: show.table(found, *columns))
+    tell(options, found, lambda told: show.table(told["tokens"], *columns, optional=("created_at", "last_used_at")))
 
 
 def token_revoke(options: argparse.Namespace) -> None:
-    client_of(options).delete(f"/tokens/{options.id}")
+    client = client_of(options)
+    did(options, client.delete(f"/tokens/{options.id}"), f"Revoked {short(options.id)}.")
 
 
 def _connection(client: Client, wanted: str) -> str:
-    rows = client.pages("/connections", "connections", 1000)
+    rows = list(client.pages("/connections", "connections", 1000))
     found = [row["id"] for row in rows if wanted in (row["id"], row["name"], f"{row['provider']}/{row['name']}")]
+    found = found or [row["id"] for row in rows if len(wanted) >= LEAST and row["id"].startswith(wanted)]
     if len(found) != 1:
         if found:
             raise Refusal(
@@ -278,31 +356,47 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     command(commands, "logout", logout, "forget all logins")
     command(commands, "me", me, "show who you are and your tenants")
-    command(commands, "console", web, "show the address of the web console, and the login for the local cloud")
+    command(commands, "console", web, "show the console's address; for the local cloud also the login")
 
     command(commands, "overview", now, "show what is overdue, failing or waiting, and why", aliases=("now",))
-    command(
-        commands, "system", system, "show system health: scheduler, cleanup, unsent messages, dead letters, repairs"
-    )
+    command(commands, "system", system, "show system health: scheduler, cleanup, dead letters, repairs")
 
-    made = with_limit(command(commands, "runs", runs, "list runs, newest first, and why they wait"))
-    for name in FILTERS:
-        made.add_argument(f"--{name.replace('_', '-')}")
-    below = group(commands, "run", "start and inspect runs")
+    below = group(commands, "run", "start, list, inspect and fix runs of any kind")
     _start(command(below, "start", start, "start a run of any kind"))
+    _searches(with_limit(command(below, "list", runs, "list runs, newest first, and why they wait")))
     with_limit(with_id(command(below, "show", run_show, "show a run and its lanes")))
+    with_limit(with_id(command(below, "lanes", lanes, "list the lanes of a run, and what each waits for")))
     with_id(command(below, "history", history, "show the timeline of a run"))
+    _run_commands(below)
+    for name, (text, _) in LANE_ACTIONS.items():
+        made = with_id(command(below, name, lane_act, text))
+        made.add_argument(
+            "lane", nargs="?" if name == "wake" else None,
+            help=f"its key as `baton run lanes` shows it, or the beginning of it{' (default: all that wait)' * (name == 'wake')}",
+        )  # fmt: skip
+        with_reason(made).set_defaults(act=name)
+    made = command(below, "bulk", bulk, "one action on every run that matches: counts them first, then asks")
+    made.add_argument("action", choices=["cancel", "pause", "resume", "retry"])
+    made.add_argument("--outcome")
+    _filters(made)
+    _asking(made)
+    # Short forms.
     _start(command(commands, "start", start, "short for `baton run start`"))
-    made = command(commands, "watch", watch, "show the progress of a run until it ends")
-    made.add_argument("id", nargs="?", type=an_id, help="default: the newest run")
-    for name, text in ACTIONS.items():
-        made = with_id(command(commands, name, act, text))
-        made.add_argument("--reason", default="", help="kept in the timeline and the audit log")
+    _searches(with_limit(command(commands, "runs", runs, "short for `baton run list`")))
+    _run_commands(commands)
+
+    below = group(commands, "rate-limit", "see, open and close rate limits")
+    with_limit(command(below, "list", gates, "list rate limits and when they open"))
+    for name, text in (("open", "open a rate limit: what waits for it is due now"), ("close", "close a rate limit")):
+        made = command(below, name, gate_act, text)
+        made.add_argument(
+            "name", metavar="KEY", help="its key as `baton rate-limit list` shows it, or the beginning of it"
+        )
+        made.add_argument("--reason", required=True, help="kept in the audit log")
         made.set_defaults(act=name)
-        if name == "retry":
-            made.add_argument("--watch", action="store_true", help="show progress until it ends")
-    with_id(command(commands, "why", why, "show why a run waits, until when, and which action frees it"))
-    with_limit(command(commands, "rate-limits", gates, "list rate limits and when they open", aliases=("gates",)))
+        if name == "close":
+            made.add_argument("--for", dest="for_s", type=int, default=3600, metavar="SECONDS", help="default: 3600")
+    with_limit(command(commands, "rate-limits", gates, "short for `baton rate-limit list`", aliases=("gates",)))
     with_limit(command(commands, "audit", audit, "show the audit log, newest first"))
 
     below = group(commands, "connection", "manage accounts at upstreams")
@@ -325,10 +419,39 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--role", choices=["admin", "member", "viewer", "worker"], default="member")
     made.add_argument("--days", type=int, help="days until it expires (default: never)")
     with_limit(command(below, "list", token_list, "list tokens, including revoked and expired ones"))
-    with_id(command(below, "revoke", token_revoke, "revoke a token"), "the token's ID")
+    with_id(command(below, "revoke", token_revoke, "revoke a token"), "the token's ID", "token")
 
     for kind in discover.found().values():
         kind.add_commands(commands)
+
+
+def _run_commands(commands: Commands) -> None:
+    """The same below `baton run` and as words of their own."""
+    made = command(commands, "watch", watch, "show the progress of a run until it ends")
+    made.add_argument("id", nargs="?", type=an_id, help="its ID, or its first characters (default: the newest run)")
+    made.set_defaults(id_of="run")
+    for name, (text, _) in ACTIONS.items():
+        made = with_reason(with_id(command(commands, name, act, text)))
+        made.set_defaults(act=name)
+        if name == "retry":
+            made.add_argument("--watch", action="store_true", help="show progress until it ends")
+    with_id(command(commands, "why", why, "show why a run waits, until when, and which action frees it"))
+
+
+def _filters(made: argparse.ArgumentParser) -> None:
+    for name, text in FILTERS.items():
+        made.add_argument(f"--{name.replace('_', '-')}", help=text)
+
+
+def _searches(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--search", dest="q", metavar="TEXT", help=SEARCHES["q"])
+    made.add_argument("--state", help=SEARCHES["state"])
+    _filters(made)
+
+
+def _asking(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--reason", required=True, help="kept in each timeline and the audit log")
+    made.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _start(made: argparse.ArgumentParser) -> None:
@@ -337,10 +460,3 @@ def _start(made: argparse.ArgumentParser) -> None:
                       help="a parameter: JSON, or else text; may be repeated")  # fmt: skip
     made.add_argument("--params", default="{}", help="all parameters as one JSON object")
     starting(made)
-
-
-def words() -> frozenset[str]:
-    """The first words of all commands here: what can do without the libraries of the local cloud."""
-    commands = argparse.ArgumentParser().add_subparsers()
-    add_commands(commands)
-    return frozenset(commands.choices)

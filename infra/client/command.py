@@ -10,6 +10,7 @@ from typing import Any
 
 from infra.client import show
 from infra.client.http import Client, Refusal
+from infra.client.ids import an_id, whole
 from infra.client.session import connect
 
 Commands = Any  # argparse does not name the type of its subparsers
@@ -19,9 +20,9 @@ def command(
     commands: Commands, name: str, do: Callable[..., Any], text: str, *, aliases: tuple[str, ...] = (), api: bool = True
 ) -> argparse.ArgumentParser:
     """A command, usually one that speaks to the API. `do(options)` does it, and may answer an exit code."""
-    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=_sentence(text), aliases=aliases)
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=sentence(text), aliases=aliases)
     made.set_defaults(run=do)
-    made.add_argument("--json", action="store_true", help="print JSON")
+    made.add_argument("--json", action="store_true", help="print what the API answered" if api else "print JSON")
     if not api:
         return made
     made.add_argument("--url", help="a deployed API (BATON_URL); default: the local cloud, then your last login")
@@ -29,19 +30,26 @@ def command(
     return made
 
 
-def group(commands: Commands, name: str, text: str) -> Commands:
-    """Commands below a word: `baton token add`."""
-    return commands.add_parser(name, help=text, description=_sentence(text)).add_subparsers(
-        required=True, metavar="COMMAND"
-    )
+def group(commands: Commands, name: str, text: str, *, aliases: tuple[str, ...] = ()) -> Commands:
+    """Commands below a word: `baton token add`. The word alone prints its help."""
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=sentence(text), aliases=aliases)
+
+    def help_(_: argparse.Namespace) -> int:
+        made.print_help()
+        return 2
+
+    made.set_defaults(run=help_, json=False)
+    return made.add_subparsers(metavar="COMMAND")
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def with_id(made: argparse.ArgumentParser, text: str = "the run's ID") -> argparse.ArgumentParser:
-    made.add_argument("id", type=an_id, help=text)
+def with_id(made: argparse.ArgumentParser, text: str = "the run's ID", of: str = "run") -> argparse.ArgumentParser:
+    """Whole, or as much of its beginning as no other has; `client_of` makes it whole."""
+    made.add_argument("id", type=an_id, help=f"{text}, or its first characters")
+    made.set_defaults(id_of=of)
     return made
 
 
@@ -55,6 +63,11 @@ def with_key(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return made
 
 
+def with_reason(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    made.add_argument("--reason", default="", help="kept in the timeline and the audit log")
+    return made
+
+
 def starting(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The options of every command that starts a run."""
     made.add_argument("--label", help="a name to find it by")
@@ -62,19 +75,39 @@ def starting(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return with_key(made)
 
 
-def an_id(text: str) -> str:
-    return str(uuid.UUID(text))
-
-
 def client_of(options: argparse.Namespace) -> Client:
-    return connect(options.home, options.url, options.as_tenant)
+    client = connect(options.home, options.url, options.as_tenant)
+    if getattr(options, "id_of", None) and getattr(options, "id", None):
+        options.id = whole(client, options.id, options.id_of)
+    return client
 
 
 def tell(options: argparse.Namespace, found: Any, as_text: Callable[[Any], None]) -> None:
+    """With --json what the API answered, and nothing else."""
     if options.json:
         print(json.dumps(found))
     else:
         as_text(found)
+
+
+def did(options: argparse.Namespace, answer: Any, text: str) -> None:
+    """One line about what was done."""
+    tell(options, answer, lambda _: print(text))
+
+
+def created(options: argparse.Namespace, answer: Mapping[str, Any], text: str, shown: str = "id") -> None:
+    """What was made: in a pipe its ID alone, for `id=$(baton …)`; for a person also a line about it."""
+    if options.json:
+        print(json.dumps(answer))
+        return
+    print(answer[shown])
+    if show.console.is_terminal:
+        print(text)
+
+
+def short(full_id: str) -> str:
+    """As much of an ID as tables show."""
+    return full_id[: show.PREFIX_OF_TIME]
 
 
 def started(options: argparse.Namespace, path: str, body: Mapping[str, Any]) -> int:
@@ -82,10 +115,10 @@ def started(options: argparse.Namespace, path: str, body: Mapping[str, Any]) -> 
     client = client_of(options)
     label = {"label": options.label} if options.label else {}
     # If the answer gets lost, the same key can be sent again by hand: one run, not two.
-    made = client.post(path, {**body, **label}, options.key or str(uuid.uuid1()))
+    answer = client.post(path, {**body, **label}, options.key or str(uuid.uuid1()))
     if options.watch:
-        return watched(client, made["id"])
-    print(json.dumps(made) if options.json else made["id"])
+        return watched(client, answer["id"])
+    created(options, answer, f"Started. Follow it with `baton watch {short(answer['id'])}`.")
     return 0
 
 
@@ -93,6 +126,30 @@ def watched(client: Client, run_id: str) -> int:
     ended = show.watch(client, run_id)
     print(show.summary(ended), flush=True)
     return 0 if ended["status"] == "succeeded" else 1
+
+
+def on_all(options: argparse.Namespace, action: str, wanted: Mapping[str, Any], what: str = "run") -> int:
+    """An action on every run of a filter: counted first, asked about, then done in batches."""
+    client = client_of(options)
+    asked = {"action": action, "filter": wanted, "reason": options.reason}
+    preview = client.post("/runs/bulk", {**asked, "mode": "preview", "token": None})
+    if not options.yes and not options.json:
+        count = preview["count"]
+        print(f"{count:,} {what}{'' if count == 1 else 's'} would be {PAST[action]}", flush=True)
+        if count == 0 or input(f"{action} {'it' if count == 1 else 'them'}? [y/N] ").strip().lower() not in {
+            "y",
+            "yes",
+        }:
+            return 0 if count == 0 else 1
+    total, token = 0, preview["next"]
+    while token is not None:
+        answer = client.post("/runs/bulk", {**asked, "mode": "apply", "token": token})
+        total, token = total + answer["done"], answer["next"]
+    print(json.dumps({"done": total}) if options.json else f"{total:,} {PAST[action]}")
+    return 0
+
+
+PAST = {"cancel": "canceled", "pause": "paused", "resume": "resumed", "retry": "retried"}
 
 
 def pair(text: str) -> tuple[str, str]:

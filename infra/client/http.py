@@ -13,7 +13,9 @@ import urllib3
 API = "/api/v1"
 MACHINES = "/machine"
 MACHINE_TOKEN = "baton_"  # noqa: S105 - how machine tokens begin
-SECONDS = urllib3.Timeout(connect=5, read=35)  # the gateway gives up after 30
+CONNECT_S, READ_S = 5.0, 35.0  # the gateway gives up after 30
+SECONDS = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
+MOST_A_PAGE = 100
 POOL = urllib3.PoolManager(retries=False)
 
 
@@ -31,6 +33,10 @@ class Session(Protocol):
     def token(self) -> str: ...
     def renew(self) -> bool: ...
 
+    @property
+    def tenant(self) -> str | None:
+        """Which tenant is meant if nobody says so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -41,8 +47,11 @@ class Client:
     def get(self, path: str, **query: Any) -> Any:
         return self._call("GET", path, None, query)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
-        return self._call("POST", path, body, {}, {"Idempotency-Key": key} if key else {})
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None, within_s: float = READ_S
+    ) -> Any:
+        """`within_s`: an answer that comes later is of no use any more."""
+        return self._call("POST", path, body, {}, {"Idempotency-Key": key} if key else {}, within_s)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._call("PATCH", path, body, {})
@@ -53,11 +62,20 @@ class Client:
     def delete(self, path: str) -> Any:
         return self._call("DELETE", path, None, {})
 
+    def listing(self, path: str, name: str, most: int, **query: Any) -> Any:
+        """A list as the API answers it. If it takes several pages, the first with the rows of all, and `next` of the last."""
+        answer = self.get(path, **query, limit=min(most, MOST_A_PAGE))
+        rows, cursor = answer[name], answer["next"]
+        while cursor is not None and len(rows) < most:
+            page = self.get(path, **query, limit=min(most - len(rows), MOST_A_PAGE), cursor=cursor)
+            rows, cursor = [*rows, *page[name]], page["next"]
+        return {**answer, name: rows, "next": cursor}
+
     def pages(self, path: str, name: str, most: int, **query: Any) -> Iterator[Any]:
         """The rows of a list, page after page, until there are enough."""
         cursor = None
         while most > 0:
-            page = self.get(path, **query, limit=min(most, 100), cursor=cursor)
+            page = self.get(path, **query, limit=min(most, MOST_A_PAGE), cursor=cursor)
             yield from page[name]
             most -= len(page[name])
             cursor = page["next"]
@@ -65,23 +83,27 @@ class Client:
                 return
 
     def _call(
-        self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str] | None = None
-    ) -> Any:
-        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str] | None = None,
+        within_s: float = READ_S,
+    ) -> Any:  # fmt: skip
+        asked = urlencode({name: value for name, value in query.items() if value is not None}, doseq=True)
         for is_second in (False, True):
             token = self.session.token()
             door = MACHINES if token.startswith(MACHINE_TOKEN) else ""
             sent = {"authorization": f"Bearer {token}", "accept": "application/json", **(headers or {})}
-            sent |= {"x-tenant-id": self.tenant} if self.tenant else {}
+            tenant = self.tenant or self.session.tenant
+            sent |= {"x-tenant-id": tenant} if tenant else {}
             where = f"{self.url}{door}{API}{path}{'?' + asked if asked else ''}"
-            status, answer = ask(method, where, sent, body)
+            status, answer = ask(method, where, sent, body, within_s)
             if status == 401 and not is_second and self.session.renew():
                 continue
             return _read(status, answer)
         raise AssertionError
 
 
-def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> tuple[int, bytes]:
+def ask(
+    method: str, url: str, headers: Mapping[str, str], body: Any = None, within_s: float = READ_S
+) -> tuple[int, bytes]:
     """One request. A local cloud gives each API a name below `localhost`, which not every resolver knows."""
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -97,7 +119,7 @@ def ask(method: str, url: str, headers: Mapping[str, str], body: Any = None) -> 
             url,
             body=None if body is None else json.dumps(body).encode(),
             headers=sent,
-            timeout=SECONDS,
+            timeout=urllib3.Timeout(connect=min(CONNECT_S, within_s), read=min(READ_S, within_s)),
             redirect=False,
         )
     except urllib3.exceptions.HTTPError as error:

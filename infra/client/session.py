@@ -53,6 +53,10 @@ class Fixed:
     def renew(self) -> bool:
         return False
 
+    @property
+    def tenant(self) -> None:
+        return None
+
 
 class Login:
     """A login in a file. `first` makes one where that needs no password: in the local cloud."""
@@ -78,6 +82,11 @@ class Login:
         self._kept = {**self._kept, "access_token": answer["AccessToken"]}
         keep(self._file, self._kept)
         return True
+
+    @property
+    def tenant(self) -> str | None:
+        """The local cloud's own login may act in every tenant, and means its own."""
+        return self._kept.get("tenant")
 
     def _begin(self) -> bool:
         if self._first is None:

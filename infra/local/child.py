@@ -92,10 +92,15 @@ def free_port() -> int:
     """A port below those that the system gives to clients: a restart finds it free again."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
+        if is_free(port):
             return port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

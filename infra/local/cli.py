@@ -7,9 +7,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,16 @@ import sqlalchemy as sa
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from infra.client import cli as client
+from infra.client.session import KEPT as KEPT_LOGIN
+from infra.client.session import read
 from infra.local import supervise
 from infra.local.binaries import PostgresError
-from infra.local.cloud import HOME, STONES, Address, Cloud, without_password
+from infra.local.cloud import HOME, Address, Cloud
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
-from infra.local.ministack import MiniStackError, credentials
+from infra.local.ministack import MiniStackError, credentials, workers
+from infra.local.people import add_user, first_login
 from infra.local.private import ROLES
 from infra.local.runs import Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
@@ -41,12 +43,11 @@ KNOWN_ERRORS = (CloudError, DeployError, InvokeError, MiniStackError, PostgresEr
 console = Console(highlight=False, soft_wrap=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    if options.run.__module__.startswith("infra.client."):
-        return client.run(options)
+def run(name: str, options: argparse.Namespace) -> int:
+    """One of the commands in `infra/local/commands.py`."""
+    do: Callable[[argparse.Namespace], Any] = globals()[name]
     try:
-        return int(options.run(options) or 0)
+        return int(do(options) or 0)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -83,13 +84,14 @@ def up(options: argparse.Namespace) -> None:
         address = None
     if address is None:
         address = supervise.spawn(options.home, _passed_on(options), show)
+        first_login(options.home)
     else:
         moved = [name for name, url in options.upstream.items() if address.upstreams.get(name) != url]
         if moved:
             raise CloudError(f"The cloud is up with another {moved[0]}. Run `baton down`, then `baton up` again.")
         deployed = address.deploy()
         took = f"deployed changes in {deployed.seconds:.1f} s" if deployed.changed else "nothing has changed"
-        show(f"already running; {took}")
+        show(f"Already running; {took}.")
     _describe(address, options)
 
 
@@ -127,7 +129,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
 
 
 def down(options: argparse.Namespace) -> None:
-    _say("stopped" if supervise.end(options.home) else "nothing was running")
+    _say("Stopped. The database is kept." if supervise.end(options.home) else "Nothing was running.")
 
 
 def status(options: argparse.Namespace) -> int:
@@ -136,22 +138,70 @@ def status(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"up": False}))
         else:
-            _say("No local cloud is running. Start one with `baton up`")
+            _say("No local cloud is running. Start one with `baton up`.")
         return 1
+    if options.pid or options.address:
+        return _one(address, options)
     parts = address.parts()
     whole = all(alive for _, alive in parts.values())
     queues = _depths(address) if parts["aws"][1] else {}
+    functions = _pids(address) if parts["aws"][1] else {}
+    api = address.outputs["ApiUrl"]
     if options.json:
-        described = {name: {"address": where, "up": alive} for name, (where, alive) in parts.items()}
-        print(json.dumps({"up": whole, "pid": address.pid, "parts": described, "queues": queues}))
+        described = {
+            name: {"address": where, "up": alive, "pid": address.pids.get(name)}
+            for name, (where, alive) in parts.items()
+        }
+        told = {"up": whole, "pid": address.pid, "api": api, "console": _console(address), "parts": described}
+        print(json.dumps({**told, "functions": functions, "queues": queues}))
         return 0 if whole else 1
+    console.print(f"{'console':16} {_console(address)}\n{'api':16} {api}")
     for name, (where, alive) in parts.items():
-        console.print(f"{name:12} {'[green]up[/]  ' if alive else '[red]dead[/]'} {escape(where)}")
-    for name, (ready, in_flight) in queues.items():
-        console.print(f"queue        {name}: {ready} waiting, {in_flight} in flight")
+        pid = f"pid {address.pids[name]:<8}" if name in address.pids else " " * 12
+        console.print(f"{name:16} {'[green]up[/]  ' if alive else '[red]dead[/]'} {pid} {escape(where)}")
+    console.print(f"{'supervisor':16} up   pid {address.pid}")
+    for name, pids in functions.items():
+        if pids:
+            console.print(f"{name:16} runs pid {', '.join(map(str, pids))}")
+    busy = {name: depth for name, depth in queues.items() if any(depth)}
+    for name, (ready, in_flight) in busy.items():
+        console.print(f"queue {name}: {ready} waiting, {in_flight} in flight")
+    if queues:
+        console.print(f"{len(queues) - len(busy)} queues are empty")
     if not whole:
         _say(f"Run `baton up` to restart what is dead. Its last output is in {options.home / supervise.LOG}")
     return 0 if whole else 1
+
+
+def _one(address: Address, options: argparse.Namespace) -> int:
+    """One pid or address and nothing else, for a command line."""
+    if options.address:
+        known = {
+            "api": address.outputs["ApiUrl"],
+            "console": _console(address),
+            "aws": address.endpoint,
+            **address.upstreams,
+        }
+        if options.address not in known:
+            raise CloudError(f"unknown part {options.address!r}. Available: {', '.join(known)}")
+        _say(known[options.address])
+        return 0
+    functions = _pids(address)
+    pids = {"supervisor": [address.pid], **{name: [pid] for name, pid in address.pids.items()}, **functions}
+    if options.pid not in pids:
+        raise CloudError(f"unknown part {options.pid!r}. Available: {', '.join(pids)}")
+    if not pids[options.pid]:
+        raise CloudError(f"no process runs {options.pid} now: it starts with the next message")
+    _say("\n".join(map(str, pids[options.pid])))
+    return 0
+
+
+def _pids(address: Address) -> dict[str, list[int]]:
+    return {name: workers(address.pids.get("aws"), f"{STACK}-{name}") for name in functions_of(address)}
+
+
+def _console(address: Address) -> str:
+    return f"{address.outputs['ApiUrl']}/console/overview"
 
 
 def _depths(address: Address) -> dict[str, tuple[int, int]]:
@@ -173,7 +223,7 @@ def reset(options: argparse.Namespace) -> None:
         )
         runs.sql(f"truncate {', '.join(row['tablename'] for row in tables)}")
     purge(address)
-    _say("deleted every run and row, emptied every queue")
+    _say("Deleted every run and row, and emptied every queue. People and connections are still there.")
 
 
 def purge(address: Address) -> None:
@@ -186,19 +236,19 @@ def _describe(address: Address, options: argparse.Namespace) -> None:
         print(json.dumps({"endpoint": address.endpoint, "database_url": address.database_url,
                           "upstreams": address.upstreams, "outputs": address.outputs}))  # fmt: skip
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    command = "baton" if options.home == HOME else f"baton --home {options.home}"
-    table.add_row("AWS", f'{address.endpoint}    eval "$({command} env)" points aws, sam and psql at it')
-    table.add_row("database", without_password(address.database_url))
-    for name, url in address.upstreams.items():
-        table.add_row(name, url)
-    for name, value in sorted(address.outputs.items()):
-        table.add_row(name, escape(value))
-    table.add_row("functions", ", ".join(functions_of(address)))
-    console.print(table)
-    _say(f"start a run: {command} ingest --watch    open the console: {command} console    stop: {command} down")
+    kept = read(options.home / KEPT_LOGIN)
+    login = f"   login {kept['email']}  {kept['password']}" if "password" in kept else ""
+    _say(f"\nConsole  {_console(address)}{login}")
+    _say(f"API      {address.outputs['ApiUrl']}/api/v1   described at {address.outputs['ApiUrl']}/docs")
+    _say(f"Next     {_command(options)} ingest --watch")
+
+
+def _command(options: argparse.Namespace) -> str:
+    """As it can be typed in this shell."""
+    on_path = shutil.which("baton")
+    ours = Path(sys.executable).parent / "baton"
+    name = "baton" if on_path and Path(on_path).resolve() == ours.resolve() else os.path.relpath(ours)
+    return name if options.home == HOME else f"{name} --home {options.home}"
 
 
 def env(options: argparse.Namespace) -> None:
@@ -294,8 +344,6 @@ def _function(address: Address, name: str) -> str:
 
 
 def user_add(options: argparse.Namespace) -> None:
-    from infra.local.people import add_user  # noqa: PLC0415 - the other commands need not wait for it
-
     add_user(options, lambda: _up(options))
 
 
@@ -307,6 +355,22 @@ def run_demo(options: argparse.Namespace) -> int:
 
         return worker_demo(console, stones=options.stones, seed=options.seed)
     return demo(console, stones=options.stones, seed=options.seed)
+
+
+def demo_data(options: argparse.Namespace) -> int:
+    from infra.client.http import Refusal  # noqa: PLC0415 - the other commands need not wait for it
+    from infra.client.session import connect  # noqa: PLC0415 - as above
+    from infra.local.demo_data import fill  # noqa: PLC0415 - as above
+
+    _up(options)
+    try:
+        if not options.yes and connect(options.home, None, None).get("/runs", limit=1)["runs"]:
+            _say("There are runs already. To add to them: `baton demo-data --yes`; to start over: `baton reset` first.")
+            return 1
+        fill(options.home, _say)
+    except Refusal as error:
+        return _complain(str(error))
+    return 0
 
 
 def _up(options: argparse.Namespace) -> Address:
@@ -328,92 +392,8 @@ def _nobody_reads() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="baton", description="Run Baton on this machine, and use it here or in AWS.")
-    parser.add_argument(
-        "--home", type=_folder, default=HOME, help="folder of the local cloud's state (default: .local/cloud)"
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(
-        name: str, run: Callable[..., Any], text: str, *, answers_json: bool = False
-    ) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.")
-        made.set_defaults(run=run, json=False)
-        if answers_json:
-            made.add_argument("--json", action="store_true", help="print JSON")
-        return made
-
-    made = command("up", up, "start the local cloud, or deploy changes to it", answers_json=True)
-    made.add_argument("--foreground", action="store_true", help="stay in the foreground; Ctrl-C stops everything")
-    made.add_argument("--ephemeral", action="store_true", help="delete the database at the end")
-    made.add_argument("--port", type=int, help="the port of AWS (default: a free one)")
-    made.add_argument(
-        "--upstream", type=_named_url, action="append", default=[], metavar="NAME=URL",
-        help="use this server instead of the stand-in of that name; its account is read from the environment",
-    )  # fmt: skip
-    _add_catalogue(made, STONES)
-    command("down", down, "stop the local cloud; the database's files stay")
-    command("status", status, "show what is running, and queue depths", answers_json=True)
-    command("env", env, 'print shell variables for aws, sam and psql: eval "$(baton env)"')
-    command("reset", reset, "delete every run and row, empty every queue")
-
-    made = command("logs", logs, "show the logs of functions")
-    made.add_argument("function", nargs="?", help="default: all")
-    made.add_argument("-f", "--follow", action="store_true")
-    made = command(
-        "invoke", invoke_function, "call a function with an event, in a fresh process with the code of this folder"
-    )
-    made.add_argument("function")
-    made.add_argument("-e", "--event", default="-", help="a file (events/ has one for each); default: standard input")
-    command("tick", tick, "run the scheduler's next tick now")
-
-    client.add_commands(commands)
-    below = commands.add_parser("user", help="manage people").add_subparsers(required=True, metavar="COMMAND")
-    made = below.add_parser("add", help="add a person to a tenant, with the rights of whoever deploys")
-    made.set_defaults(run=user_add)
-    made.add_argument("--json", action="store_true", help="print JSON")
-    _add_user_arguments(made)
-
-    made = command("demo", run_demo, "ingest a catalogue in a throwaway cloud while a function is killed")
-    _add_catalogue(made, 10_000)
-    made.add_argument("--worker", action="store_true", help="on Postgres alone, with two workers instead of functions")
-    return parser
-
-
-def _named_url(text: str) -> tuple[str, str]:
-    name, is_there, url = text.partition("=")
-    if not is_there or not url:
-        raise argparse.ArgumentTypeError(f"expected NAME=URL, not {text!r}")
-    return name, url
-
-
-def _folder(text: str) -> Path:
-    return Path(text).resolve()
-
-
-def _add_user_arguments(made: argparse.ArgumentParser) -> None:
-    made.add_argument("email")
-    made.add_argument("--role", choices=["admin", "member", "viewer", "worker"], default="member")
-    made.add_argument("--tenant", required=True, help="its name; created if it doesn't exist")
-    made.add_argument("--super-admin", action="store_true", help="may act in every tenant")
-    made.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
-    made.add_argument("--subject", help="`sub` at another issuer than the user pool: no user is created")
-    made.add_argument(
-        "--stack", help="a deployed stack, with the AWS credentials of this shell (default: the local cloud)"
-    )
-
-
-def _add_catalogue(parser: argparse.ArgumentParser, stones: int) -> None:
-    parser.add_argument(
-        "--stones",
-        type=int,
-        default=stones,
-        help=f"number of records in the stand-in's catalogue (default: {stones:,})",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the stand-in's catalogue")
-
-
 if __name__ == "__main__":
+    from infra.cli import main
+
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())

@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from infra.local import private
-from infra.local.child import Stops
+from infra.local.child import Stops, free_port, is_free
+from infra.local.commands import STONES
 from infra.local.deploy import ROOT, STAGE, Deployed, deploy
 from infra.local.ministack import MiniStack, answers
 from infra.local.postgres import Postgres
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 HOME = ROOT / ".local" / "cloud"
 DATABASE = "baton"
-STONES = 5_000
+
 STATE = "cloud.json"
+PORTS = "ports.json"
+PORT_ATTEMPTS = 10
 
 NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
 
@@ -52,6 +55,7 @@ class Address:
     upstreams: Mapping[str, str]
     parameters: Mapping[str, str]
     outputs: Mapping[str, str]
+    pids: Mapping[str, int] = field(default_factory=dict)
 
     def url_as(self, role: str) -> str:
         return private.url_as(self.database_url, role)
@@ -95,12 +99,16 @@ class Cloud(Stops):
         ministack: MiniStack,
         standins: Mapping[str, StandIn],
         elsewhere: Mapping[str, str],
+        ports: Mapping[str, int],
     ) -> None:
         self.home = home
         self.postgres = postgres
         self.ministack = ministack
         self.standins = standins
-        self._upstreams = {**{name: standin.start() for name, standin in standins.items()}, **elsewhere}
+        self._upstreams = {
+            **{name: _listen(standin, ports.get(name)) for name, standin in standins.items()},
+            **elsewhere,
+        }
         self._parameters: dict[str, str] = {}
 
     @property
@@ -129,7 +137,8 @@ class Cloud(Stops):
         private.home(home)
         with ExitStack() as parts:
             elapsed = stopwatch()
-            postgres = parts.enter_context(Postgres.start(home / "postgres"))
+            ports = last_ports(home)
+            postgres = parts.enter_context(Postgres.start(home / "postgres", port=ports.get("postgres")))
             say(f"Postgres     {without_password(postgres.url(DATABASE))}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             create_database(postgres.url())
@@ -138,20 +147,25 @@ class Cloud(Stops):
             say(f"migrated     {DATABASE}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             _clear(home / "aws")
+            port = port or ports.get("aws")
             ministack = parts.enter_context(MiniStack.start(home / "aws", port=port, enforce_iam=enforce_iam))
             say(f"AWS          {ministack.url}  ({elapsed():.1f} s)")
             standins = {name: place.make(seed, stones) for name, place in STANDINS.items() if name not in upstreams}
-            cloud = cls(home, postgres, ministack, standins, upstreams)
+            cloud = cls(home, postgres, ministack, standins, upstreams, ports)
             parts.pop_all()  # from here on they are the cloud's to stop
+        cloud._keep_ports()
         places: dict[str, str] = {}
         for name, place in STANDINS.items():
             own, url = name in standins, cloud._upstreams[name]
             places |= place.parameters(url, os.environ, own=own)
-            say(f"{name:12} {url}  ({f'a stand-in, size {stones:,}' if own else 'instead of the stand-in'})")
+            if not own:
+                say(f"{name:12} {url}  (instead of the stand-in)")
+        say(f"stand-ins    {', '.join(standins)}")
         cloud._parameters = {**stage_parameters(), **cloud._places(), **places, **parameters}
         return cloud
 
     def address(self, pid: int, outputs: Mapping[str, str]) -> Address:
+        aws_pid = self.ministack.pid
         return Address(
             pid=pid,
             endpoint=self.ministack.url,
@@ -160,7 +174,15 @@ class Cloud(Stops):
             upstreams=self._upstreams,
             parameters=self._parameters,
             outputs=outputs,
+            pids={"postgres": self.postgres.pid, **({} if aws_pid is None else {"aws": aws_pid})},
         )
+
+    def _keep_ports(self) -> None:
+        """The next start takes the same ones: addresses that people noted down still work."""
+        standins = {name: urlsplit(self._upstreams[name]).port for name in self.standins}
+        ports: dict[str, int | None] = {"postgres": self.postgres.port, "aws": self.ministack.port, **standins}
+        with private.open_file(self.home / PORTS, "w") as file:
+            file.write(json.dumps(ports, indent=2) + "\n")
 
     def deploy(self, say: Say = lambda _: None, *, root: Path = ROOT) -> Deployed:
         deployed = deploy(self.ministack.url, self.ministack.access_key, self._parameters, root=root, say=say)
@@ -186,7 +208,28 @@ class Cloud(Stops):
             "PeopleDatabaseUrl": self.postgres.url(DATABASE, "baton_people"),
             "OwnerDatabaseUrl": self.postgres.url(DATABASE),
             "ScanFolder": str(private.folder(self.home / "inbox")),
+            "PendingDashboardEnabled": "true",
         }
+
+
+def last_ports(home: Path) -> dict[str, int]:
+    """Where each part listened the last time, if nobody else listens there now."""
+    try:
+        kept = json.loads((home / PORTS).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: port for name, port in kept.items() if is_free(port)}
+
+
+def _listen(standin: StandIn, port: int | None) -> str:
+    for attempts_left in reversed(range(PORT_ATTEMPTS)):
+        try:
+            return standin.start(port or free_port())
+        except OSError:
+            if not attempts_left:
+                raise
+            port = None
+    raise AssertionError
 
 
 def without_password(url: str) -> str:

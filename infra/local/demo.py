@@ -14,6 +14,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.table import Table
 
+from functions.catalogue import kind_asking
 from infra.local.cloud import Cloud, throwaway_home
 from infra.local.deploy import STACK
 from infra.local.progress import View, label, view, watch
@@ -24,7 +25,7 @@ from infra.local.supervise import signals_end_it
 from shared.kernel.clock import stopwatch
 
 LOW, HIGH = 200, 20_000
-FUNCTION = f"{STACK}-page_ingest"
+UPSTREAM = "nivoda"
 KILL_AT_PAGE = 25
 LONGEST_S = 240.0
 
@@ -39,6 +40,9 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
     elapsed = stopwatch()
     with signals_end_it(), throwaway_home() as home:
         console.print("[bold]Starting a cloud on this machine[/] (no Docker, no account; all of it is gone at the end)")
+        console.print(
+            "This takes a minute to a minute and a half: 20 s to start, 10 s for the rows, 30 s for a killed function."
+        )
         with Cloud.start(home, console.print, stones=stones, seed=seed) as cloud:
             console.print("deploying    template.yaml, the one that goes to AWS")
             deployed = cloud.deploy(console.print)
@@ -54,8 +58,8 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
 
 def start_run(runs: Runs, stones: int) -> UUID:
     """The whole catalogue, in about seven partitions."""
-    params = {"source": "nivoda", "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
-    return runs.start("page_ingest", params)
+    params = {"source": UPSTREAM, "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
+    return runs.start(kind_asking(UPSTREAM), params)
 
 
 def _run(console: Console, cloud: Cloud, runs: Runs, stones: int) -> tuple[UUID, Story, Progress]:
@@ -87,7 +91,7 @@ class Story:
             self._lane = dead[0] if dead else ""
             self._elapsed = stopwatch()
             shown.note(
-                f"[red]kill -9[/] of {FUNCTION}, pid {self._killer.killed[0]}, in the middle of a page of "
+                f"[red]kill -9[/] of {self._killer.function}, pid {self._killer.killed[0]}, in the middle of a page of "
                 f"{label(self._lane)}. Its message comes again after 30 s; the others go on meanwhile."
             )
         elif self._lane and self.taken_over_after_s is None:
@@ -105,6 +109,7 @@ class Killer:
     def __init__(self, cloud: Cloud, at_page: int = KILL_AT_PAGE) -> None:
         self._cloud = cloud
         self._at_page = at_page
+        self.function = f"{STACK}-{kind_asking(UPSTREAM)}"
         self._pages = 0
         self._lock = threading.Lock()
         self.killed: list[int] = []
@@ -115,7 +120,7 @@ class Killer:
             if self._pages < self._at_page or self.killed:
                 return
             # A FIFO mapping of MiniStack runs one function at a time, so this is the one that asks.
-            for pid in self._cloud.ministack.workers(FUNCTION):
+            for pid in self._cloud.ministack.workers(self.function):
                 os.kill(pid, signal.SIGKILL)
                 self.killed.append(pid)
 
@@ -139,7 +144,7 @@ def differences(stones: Sequence[Stone], rows: Sequence[Mapping[str, Any]]) -> l
     }
     found = {row["external_id"]: tuple(row.values())[1:] for row in rows}
     wrong = [f"missing: {key}" for key in expected.keys() - found.keys()]
-    wrong += [f"nobody has: {key}" for key in found.keys() - expected.keys()]
+    wrong += [f"not in the catalogue: {key}" for key in found.keys() - expected.keys()]
     wrong += [f"twice: {key}" for key, count in Counter(row["external_id"] for row in rows).items() if count > 1]
     both = expected.keys() & found.keys()
     wrong += [f"{key}: {found[key]} instead of {expected[key]}" for key in both if found[key] != expected[key]]
@@ -168,17 +173,17 @@ def verdict(
     table.add_row("pages", f"{figures['pages']:,} in {figures['steps']:,} steps of the function")
     table.add_row("killed", killed)
     table.add_row("repaired", f"{figures['repairs']} repairs by the tick, {figures['retries']} retries")
-    table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to set up")
+    table.add_row("time", f"{figures['seconds']:.1f} s, and {set_up_s:.1f} s to start the cloud")
     console.print()
     console.print(table)
     right = right and now.run["status"] == "succeeded" and figures["rows"] == stones and not wrong
     for line in wrong[:10]:
         console.print(f"  {line}")
     if not right:
-        console.print("\n[bold red]Not right.[/] Please say so, with the lines above.")
+        console.print("\n[bold red]Something is wrong.[/] Please report it, with the lines above.")
         return 1
     console.print("\n[bold green]Exactly the catalogue's rows, each once.[/] Nothing is left running.")
     console.print(
-        "Next: `make up` keeps such a cloud; docs/local-cloud.md shows what to do with it; `make chaos` is rougher."
+        "Next: `make up` starts a cloud that stays; docs/local-cloud.md shows what to do with it; `make chaos` is rougher."
     )
     return 0

@@ -24,6 +24,7 @@ TEMPLATE = ROOT / "template.yaml"
 STAGE = "local"
 STACK = f"baton-{STAGE}"
 ARTIFACTS = f"baton-{STAGE}-artifacts"
+API_ID = "ba701ca1"
 DIGEST_TAG = "baton:digest"
 SECONDS = 120
 A_MOMENT_S = 0.1
@@ -128,7 +129,7 @@ def _template(root: Path) -> str:
 
 
 def _with_code(template: str, uri: str) -> str:
-    """The template with the code's place in it: what `sam package` does."""
+    """The template with the code's place in it, as `sam package` does, and an API whose address is the same after every start."""
     from samtranslator.yaml_helper import yaml_parse  # noqa: PLC0415 - slow, and mostly nothing has changed
 
     document = yaml_parse(template)
@@ -136,6 +137,8 @@ def _with_code(template: str, uri: str) -> str:
     for resource in document["Resources"].values():
         if isinstance(resource, dict) and resource["Type"] == "AWS::Serverless::Function":  # a loop is a list
             resource["Properties"]["CodeUri"] = uri
+        elif isinstance(resource, dict) and resource["Type"] == "AWS::ApiGatewayV2::Api":
+            resource["Properties"].setdefault("Tags", {})["ms-custom-id"] = API_ID
     return json.dumps(document, default=str)
 
 

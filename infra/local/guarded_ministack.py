@@ -21,6 +21,7 @@ from infra.local.origin_guard import (
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
+READ_OUT = 8 * 1024 * 1024  # of a body that nobody wants
 App = Callable[[Scope, Receive, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
@@ -36,6 +37,7 @@ def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) ->
             return
         why, receive = await _refused(scope, receive)
         if why is not None:
+            await _read_out(receive)
             body = json.dumps({"__type": "AccessDenied", "message": f"Refused by Baton's local cloud: {why}."}).encode()
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": 403, "headers": headers})
@@ -86,6 +88,16 @@ async def _begun(receive: Receive) -> tuple[bytes, Receive]:
         return next(left, None) or await receive()
 
     return b"".join(each.get("body", b"") for each in taken)[:FORM_HEAD], again
+
+
+async def _read_out(receive: Receive) -> None:
+    """Whoever is still sending when the connection closes is told that it was reset, and never reads why."""
+    size = 0
+    while size < READ_OUT:
+        got = await receive()
+        size += len(got.get("body", b""))
+        if not got.get("more_body", False):  # all of it, or the other side has gone
+            return
 
 
 def main() -> None:

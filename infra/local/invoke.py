@@ -49,7 +49,7 @@ def invoke(configuration: Mapping[str, Any], endpoint: str, access_key: str, eve
     except subprocess.TimeoutExpired:
         raise InvokeError(f"{name} timed out after {timeout_s} s") from None
     if done.returncode != 0:
-        raise InvokeError(f"{name} failed; its last words are above")
+        raise InvokeError(f"{name} failed; its last output is above")
     return done.stdout.decode()
 
 

@@ -67,8 +67,7 @@ class MiniStack(Stops):
 
     def workers(self, function: str) -> list[int]:
         """The processes that run a function's code, if there are any now."""
-        pid = self.pid
-        return [child for child in (guard.children(pid) if pid else []) if f"-{function}-" in _command_of(child)]
+        return workers(self.pid, function)
 
     def stop(self) -> None:
         """It has nothing to write down, so it is killed, and what it started with it."""
@@ -126,8 +125,14 @@ class MiniStack(Stops):
     def _failure(self, what: str) -> MiniStackError:
         return MiniStackError(
             f"{what} on {self.url}. `make setup` installs it; choose another port if this one is taken. "
-            f"Its last words:\n{self.log_tail()}"
+            f"Its last output:\n{self.log_tail()}"
         )
+
+
+def workers(ministack: int | None, function: str) -> list[int]:
+    """The processes that run a function's code now, by the pid of their MiniStack."""
+    children = guard.children(ministack) if ministack else []
+    return [child for child in children if f"-{function}-" in _command_of(child)]
 
 
 def credentials(access_key: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""People, with the owner's rights: the first of a tenant cannot be let in by anybody else. Also the login that the local
-cloud gives to whoever started it."""
+"""Adds people with the rights of whoever deploys: a tenant's first person cannot be added by anyone else. Also the login that
+the local cloud creates for whoever started it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stack:
         try:
             (found,) = aws.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
         except (ClientError, BotoCoreError) as error:
-            raise CloudError(f"the stack {name} cannot be read: {redact(str(error))}") from None
+            raise CloudError(f"the stack {name} can't be read: {redact(str(error))}") from None
         return cls(aws.client, {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])})
 
 
@@ -56,7 +56,7 @@ def add_user(options: argparse.Namespace, address: Callable[[], Address], say: C
     if subject is None:
         if client_id is None:
             raise CloudError(
-                "this stack has no user pool: say --subject, the `sub` of the person's tokens at your issuer"
+                "this stack has no user pool. Give --subject: the `sub` of the person's tokens at your issuer"
             )
         password = _password(options)
         subject = pool_user(stack.client("cognito-idp"), stack.outputs["UserPoolId"], options.email, password)
@@ -66,7 +66,7 @@ def add_user(options: argparse.Namespace, address: Callable[[], Address], say: C
     if options.json:
         say(json.dumps({"subject": subject, "tenant_id": added["tenant_id"], "role": options.role, **made}))
         return
-    say(f"{options.email} ({subject}) is {options.role} of {options.tenant} ({added['tenant_id']})")
+    say(f"{options.email} ({subject}) is now {options.role} of {options.tenant} ({added['tenant_id']})")
     if made:
         say(f"password: {password}   (shown this once)")
     if options.stack and client_id is not None:
@@ -82,12 +82,12 @@ def _invoke(stack: Stack, person: Mapping[str, Any]) -> Any:
     answer = stack.client("lambda").invoke(FunctionName=function, Payload=json.dumps(person).encode())
     told = json.load(answer["Payload"])
     if "FunctionError" in answer:
-        raise CloudError(f"{function} added nobody: {redact(str(told.get('errorMessage', told)))}")
+        raise CloudError(f"{function} could not add the person: {redact(str(told.get('errorMessage', told)))}")
     return told
 
 
 def pool_user(pool: Any, pool_id: str, email: str, password: str) -> str:
-    """The subject of the pool's user, who is made if he is not there; his password is set."""
+    """The subject of the pool's user, who is created if they don't exist; their password is set."""
     attributes = [{"Name": "email", "Value": email}, {"Name": "email_verified", "Value": "true"}]
     try:
         pool.admin_create_user(UserPoolId=pool_id, Username=email, MessageAction="SUPPRESS", UserAttributes=attributes)
@@ -118,15 +118,17 @@ def let_in(
 
 
 def first_login(home: Path) -> None:
-    """Whoever can read this folder can do everything to the cloud in it anyway: he gets an admin's login."""
+    """Whoever can read this folder can do everything to the cloud in it anyway: they get the login of a super admin."""
     address, place = Address.read(home), Place.of_cloud(home)
     if address is None or place is None:
         raise CloudError("no local cloud is running. Start one with `baton up`")
-    password = _new_password()
+    password = read(home / KEPT).get("password") or _new_password()  # the same one after every `baton up`
     subject = pool_user(address.client("cognito-idp"), address.outputs["UserPoolId"], LOCAL_USER, password)
-    let_in(address.database_url, subject, Role.ADMIN, LOCAL_TENANT, LOCAL_USER, new_tenant_id=TENANT)
+    let_in(address.database_url, subject, Role.ADMIN, LOCAL_TENANT, LOCAL_USER, is_super=True, new_tenant_id=TENANT)
     log_in(place, home / KEPT, LOCAL_USER, password)
-    keep(home / KEPT, {**read(home / KEPT), "email": LOCAL_USER, "password": password})  # for `baton console`
+    # For `baton console`; and the tenant that is meant, because a super admin may act in all.
+    known = {"email": LOCAL_USER, "password": password, "tenant": str(TENANT)}
+    keep(home / KEPT, {**read(home / KEPT), **known})
 
 
 def _password(options: argparse.Namespace) -> str:
@@ -134,7 +136,7 @@ def _password(options: argparse.Namespace) -> str:
     if options.password_stdin:
         return sys.stdin.readline().rstrip("\n")
     if sys.stdin.isatty():
-        given = getpass.getpass("password (empty: one is made): ")
+        given = getpass.getpass("password (leave empty to create one): ")
         if given:
             return given
     options.makes_password = True

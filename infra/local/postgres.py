@@ -129,7 +129,7 @@ class Postgres(Stops):
             command, cwd="/", input=statement, capture_output=True, text=True, check=False, **guard.account(self._uid)
         )
         if done.returncode != 0 or "ERROR" in done.stderr:
-            raise PostgresError(f"No password could be set in {self.directory}. The server's words:\n{done.stderr}")
+            raise PostgresError(f"No password could be set in {self.directory}. The server's output:\n{done.stderr}")
 
     def _make_cluster(self) -> None:
         unfinished = self.directory / "pgdata.unfinished"  # renamed at the end: a killed initdb leaves no half server
@@ -151,7 +151,7 @@ class Postgres(Stops):
         if made.returncode != 0:
             raise PostgresError(
                 f"initdb failed in {self.directory}. It needs room on the disk and an account that is in /etc/passwd; "
-                f"or set DATABASE_URL to a running server. Its words:\n{made.stdout}"
+                f"or set DATABASE_URL to a running server. Its output:\n{made.stdout}"
             )
         unfinished.rename(self._data)
 
@@ -197,5 +197,5 @@ class Postgres(Stops):
     def _failure(self, what: str) -> PostgresError:
         return PostgresError(
             f"{what} on {HOST}:{self.port} in {self.directory}. If the folder is from another version or is damaged, "
-            f"remove it; or set DATABASE_URL to a running server. The server's last words:\n{self.log_tail()}"
+            f"remove it; or set DATABASE_URL to a running server. The server's last output:\n{self.log_tail()}"
         )

@@ -127,9 +127,9 @@ def state(lane: Mapping[str, Any]) -> str:
     if lane["status"] != "active":
         return str(lane["status"])
     if lane["at_work"]:
-        return "taken over" if lane["claims"] > 1 else "at work"
+        return "taken over" if lane["claims"] > 1 else "running"
     if lane["claims"]:
-        return "its process is gone"
+        return "its process was killed"
     if lane["due_in_s"] >= 1:
         return f"due in {lane['due_in_s']:.0f} s"
-    return "waiting for its turn"
+    return "queued"

@@ -119,7 +119,7 @@ class Runs:
 
     def _kind(self, name: str) -> Kind:
         if name not in self.kinds:
-            raise Refused("unknown_kind", f"there is no kind of work {name}; there is {', '.join(sorted(self.kinds))}")
+            raise Refused("unknown_kind", f"unknown kind {name}; there is {', '.join(sorted(self.kinds))}")
         return self.kinds[name]
 
 

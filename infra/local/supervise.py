@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from infra.local import private
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.local import kept_secrets, private
 from infra.local.cloud import STATE, Address, Cloud, Say
 from infra.local.deploy import ROOT
 from shared.kernel.clock import stopwatch
@@ -23,6 +25,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOG = "supervisor.log"
 END_SECONDS = 30
 A_MOMENT_S = 0.05
+SAVE_EVERY_S = 15.0
 
 
 class CloudError(RuntimeError):
@@ -37,8 +40,10 @@ def supervise(home: Path, say: Say, start: Callable[[], Cloud], *, ephemeral: bo
         cloud = start()
         try:
             deployed = cloud.deploy(say)
-            cloud.address(os.getpid(), deployed.outputs).write(home)
-            _watch(cloud, say)
+            address = cloud.address(os.getpid(), deployed.outputs)
+            kept_secrets.restore(address.client("secretsmanager"), home)
+            address.write(home)
+            _watch(cloud, say, lambda: kept_secrets.save(address.client("secretsmanager"), home))
         except KeyboardInterrupt:
             say("stopping")
         finally:
@@ -48,14 +53,31 @@ def supervise(home: Path, say: Say, start: Callable[[], Cloud], *, ephemeral: bo
                 shutil.rmtree(cloud.postgres.directory, ignore_errors=True)
 
 
-def _watch(cloud: Cloud, say: Say) -> None:
+def _watch(cloud: Cloud, say: Say, save: Callable[[], None]) -> None:
     reported: set[str] = set()
-    while True:
-        for name, last_words in cloud.dead_parts().items():
-            if name not in reported:
-                reported.add(name)
-                say(f"{name} has ended by itself. `baton up` starts it again; the database is kept.\n{last_words}")
-        time.sleep(0.5)
+    elapsed = stopwatch()
+    try:
+        while True:
+            if elapsed() > SAVE_EVERY_S:
+                elapsed = stopwatch()
+                _saved(save)
+            _report(cloud, say, reported)
+            time.sleep(0.5)
+    finally:
+        _saved(save)
+
+
+def _saved(save: Callable[[], None]) -> None:
+    """An emulator that is gone has nothing to save; what was saved before stays."""
+    with suppress(ClientError, BotoCoreError):
+        save()
+
+
+def _report(cloud: Cloud, say: Say, reported: set[str]) -> None:
+    for name, last_words in cloud.dead_parts().items():
+        if name not in reported:
+            reported.add(name)
+            say(f"{name} has ended by itself. `baton up` starts it again; the database is kept.\n{last_words}")
 
 
 def spawn(home: Path, arguments: Sequence[str], show: Say) -> Address:

@@ -11,12 +11,14 @@ import base64
 import os
 from collections.abc import Mapping
 
+import orjson
 import sqlalchemy as sa
 from scramp import ScramMechanism
 
 from infra.migrations.head import newest_revision
-from infra.migrations.run import migrate, open_engine
+from infra.migrations.run import WITHIN_S, migrate, open_engine
 from shared.kernel import aws, db
+from shared.kernel.clock import new_id
 from shared.kernel.live import live_url
 from shared.kernel.log import logger
 from shared.kernel.settings import BadSettings
@@ -28,18 +30,34 @@ SECRETS = {
 }
 
 FOUND = sa.text("select version_num from public.alembic_version")
+HAS_SMOKE = sa.text("select exists (select from job_definitions where key = 'smoke')")
+DEFINE_SMOKE = sa.text("select put_job_definition('deployment', cast(:definition as jsonb))")
+SMOKE = {
+    "key": "smoke",
+    "description": "Says that it ran: what `baton smoke` starts",
+    "command": "smoke",
+    "arg_schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "timeout_seconds": 60,
+    "max_attempts": 3,
+    "queue": "default",
+    "executor": "lambda",
+    "concurrency_limit": None,
+    "is_active": True,
+    "version": 1,
+}
 HAS_IAM = sa.text("select exists (select from pg_roles where rolname = 'rds_iam')")
 
 
-def bring_up_to_date(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def bring_up_to_date(within_s: float = WITHIN_S, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Idempotent; answers the revision that the database has now."""
     url, password = live_url(env)
     if password is not None:
         url = db.location(url).set(password=password()).render_as_string(hide_password=False)
-    migrate(url)
+    migrate(url, within_s=within_s)
     engine = open_engine(url)
     with engine.begin() as connection:
         _let_in(connection, env)
+        _define_smoke(connection)
         revision = str(connection.execute(FOUND).scalar_one())
     logger.info("the schema is up to date", extra={"revision": revision, "newest": newest_revision()})
     return {"Revision": revision}
@@ -56,6 +74,19 @@ def _let_in(connection: sa.Connection, env: Mapping[str, str]) -> None:
             # Hashed here, so that the password itself is in no statement that a server may log.
             verifier = scram_verifier(str(aws.secret(arn)["password"]))
             connection.exec_driver_sql(f"alter role {role} password '{verifier}'")
+
+
+def _define_smoke(connection: sa.Connection) -> None:
+    """The job that `baton smoke` runs, in every deployment and once. By the way of super admins, of whom the deployment is
+    one until this transaction ends."""
+    if connection.execute(HAS_SMOKE).scalar_one():
+        return
+    connection.exec_driver_sql("set local role baton_owner")
+    connection.exec_driver_sql("insert into super_admin (subject) values ('deployment')")
+    written = connection.execute(DEFINE_SMOKE, {"definition": orjson.dumps({**SMOKE, "id": str(new_id())}).decode()})
+    assert written.scalar_one(), "the definition of the smoke job was not written"
+    connection.exec_driver_sql("delete from super_admin where subject = 'deployment'")
+    connection.exec_driver_sql("reset role")
 
 
 def scram_verifier(password: str, salt: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Builds the one artifact that every function runs from: dependencies, `functions`, `shared` and the migrations.
+"""Builds the one artifact that every function runs from: dependencies, `functions`, `shared`, `sources` and the migrations.
 
 No Docker and no interpreter of Lambda's version are needed: uv takes wheels of the target platform by the lock's hashes.
 Where such an interpreter is at hand the artifact ships bytecode too, because /var/task is read-only and every cold start
@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAMBDA = "3.13"
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PLATFORMS = {"arm64": "aarch64-manylinux_2_28", "x86_64": "x86_64-manylinux_2_28"}
-SOURCES = ("functions", "shared", "infra/migrations")
+SOURCES = ("functions", "shared", "sources", "infra/migrations")
 MARK = "ARCHITECTURE"  # which one the artifact is for: `make deploy` reads it before it uploads anything
 CERTIFICATES = ROOT / ".local" / "certificates"
 SAME_DAY = 315_532_800  # 1980-01-01, the oldest time that a zip file can say
@@ -71,13 +72,15 @@ def machine(architecture: str) -> str:
 
 def _install(target: Path, architecture: str) -> None:
     uv = Path(sys.executable).with_name("uv")
-    command = [str(uv), "pip", "install", "--quiet", "--target", str(target), "--link-mode", "copy"]
+    command = [str(uv), "pip", "install", "--quiet", "--target", str(target.resolve()), "--link-mode", "copy"]
     if architecture in PLATFORMS:
         command += ["--python-version", LAMBDA, "--python-platform", PLATFORMS[architecture]]
     # Built here it would be built for this machine, so only wheels; localstack-client is pure and published as source.
     command += ["--only-binary", ":all:", "--no-binary", "localstack-client", "--require-hashes"]
-    command += ["--requirements", str(ROOT / "requirements.lock")]
-    subprocess.run(command, check=True)
+    # Exactly the lock. In the project's folder uv would lay `override-dependencies` over it, which are wider: the day after a
+    # release of botocore its newest version would be wanted, and the lock has no hash of that.
+    command += ["--no-deps", "--requirements", str(ROOT / "requirements.lock")]
+    subprocess.run(command, check=True, cwd=tempfile.gettempdir())
     # What uv leaves beside the packages: scripts that name this machine's interpreter, and its own lock.
     shutil.rmtree(target / "bin", ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)

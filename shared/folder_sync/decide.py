@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shared.folder_sync.model import MOST_RESETS, Entry, FolderCursor, Page
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Permanent, bad_answer
 
 
 def after_page(cursor: FolderCursor, page: Page) -> FolderCursor:
-    """Where the next page is. Once everything is listed, only changes follow."""
+    """Where the next page is. Once everything is listed, only changes follow. A page may be empty, but more of it cannot
+    begin where it began: whoever believed that would ask for ever."""
+    if page.has_more and page.cursor == cursor.at:
+        raise bad_answer("Dropbox says that more follows, and leads back to the same place.")
     return cursor.but(at=page.cursor, listing=cursor.listing and page.has_more)
 
 
@@ -21,12 +24,12 @@ def after_reset(cursor: FolderCursor) -> FolderCursor:
 
 
 def last_words(entries: Sequence[Entry]) -> list[Entry]:
-    """What a page comes to: of several entries of a path the last one counts, and what is deleted takes along what was
-    named below it before."""
+    """What a page comes to: of several entries of a path the last one counts, and what is deleted, or is a file now, takes
+    along what was named below it before."""
     kept: dict[str, Entry] = {}
     for entry in entries:
         kept.pop(entry.path, None)
-        if entry.tag == "deleted":
+        if entry.tag != "folder":
             kept = {path: each for path, each in kept.items() if not path.startswith(f"{entry.path}/")}
         kept[entry.path] = entry
     return list(kept.values())

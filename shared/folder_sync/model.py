@@ -13,6 +13,7 @@ from shared.kernel.model import Json
 KIND = "folder_sync"
 LANE = "pages"
 PROVIDER = "dropbox"
+BEHIND_S = 15.0  # until a run that waits for another looks whether the folder is free
 MOST_RESETS = 3  # of one run; then something is wrong that reading again does not mend
 
 
@@ -32,7 +33,8 @@ class FolderParams(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderCursor:
-    """`at`: where the provider goes on; None: from the beginning. `generation`: of what is being listed from there on."""
+    """`at`: where the provider goes on; None: from the beginning. `generation`: of what is being listed from there on.
+    `behind`: another run reads the folder, and this one follows it."""
 
     connection: str
     path: str
@@ -41,6 +43,7 @@ class FolderCursor:
     listing: bool = True
     resets: int = 0
     epoch: int = 1
+    behind: bool = False
 
     @classmethod
     def read(cls, told: Json) -> Self:

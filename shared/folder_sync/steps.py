@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.folder_sync import decide, store
-from shared.folder_sync.model import KIND, LANE, PROVIDER, FolderCursor, FolderParams
+from shared.folder_sync.model import BEHIND_S, KIND, LANE, PROVIDER, FolderCursor, FolderParams
 from shared.folder_sync.points import FolderPoint
 from shared.folder_sync.ports import CursorReset, Ports
 from shared.kernel.catalogue import Kind, Outside
@@ -24,6 +24,7 @@ from shared.kernel.model import (
     Run,
     Starting,
     Turn,
+    Wait,
     account_name,
 )
 from shared.kernel.params import parse
@@ -36,7 +37,8 @@ class Folders:
     ports: Ports
 
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
-        """It goes on where the last one ended. A folder that is being read is not read twice at once."""
+        """It goes on where the last one ended. A folder that is being read is not read twice at once: one more run follows
+        the one that has begun, which may have seen its last page before whatever this one is asked for happened."""
         wanted = parse(FolderParams, starting.params)
         connection = tx.find_connection(starting.tenant_id, PROVIDER, wanted.connection)
         if connection is None:
@@ -45,23 +47,27 @@ class Folders:
         taken = tx.apply(Effect(store.TAKE, {**which, "run_id": starting.run_id}))
         (row,) = tx.read(store.FIND, which)
         if not taken:
-            return Already(row["run_id"])
+            found = tx.read(store.UNREAD, {**which, "connection": str(connection), "kind": KIND})
+            if found:
+                return Already(found[0]["run_id"])
         cursor = FolderCursor(
             connection=str(connection), path=wanted.folder, at=row["cursor"], generation=row["generation"],
-            listing=row["listing"],
+            listing=row["listing"], behind=not taken,
         )  # fmt: skip
         params = {"connection": str(connection), "path": wanted.folder}
         return NewRun(params=params, lanes=[NewLane(key=LANE, cursor=cursor.to_json())], label=wanted.folder or "/")
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         cursor = FolderCursor.read(turn.cursor)
-        if cursor.epoch != turn.run_epoch:
+        if cursor.behind or cursor.epoch != turn.run_epoch:
             rows = outside.write(Effect(store.RETAKE, {"connection": cursor.connection, "path": cursor.path}))
+            if not rows and cursor.behind:
+                return Wait(after_s=BEHIND_S, waits_for="the run that reads this folder", asked=False)
             if not rows:
                 return Finish()  # another run reads the folder since: it does all that this one would
             (row,) = rows
             place = {"at": row["cursor"], "generation": row["generation"], "listing": row["listing"]}
-            cursor = cursor.but(**place, resets=0, epoch=turn.run_epoch)
+            cursor = cursor.but(**place, resets=0, epoch=turn.run_epoch, behind=False)
         folder = self.ports.folder(turn, cursor, outside.time_left_s)
         try:
             page = folder.first(cursor.path) if cursor.at is None else folder.following(cursor.at)

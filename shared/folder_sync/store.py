@@ -20,7 +20,16 @@ FIND = Statement(
     """select run_id, cursor, generation, listing from folder
        where tenant_id = :tenant_id and connection = cast(:connection as uuid) and path = :path""",
 )
-# A run that is retried takes its folder again, if no other has it, and goes on where that one has come to.
+# A run of the folder that has not asked the provider yet: it will see all that has happened by now.
+UNREAD = Statement(
+    "folder.unread",
+    """select r.id as run_id from run r join lane l on l.run_id = r.id
+       where r.tenant_id = :tenant_id and r.kind = :kind and r.status in ('queued', 'running')
+         and r.params ->> 'connection' = cast(:connection as text) and r.params ->> 'path' = :path
+         and l.status = 'active' and l.steps = 0 and l.claim_token is null and l.cancel_at is null
+       order by r.created_at, r.id limit 1""",
+)
+# A run that is retried, or follows another, takes its folder if no other has it, and goes on where that one has come to.
 RETAKE = Statement(
     "folder.retake",
     """update folder f set run_id = turn.run_id from turn
@@ -37,6 +46,14 @@ REMOVE = Statement(
     f"""delete from folder_entry e using turn, jsonb_array_elements_text(cast(:gone as jsonb)) as g (name)
        where e.{_THIS.format("e")} and (e.name = g.name or starts_with(e.name, g.name || '/'))
          and e.name <> all(array(select i ->> 0 from jsonb_array_elements(cast(:there as jsonb)) i))""",  # noqa: S608 - our own words
+)
+# A file where a folder was: all that was in the folder is gone, and nothing else says so.
+REMOVE_BELOW = Statement(
+    "folder.remove_below",
+    f"""delete from folder_entry e using turn, folder_entry o, jsonb_array_elements(cast(:there as jsonb)) as i
+       where e.{_THIS.format("e")} and o.{_THIS.format("o")} and o.is_folder and o.name = i ->> 0
+         and not (i ->> 1)::boolean and starts_with(e.name, o.name || '/')
+         and e.name <> all(array(select j ->> 0 from jsonb_array_elements(cast(:there as jsonb)) j))""",  # noqa: S608 - our own words
 )
 PUT = Statement(
     "folder.put",
@@ -75,7 +92,7 @@ def kept(before: FolderCursor, after: FolderCursor, entries: Sequence[Entry], *,
         "listing": after.listing, "done": done, "there": orjson.dumps(there).decode(),
         "gone": orjson.dumps([each.path for each in entries if each.tag == "deleted"]).decode(),
     }  # fmt: skip
-    effects = [Effect(KEEP, told), Effect(PUT), Effect(REMOVE)]
+    effects = [Effect(KEEP, told), Effect(PUT), Effect(REMOVE), Effect(REMOVE_BELOW)]
     return [*effects, Effect(FORGET_OLD)] if before.listing and not after.listing else effects
 
 

@@ -23,9 +23,12 @@ from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key,
 from shared.kernel.auth import READS, STARTS, SUPERS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
+from shared.kernel.deliver import deliver
 from shared.kernel.direct import Line
-from shared.kernel.errors import NotFound
+from shared.kernel.errors import NotFound, Refused
 from shared.kernel.paging import USUAL_PAGE
+from shared.kernel.params import parse
+from shared.kernel.points import Point, point
 from shared.kernel.redact import redact_json
 
 router = Router()  # type: ignore[no-untyped-call]
@@ -34,6 +37,7 @@ JobId = Annotated[UUID, Path(description="The job's id")]
 SOURCES = {"manual": ["api"], "event": ["event"], "schedule": ["schedule"], "system": ["", "run", "system"]}
 Status = Literal["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 Executor = Literal["lambda", "worker"]
+MOST_ADDED = 1_000
 
 
 class Definition(Told):
@@ -92,6 +96,26 @@ class AddJob(Asked):
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = USUAL_PRIORITY
     scheduled_for: Instant | None = None
     dedupe_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class AddJobs(Asked):
+    """Each as `POST /jobs` takes it. They are judged one by one, so a bad one does not hold up the others."""
+
+    jobs: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_ADDED)]
+
+
+class AddedJob(Told):
+    """In place of a job that was asked for. `found`: one with the same dedupe key is not over yet, and this is its id.
+    Without an id nothing was added: `code` and `detail` say why."""
+
+    id: UUID | None = None
+    found: bool = False
+    code: str | None = None
+    detail: str | None = None
+
+
+class AddedJobs(Told):
+    jobs: list[AddedJob]
 
 
 class Job(Told):
@@ -288,6 +312,8 @@ def change_definition(
             raise NotFound
         before = {**found, "id": str(found["id"])}
         given = asked.model_dump(exclude_unset=True)
+        if empty := sorted(name for name, value in given.items() if value is None and name != "concurrency_limit"):
+            raise Problem(422, "invalid", f"{', '.join(empty)}: must not be null. What is left out stays as it is.")
         row = _checked(
             here, {**before, **given, "version": found["version"] + 1}, given.get("executor") or found["executor"]
         )
@@ -325,6 +351,41 @@ def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Re
     here = desk(router)
     params = asked.model_dump(mode="json", exclude_none=True)
     return runs.start(here, KIND, params, None, idempotency_key, b"job:" + asked.model_dump_json().encode())
+
+
+@operation(router, "POST", "/jobs/batch", STARTS, tag="jobs")
+def add_jobs(asked: Annotated[AddJobs, Body()], idempotency_key: Key = None) -> AddedJobs:
+    """Add up to 1,000 jobs at once. The answer has one entry for each, in the same order: its ID, or why it was refused."""
+    here = desk(router)
+    kind, request = here.kinds[KIND], b"jobs:" + asked.model_dump_json().encode()
+    read = [_read(each) for each in asked.jobs]
+    good = [each for each in read if not isinstance(each, Refused)]
+    with here.begin() as (line, tx):
+        kept = here.once(line, idempotency_key, request)
+        if kept is not None:
+            return AddedJobs.model_validate_json(kept.body)
+        wanted = [(each, here.by()) for each in good]
+        started, dues = relay.create_runs(tx, here.ports, kind, here.tenant_id, wanted) if wanted else ([], ())
+        of_good = iter(started)
+        answer = AddedJobs(jobs=[_added(each if isinstance(each, Refused) else next(of_good)) for each in read])
+        here.keep(line, idempotency_key, 200, answer.model_dump_json())
+        point(Point.START_WRITTEN)
+    point(Point.START_COMMITTED)
+    deliver(here.ports, dues)
+    return answer
+
+
+def _read(asked: dict[str, Any]) -> dict[str, Any] | Refused:
+    try:
+        return parse(AddJob, asked).model_dump(mode="json", exclude_none=True)
+    except Refused as refused:
+        return refused
+
+
+def _added(started: relay.Started | Refused) -> AddedJob:
+    if isinstance(started, Refused):
+        return AddedJob(code=started.code, detail=started.message)
+    return AddedJob(id=started.run_id, found=started.already)
 
 
 @operation(router, "GET", "/jobs", READS, tag="jobs")
@@ -461,7 +522,9 @@ def get_attempt(
 @operation(router, "GET", "/admin/jobs/workers", SUPERS, tag="jobs")
 def list_workers() -> Workers:
     """The workers that were seen in the last week, newest first."""
-    return Workers(workers=[Worker(**row) for row in desk(router).all(store.WORKERS)])
+    here = desk(router)
+    subject = here.principal.actor.removeprefix("user:")
+    return Workers(workers=[Worker(**row) for row in here.all(store.WORKERS, subject=subject)])
 
 
 def _found(here: Desk, job_id: UUID) -> Mapping[str, Any]:

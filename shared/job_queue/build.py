@@ -89,6 +89,7 @@ def build_ports(
         beat=beat,
         worker_id=worker_id or a_worker_id(),
         environ=env,
+        lease_s=lease_s,
         longest_on_lambda_s=longest_on_lambda_s(env),
         meter=_meter(env),
     )

@@ -24,7 +24,7 @@ from shared.job_queue.model import (
 )
 from shared.kernel.errors import Refused
 from shared.kernel.model import Ending, Lane, LaneStatus, Problem, Run, RunStatus, Settlement
-from shared.kernel.redact import redact
+from shared.kernel.redact import redact_all
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 # Patterns are regular expressions that anybody's payload would be run against; references may lead anywhere.
@@ -33,6 +33,7 @@ RESOLVABLE = re.compile(r"connection:[a-z][a-z0-9_-]{0,63}\Z|run\Z")
 DEAD_LETTER = "dead_letter"
 # Causes that no further attempt can remove. They are told as `failed`: there is nothing to redrive.
 HOPELESS = frozenset({"unknown_command", "bad_payload"})
+LONGEST_SECRET = 4_096  # of the first characters of a tail, so many may be the rest of one
 
 
 def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +51,14 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
             )
         if word == RESOLVES and not (isinstance(value, str) and RESOLVABLE.match(value)):
             raise Refused("bad_schema", f'arg_schema: {RESOLVES} must be "run" or "connection:<provider>".')
-    for name in schema.get("properties", {}):
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise Refused("bad_schema", "arg_schema: properties must be an object.")
+    # Anywhere else nobody would look it up, and a payload could name what is another tenant's.
+    looked_up = sum(isinstance(said, Mapping) and RESOLVES in said for said in properties.values())
+    if sum(word == RESOLVES for word, _ in _words(schema)) > looked_up:
+        raise Refused("bad_schema", f"arg_schema: {RESOLVES} belongs to an argument itself, not to what is inside it.")
+    for name in properties:
         if not NAME.match(name):
             raise Refused("bad_schema", f"arg_schema: {name[:80]!r} cannot be an option. Use a-z, 0-9 and _.")
         if name == "tenant_id":
@@ -229,17 +237,23 @@ def why(facts: Mapping[str, Any]) -> tuple[WhyCode, str]:
 def tail(raw: bytes, *, cut: bool) -> str:
     """The last of what a command printed, as it may be kept: text that Postgres takes, and no secrets.
 
-    `cut`: something came before it. The first line is then part of one, perhaps of a secret, and left out.
+    `cut`: something came before it. The first line is then part of one, perhaps of a secret, and left out; of a long one,
+    as much as may be of a secret.
     """
+    text = _masked(raw.decode("utf-8", "replace"))
     if cut:
-        raw = raw.partition(b"\n")[2]
-    text = "\n".join(redact(line) for line in raw.decode("utf-8", "replace").split("\n"))
+        line_ends = text.find("\n", 0, LONGEST_SECRET)
+        text = text[LONGEST_SECRET:] if line_ends < 0 else text[line_ends + 1 :]
     return last_of(text)
+
+
+def _masked(text: str) -> str:
+    return "\n".join(redact_all(line) for line in text.split("\n"))
 
 
 def told_tail(text: str) -> str:
     """The same of what a worker elsewhere says that a command printed."""
-    return last_of("\n".join(redact(line) for line in text.split("\n")))
+    return last_of(_masked(text))
 
 
 def last_of(text: str) -> str:

@@ -56,6 +56,7 @@ class Ports:
     beat: Callable[[Turn], Word]
     worker_id: str
     environ: Mapping[str, str]
+    lease_s: float = 60.0  # after so long without a heartbeat, a job may be somebody else's
     starter: Starter | None = None  # without one, no command can start runs here
     longest_on_lambda_s: int = LONGEST_ON_LAMBDA_S
     meter: Meter = field(default_factory=NoMeter)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,10 +14,11 @@ from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, LANE, ON_LAMBDA, USUAL_PRIORITY, AttemptStatus, Definition, Finished, Word
 from shared.job_queue.ports import JobMetric, Ports
 from shared.job_queue.triggers.fire import SUBSCRIBERS, KeepTime
+from shared.kernel import db
 from shared.kernel.catalogue import NO_CAP, Catalogue, Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.decide import Limits
-from shared.kernel.errors import NoRoom, Overtaken, Permanent, Refused, StepError, Transient
+from shared.kernel.errors import Later, NoRoom, Overtaken, Permanent, Refused, StepError, Transient
 from shared.kernel.log import logger
 from shared.kernel.metrics import write_out
 from shared.kernel.model import (
@@ -44,6 +47,7 @@ LONGEST_KEY = 200
 MOST_REMEMBERED = 1_000
 LONGEST_DELAY_S = 366 * 86_400.0
 ASKED = frozenset({"definition_key", "payload", "priority", "scheduled_for", "dedupe_key"})
+AWAY_S = 5.0  # until a job is looked at again that the database had no answer for
 SPARE_S = 15.0  # of a function's time, to end a command and to commit
 
 
@@ -54,73 +58,111 @@ class Jobs:
 
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         """Enqueue a job, unless the tenant has one of the same key that is not over."""
-        asked = starting.params
-        if unknown := asked.keys() - ASKED:
+        (started,) = self.start_many(tx, [starting])
+        if isinstance(started, Refused):
+            raise started
+        return started
+
+    def start_many(self, tx: Tx, startings: Sequence[Starting]) -> list[NewRun | Already | Refused]:
+        """The same for many, each judged by itself. What all of them need to know is read at once."""
+        definitions = self._definitions(tx, startings)
+        known = _Read(tx, startings[0].tenant_id)
+        wanted = [self._wanted(known, starting, definitions) for starting in startings]
+        keys = [each.key for each in wanted if isinstance(each, _Wanted) and each.key is not None]
+        active = self._active(tx, startings[0].tenant_id, keys) if keys else {}
+        started: list[NewRun | Already | Refused] = []
+        enqueued: Counter[str] = Counter()
+        for starting, each in zip(startings, wanted, strict=True):
+            if isinstance(each, Refused):
+                started.append(each)
+                continue
+            if each.key is not None:
+                found = active.setdefault(each.key, starting.run_id)
+                if found != starting.run_id:
+                    started.append(Already(found))
+                    continue
+            started.append(_job(starting, each))
+            enqueued[each.definition.key] += not starting.again
+        for key, jobs in enqueued.items():
+            if jobs:
+                self.ports.meter.count(JobMetric.ENQUEUED, jobs, definition=key)
+        write_out(self.ports.meter)
+        return started
+
+    def _wanted(
+        self, known: _Read, starting: Starting, definitions: Mapping[str, Definition | Refused]
+    ) -> _Wanted | Refused:
+        try:
+            return self._judged(known, starting, definitions)
+        except Refused as refused:
+            return refused
+
+    def _judged(self, known: _Read, starting: Starting, definitions: Mapping[str, Definition | Refused]) -> _Wanted:
+        """What is asked for, by what is remembered; if that refuses it, by what is there."""
+        if unknown := starting.params.keys() - ASKED:
             raise Refused("unknown_field", f"Unknown: {', '.join(sorted(map(str, unknown)))[:200]}.")
-        key = asked.get("definition_key")
+        key = starting.params.get("definition_key")
         remembered = self.known.get(key) if starting.may_remember and isinstance(key, str) else None
         if remembered is not None:
-            with suppress(Refused):  # by what the definition was: it is asked what it is
-                return self._start(tx, starting, remembered)
-        return self._start(tx, starting, self._definition(tx, key))
+            with suppress(Refused):
+                return self._checked(known, starting, remembered)
+        return self._checked(known, starting, self._definition(known.tx, key, definitions))
 
-    def _start(self, tx: Tx, starting: Starting, definition: Definition) -> NewRun | Already:
+    def _checked(self, known: _Read, starting: Starting, definition: Definition) -> _Wanted:
         asked = starting.params
         payload = asked.get("payload", {})
         if not isinstance(payload, dict):
             raise Refused("bad_payload", "payload: must be an object.")
         decide.checked_payload(payload)
         self.ports.validate(definition.arg_schema, payload)
-        self._resolve_inside(tx, starting.tenant_id, definition, payload)
+        for name, what, which in decide.references(definition.arg_schema, payload):
+            if not known.has(what, which):
+                raise Refused("bad_payload", f"payload.{name}: not found in this tenant.")
         key = asked.get("dedupe_key")
-        if key is not None:
-            found = self._active(tx, starting.tenant_id, key)
-            if found is not None:
-                return Already(found)
+        if key is not None and (not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or "\x00" in key):
+            raise Refused("bad_dedupe_key", f"dedupe_key: 1 to {LONGEST_KEY} characters.")
         priority = asked.get("priority", USUAL_PRIORITY)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Refused("bad_priority", "priority: must be a whole number.")
         decide.checked_priority(priority, manages=starting.by.manages)
-        offer = Offer(
-            class_id=definition.id,
-            priority=priority,
-            dedupe_key=key,
-            version=definition.version if starting.may_remember else None,
-            wakes=definition.queue + ON_LAMBDA if definition.executor == "lambda" else None,
-        )
-        lane = NewLane(key=LANE, delay_s=_delay_s(tx, asked.get("scheduled_for")), offer=offer)
-        self.ports.meter.count(JobMetric.ENQUEUED, definition=definition.key)
-        write_out(self.ports.meter)
-        return NewRun(params=decide.snapshot(definition, payload), lanes=[lane], label=definition.key)
+        return _Wanted(definition, payload, priority, key, _delay_s(known, asked.get("scheduled_for")))
 
-    def _definition(self, tx: Tx, key: object) -> Definition:
-        rows = tx.read(store.FIND_DEFINITION, {"key": key}) if isinstance(key, str) else []
-        if not rows:
-            raise Refused("unknown_definition", f"definition_key: there is no job definition {str(key)[:80]!r}.")
-        definition = store.definition_of(rows[0])
-        if not definition.is_active:
-            raise Refused("inactive_definition", f"definition_key: {definition.key!r} is inactive.")
-        if definition.key in self.known or len(self.known) < MOST_REMEMBERED:
-            self.known[definition.key] = definition
-        return definition
+    def _definitions(self, tx: Tx, startings: Sequence[Starting]) -> dict[str, Definition | Refused]:
+        """Those that are not remembered, by their keys."""
+        keys = {
+            key
+            for starting in startings
+            if isinstance(key := starting.params.get("definition_key"), str)
+            and not (starting.may_remember and key in self.known)
+        }
+        return self._read_definitions(tx, keys) if keys else {}
 
-    def _active(self, tx: Tx, tenant_id: UUID, key: object) -> UUID | None:
-        if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or "\x00" in key:
-            raise Refused("bad_dedupe_key", f"dedupe_key: 1 to {LONGEST_KEY} characters.")
-        mine = {"tenant_id": tenant_id, "key": key}
-        tx.read(store.LOCK_KEY, mine)
-        found = tx.read(store.FIND_KEY, mine)
-        return found[0]["run_id"] if found else None
+    def _definition(self, tx: Tx, key: object, definitions: Mapping[str, Definition | Refused]) -> Definition:
+        if not isinstance(key, str):
+            raise _unknown(key)
+        found = definitions.get(key) or self._read_definitions(tx, {key})[key]
+        if isinstance(found, Refused):
+            raise found
+        return found
 
-    def _resolve_inside(self, tx: Tx, tenant_id: UUID, definition: Definition, payload: dict[str, Any]) -> None:
-        for name, what, which in decide.references(definition.arg_schema, payload):
-            if what == "run":
-                run_id = read_id(which)
-                found = run_id is not None and bool(tx.read(store.RUN_EXISTS, {"tenant_id": tenant_id, "id": run_id}))
-            else:
-                found = tx.find_connection(tenant_id, what.partition(":")[2], which) is not None
-            if not found:
-                raise Refused("bad_payload", f"payload.{name}: not found in this tenant.")
+    def _read_definitions(self, tx: Tx, keys: set[str]) -> dict[str, Definition | Refused]:
+        found: dict[str, Definition | Refused] = {key: _unknown(key) for key in keys}
+        for row in tx.read(store.FIND_DEFINITIONS, {"keys": sorted(key for key in keys if "\x00" not in key)}):
+            definition = store.definition_of(row)
+            found[definition.key] = definition
+            if not definition.is_active:
+                found[definition.key] = Refused(
+                    "inactive_definition", f"definition_key: {definition.key!r} is inactive."
+                )
+            elif definition.key in self.known or len(self.known) < MOST_REMEMBERED:
+                self.known[definition.key] = definition
+        return found
+
+    def _active(self, tx: Tx, tenant_id: UUID, keys: Sequence[str]) -> dict[str, UUID]:
+        """The jobs that are not over, by their keys; nobody else enqueues one of these meanwhile."""
+        mine = {"tenant_id": tenant_id, "keys": list(keys)}
+        tx.read(store.LOCK_KEYS, mine)
+        return {row["dedupe_key"]: row["run_id"] for row in tx.read(store.FIND_KEYS, mine)}
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         try:
@@ -133,22 +175,36 @@ class Jobs:
         if turn.queued_at is not None:
             waited_ms = (turn.now - turn.queued_at).total_seconds() * 1000
             self.ports.meter.count(JobMetric.QUEUE_MS, waited_ms, definition=params["definition_key"])
-        attempt_no = self.begin(turn)
+        try:
+            attempt_no = self.begin(turn)
+        except Exception as error:
+            if db.is_disconnect(error) or db.is_busy(error):
+                raise Later(AWAY_S) from error  # nothing was begun: it costs no attempt
+            raise
         command = self.ports.commands[params["command"]]
         if command.starts is not None:
             return self._start_run(turn, outside, command.starts)
         argv = decide.argv(command, turn.tenant_id, params["payload"])
         passed = {name: self.ports.environ[name] for name in command.env if name in self.ports.environ}
         env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt_no)}
-        told: list[tuple[str, str]] = []
+        told: tuple[str, str] | None = None
+        since_s = stopwatch()  # it was surely ours
 
         def beat(pid: int, stdout: str, stderr: str) -> Word:
-            word = self.ports.beat(turn)
-            if word is Word.LOST:
-                return word
-            if told[-1:] != [(stdout, stderr)]:
-                told[:] = [(stdout, stderr)]
-                outside.write(Effect(store.TAILS, {"pid": pid, "stdout": stdout, "stderr": stderr}))
+            nonlocal told, since_s
+            asked_s = stopwatch()
+            try:
+                word = self.ports.beat(turn)
+                since_s = asked_s
+                if word is not Word.LOST and told != (stdout, stderr):
+                    outside.write(Effect(store.TAILS, {"pid": pid, "stdout": stdout, "stderr": stderr}))
+                    told = (stdout, stderr)
+            except Exception as error:
+                if not (db.is_disconnect(error) or db.is_busy(error)):
+                    raise
+                # A command is not ended because the database is away: it goes on as long as nobody else can have the job.
+                logger.warning("a heartbeat was not answered", extra={"job_id": str(turn.run_id)}, exc_info=error)
+                return Word.LOST if since_s() >= self.ports.lease_s else Word.GO_ON
             return word
 
         timeout_s = min(params["timeout_seconds"], max(1.0, outside.time_left_s() - SPARE_S))
@@ -291,7 +347,64 @@ def _end(status: AttemptStatus, ended: Finished, error: str | None) -> Effect:
     )
 
 
-def _delay_s(tx: Tx, scheduled_for: object) -> float:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    definition: Definition
+    payload: dict[str, Any]
+    priority: int
+    key: str | None
+    delay_s: float
+
+
+def _job(starting: Starting, wanted: _Wanted) -> NewRun:
+    definition = wanted.definition
+    offer = Offer(
+        class_id=definition.id,
+        priority=wanted.priority,
+        dedupe_key=wanted.key,
+        version=definition.version if starting.may_remember else None,
+        wakes=definition.queue + ON_LAMBDA if definition.executor == "lambda" else None,
+    )
+    lane = NewLane(key=LANE, delay_s=wanted.delay_s, offer=offer)
+    return NewRun(params=decide.snapshot(definition, wanted.payload), lanes=[lane], label=definition.key)
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the database says, once for all that are enqueued together."""
+
+    tx: Tx
+    tenant_id: UUID
+    _found: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _now: datetime | None = None
+
+    def now(self) -> datetime:
+        if self._now is None:
+            (row,) = self.tx.read(store.NOW, {})
+            self._now = row["now"]
+        assert self._now is not None
+        return self._now
+
+    def has(self, what: str, which: str) -> bool:
+        """Whether the tenant has this thing."""
+        if (what, which) not in self._found:
+            self._found[what, which] = self._look(what, which)
+        return self._found[what, which]
+
+    def _look(self, what: str, which: str) -> bool:
+        if what == "run":
+            run_id = read_id(which)
+            return run_id is not None and bool(
+                self.tx.read(store.RUN_EXISTS, {"tenant_id": self.tenant_id, "id": run_id})
+            )
+        return self.tx.find_connection(self.tenant_id, what.partition(":")[2], which) is not None
+
+
+def _unknown(key: object) -> Refused:
+    return Refused("unknown_definition", f"definition_key: job definition {str(key)[:80]!r} not found.")
+
+
+def _delay_s(known: _Read, scheduled_for: object) -> float:
     """By the database's clock, as everything that is due."""
     if scheduled_for is None:
         return 0
@@ -303,10 +416,10 @@ def _delay_s(tx: Tx, scheduled_for: object) -> float:
         at = None
     if at is None or at.tzinfo is None:
         raise Refused("bad_schedule", "scheduled_for: must be a date and time with a zone, as 2026-11-16T08:00:00Z.")
-    (row,) = tx.read(store.SECONDS_UNTIL, {"at": at})
-    if row["seconds"] > LONGEST_DELAY_S:
+    seconds = (at - known.now()).total_seconds()
+    if seconds > LONGEST_DELAY_S:
         raise Refused("bad_schedule", "scheduled_for: at most a year ahead.")
-    return max(0.0, float(row["seconds"]))
+    return max(0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +442,7 @@ def job_kind(ports: Ports) -> JobKind:
         jobs=jobs,
         take_step=jobs.take_step,
         start=jobs.start,
+        start_many=jobs.start_many,
         settle=decide.settle,
         ending=jobs.ending,
         on_lost=jobs.on_lost,

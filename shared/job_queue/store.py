@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -15,20 +16,22 @@ from shared.kernel.store import held
 _DEFINITION = """id, key, description, command, arg_schema, timeout_seconds, max_attempts, queue, executor, concurrency_limit,
        is_active, version"""
 
-# Jobs of one key are enqueued one after the other: whoever waited finds the first one, in a statement of its own.
-LOCK_KEY = Statement(
-    "job.lock_key", "select pg_advisory_xact_lock(hashtextextended(cast(:tenant_id as text) || cast(:key as text), 14))"
+# Jobs of one key are enqueued one after the other: whoever waited finds the first one, in a statement of its own. Who has
+# several waits in the order of their names, so that no two wait for each other.
+LOCK_KEYS = Statement(
+    "job.lock_keys",
+    """select pg_advisory_xact_lock(hashtextextended(cast(:tenant_id as text) || k, 14))
+       from (select k from unnest(cast(:keys as text[])) k order by k offset 0) k""",
 )
-FIND_KEY = Statement(
-    "job.find_key",
-    "select run_id from offer where tenant_id = cast(:tenant_id as uuid) and dedupe_key = cast(:key as text)",
+FIND_KEYS = Statement(
+    "job.find_keys",
+    """select run_id, dedupe_key from offer
+       where tenant_id = cast(:tenant_id as uuid) and dedupe_key = any(cast(:keys as text[]))""",
 )
-FIND_DEFINITION = Statement(
-    "job.find_definition", f"select {_DEFINITION} from job_definitions where key = cast(:key as text)"
+FIND_DEFINITIONS = Statement(
+    "job.find_definitions", f"select {_DEFINITION} from job_definitions where key = any(cast(:keys as text[]))"
 )
-SECONDS_UNTIL = Statement(
-    "job.seconds_until", "select extract(epoch from cast(:at as timestamptz) - now())::double precision as seconds"
-)
+NOW = Statement("job.now", "select now() as now")
 RUN_EXISTS = Statement(
     "job.run_exists", "select 1 as found from run where tenant_id = cast(:tenant_id as uuid) and id = cast(:id as uuid)"
 )
@@ -55,31 +58,64 @@ TAILS = Statement(
               cast(:pid as integer), cast(:stdout as text), cast(:stderr as text)
        {_OF_TURN}
        on conflict (job_id, attempt_no) do update
-       set pid = excluded.pid, stdout_tail = excluded.stdout_tail, stderr_tail = excluded.stderr_tail""",
+       set pid = coalesce(excluded.pid, a.pid), stdout_tail = coalesce(excluded.stdout_tail, a.stdout_tail),
+           stderr_tail = coalesce(excluded.stderr_tail, a.stderr_tail)""",
 )
+
+
 # Ends the attempt that runs; a worker that was lost before it could begin one has had one all the same.
-END_ATTEMPT = Statement(
-    "job.end_attempt",
-    f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
+def _end_attempt(given: Callable[[str, str], str]) -> str:
+    return f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, finished_at, exit_code, status,
                                       stdout_tail, stderr_tail, error_text)
-       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce(o.worker, :attempt_worker), coalesce(o.taken_at, now()), now(),
-              cast(:exit_code as integer), :attempt_status, cast(:stdout as text), cast(:stderr as text),
-              cast(:attempt_error as text)
+       select t.run_id, {_ATTEMPT_NO}, t.tenant_id, coalesce(o.worker, {given("attempt_worker", "text")}),
+              coalesce(o.taken_at, now()), now(), {given("exit_code", "integer")}, {given("attempt_status", "text")},
+              {given("stdout", "text")}, {given("stderr", "text")}, {given("attempt_error", "text")}
        {_OF_TURN}
        on conflict (job_id, attempt_no) do update
        set finished_at = now(), exit_code = excluded.exit_code, status = excluded.status,
            stdout_tail = coalesce(excluded.stdout_tail, a.stdout_tail),
-           stderr_tail = coalesce(excluded.stderr_tail, a.stderr_tail), error_text = excluded.error_text""",
+           stderr_tail = coalesce(excluded.stderr_tail, a.stderr_tail), error_text = excluded.error_text"""
+
+
+END_ATTEMPT = Statement(
+    "job.end_attempt",
+    _end_attempt(lambda name, type_: f"cast(:{name} as {type_})"),
+    many=_end_attempt(lambda name, type_: f"cast(t.given ->> '{name}' as {type_})"),
 )
 
 SEE_WORKER = sa.text("""
 insert into job_workers as w (worker_id, hostname, version, queues, last_seen_at, running_count)
 values (:worker_id, :hostname, :version, cast(:queues as text[]), now(), :running_count)
-on conflict (worker_id) do update set last_seen_at = now(), running_count = excluded.running_count
+on conflict (worker_id) do update
+set last_seen_at = now(), running_count = excluded.running_count, queues = excluded.queues, version = excluded.version
 """)
-SEEN_WORKER = sa.text(SEE_WORKER.text + "returning worker_id")
+# Over HTTP a worker calls itself what it likes, and a container has another name with every start. A tenant has so many lines at
+# most; then a new one takes the place of the one that was not seen for the longest time.
+MOST_WORKERS = 500
+SEEN_WORKER = sa.text(f"""
+with known as (
+    select exists (select from job_workers k where k.worker_id = :worker_id)
+        or (select count(*) from (select from job_workers k where k.tenant_id = :tenant_id limit {MOST_WORKERS}) k) < {MOST_WORKERS}
+        as has_room),
+replaced as (
+    update job_workers w set worker_id = :worker_id, hostname = :hostname, queues = cast(:queues as text[]), started_at = now(),
+                             last_seen_at = now(), running_count = 0, version = ''
+    from known where not known.has_room and w.worker_id = (
+        select k.worker_id from job_workers k where k.tenant_id = :tenant_id
+        order by k.last_seen_at limit 1 for update skip locked)
+    returning w.worker_id)
+insert into job_workers as w (worker_id, hostname, queues, last_seen_at)
+select :worker_id, :hostname, cast(:queues as text[]), now() from known where known.has_room
+on conflict (worker_id) do update set last_seen_at = now(), running_count = 0, queues = excluded.queues
+returning w.worker_id
+""")
 FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
-PRUNE_WORKERS = sa.text("delete from job_workers where last_seen_at < now() - interval '7 days'")
+# A worker that ends takes its line along; one that was killed leaves it.
+PRUNE_WORKERS = Statement(
+    "job.prune_workers",
+    """delete from job_workers where ctid = any(array(
+           select ctid from job_workers where last_seen_at < now() - interval '7 days' limit :most))""",
+)
 PRUNE_ATTEMPTS = Statement(
     "job.prune",
     """delete from job_attempts where ctid = any(array(
@@ -206,7 +242,8 @@ select r.paused_at is not null as paused, r.cancel_requested_at is not null as c
        coalesce(p.most_running <= (
            select count(*) from offer t where t.tenant_id = :tenant_id and t.taken_at is not null), false) as tenant_full,
        (select count(*) from job_workers w
-        where c.queue = any(w.queues) and w.last_seen_at >= now() - interval '60 s') as workers,
+        where c.queue = any(w.queues) and w.last_seen_at >= now() - interval '60 s'
+          and (w.tenant_id = :tenant_id or w.tenant_id is null)) as workers,
        (select count(*) from (
            select from pull_class k
            join pull_line n on n.class_id = k.id and n.tenant_id = o.tenant_id and n.active and n.priority <= o.priority
@@ -228,7 +265,7 @@ where l.run_id = :job_id and l.tenant_id = :tenant_id
 WORKERS = sa.text("""
 select worker_id, hostname, version, queues, started_at, last_seen_at, running_count,
        last_seen_at < now() - interval '60 s' as stale
-from job_workers order by last_seen_at desc limit 500
+from workers_everywhere(:subject)
 """)
 
 

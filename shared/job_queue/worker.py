@@ -1,5 +1,9 @@
 """A resident worker: takes jobs as it has room for them, runs each on a thread, and says that it is alive.
 
+There is a thread for every job in hand. One that has done its job goes on with the next that nobody has begun, and calls
+another thread if more is left: many short jobs are done by few threads, and long ones by as many as there are. What has
+ended is handed in together, by whoever finds nothing else to do or is called meanwhile, and new jobs are taken with it.
+
 It may do the steps of the other kinds too, where their batons travel through Postgres.
 """
 
@@ -8,8 +12,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,20 +28,20 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
-from shared.kernel.model import Turn
-from shared.kernel.offers import Taking, TakingOffers
+from shared.kernel.model import Taking, Turn
 from shared.kernel.ports import Ports
-from shared.kernel.pull import do_pulled
+from shared.kernel.pull import kind_of
 from shared.kernel.queue import Consumer, Received
 from shared.kernel.queue_postgres import CHANNEL
 from shared.kernel.sql import LISTEN_TO
+from shared.kernel.step import Looked, commit_together, look
 from shared.kernel.tick import repair_lost, roll_up, tick
 
 SEEN_S = 10.0
 AFTER_TROUBLE_S = 2.0
 LISTENS_S = 5.0  # a mark that somebody listens is good for so long
 MOST_RECEIVES = 10
-Takes = Callable[[str, int], Sequence[Turn]]
+MOST_TOGETHER = 100  # endings in one flight
 
 
 @dataclass(slots=True)
@@ -60,9 +65,14 @@ class Worker:
     version: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
     bell: threading.Event = field(default_factory=threading.Event)
-    _running: set[Future[Any]] = field(default_factory=set)
-    _times: dict[str, float] = field(default_factory=dict)
+    in_hand: int = 0  # until its end is handed in
     last_round: float = 0.0
+    _times: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of all below, and of `in_hand`
+    _turns: deque[tuple[Turn, str]] = field(default_factory=deque)  # not begun, each with its queue
+    _ended: list[tuple[Looked, str]] = field(default_factory=list)
+    _called: bool = False  # a thread that is not here yet
+    _handing_in: bool = False
 
     def run(self) -> None:
         """Until it is told to stop; then it waits for what it has in hand, which hears of the stop at its next heartbeat."""
@@ -89,55 +99,114 @@ class Worker:
         self.stop.set()
         self.bell.set()
 
-    @property
-    def in_hand(self) -> int:
-        return len(self._running)
-
     def is_well(self) -> bool:
         """Whether it still looks for work: what runs in its threads may take as long as it wants."""
         return time.monotonic() - self.last_round < max(60.0, 4 * self.poll_s)
 
     def _round(self, pool: ThreadPoolExecutor) -> int:
-        self._running = {each for each in self._running if not each.done()}
         self._every("seen", SEEN_S, self._see)
         taken = 0
         for queue in self.queues:
-            room = self.concurrency - len(self._running)
+            room = self.concurrency - self.in_hand
             if room <= 0:
                 return taken
-            for turn in self._take(queue, room):
-                self._start(pool, self._do, turn, queue)
-                taken += 1
+            turns = self._take(queue, room)
+            self._add(pool, turns, queue)
+            taken += len(turns)
         for queue in self._message_queues():
-            room = self.concurrency - len(self._running)
+            room = self.concurrency - self.in_hand
             if room <= 0 or self.messages is None:
                 return taken
             for message in self.messages.receive(queue, min(room, 10)):
-                self._start(pool, self._handle, queue, message)
+                with self._lock:
+                    self.in_hand += 1
+                pool.submit(self._handle, queue, message)
                 taken += 1
         if not taken:
             self._every("listens", LISTENS_S / 2, self._mark_listening)
         return taken
 
-    def _start(self, pool: ThreadPoolExecutor, do: Callable[..., None], *given: Any) -> None:
-        future = pool.submit(do, *given)
-        self._running.add(future)
-        future.add_done_callback(lambda _: self.bell.set())
-
     def _take(self, queue: str, room: int) -> list[Turn]:
         assert self.ports.offers is not None
         return self.ports.offers.take(queue, room, self.ports.chance.new_id(), self.lease_s, self.worker_id)
 
-    def _do(self, turn: Turn, queue: str) -> None:
-        """A turn, and then those that come with its end: finishing one and taking the next is one flight."""
-        left: Turn | None = turn
-        while left is not None:
-            now, ports = left, self.ports
-            taking = Taking(queue, self.lease_s, self.worker_id, self.ports.chance.new_id)
-            if self.queues and queue == self.queues[0] and not self.stop.is_set():  # others wait for the next round
-                ports = replace(ports, offers=TakingOffers(self.engine, taking))
-            self._quietly("a turn could not be taken to its end", lambda: do_pulled(now, self.kinds, ports))  # noqa: B023
-            left = taking.taken[0] if taking.taken else None
+    # --- what the threads do ---
+
+    def _add(self, pool: ThreadPoolExecutor, turns: Sequence[Turn], queue: str) -> None:
+        with self._lock:
+            self._turns.extend((turn, queue) for turn in turns)
+            self.in_hand += len(turns)
+            calls = self._calls()
+        if calls:
+            pool.submit(self._work, pool)
+
+    def _calls(self) -> bool:
+        """Whether another thread is to be called, under the lock: one at a time, who calls the next."""
+        if self._called or not (self._turns or (self._ended and not self._handing_in)):
+            return False
+        self._called = True
+        return True
+
+    def _work(self, pool: ThreadPoolExecutor) -> None:
+        """Whoever was called hands in what has ended, and then does what nobody has begun, as long as there is some."""
+        with self._lock:
+            self._called = False
+            hands_in = bool(self._ended)
+        while True:
+            turn: tuple[Turn, str] | None = None
+            with self._lock:
+                if self._turns and not (hands_in and self._ended and not self._handing_in):
+                    turn = self._turns.popleft()
+                elif not self._ended or self._handing_in:
+                    break
+                else:
+                    self._handing_in = True
+                hands_in = False
+                calls = self._calls()
+            if calls:
+                with suppress(RuntimeError):  # the worker stops: nobody is called any more
+                    pool.submit(self._work, pool)
+            if turn is None:
+                self._hand_in()
+            else:
+                self._begin(*turn)
+        self.bell.set()
+
+    def _begin(self, turn: Turn, queue: str) -> None:
+        looked: Looked | None = None
+
+        def begin() -> None:
+            nonlocal looked
+            if self.stop.is_set():  # nothing was done: it costs no attempt
+                self.ports.store.release(turn.baton, turn.token)
+                return
+            found = look(turn, kind_of(turn, self.kinds, self.ports), self.ports)
+            looked = found if isinstance(found, Looked) else None
+
+        self._quietly("a turn could not be taken to its end", begin)
+        with self._lock:
+            if looked is None:
+                self.in_hand -= 1
+            else:
+                self._ended.append((looked, queue))
+
+    def _hand_in(self) -> None:
+        """Together with what has ended, as much is taken as that makes room for: from the first queue alone, the others wait
+        for the next round."""
+        with self._lock:
+            ended, self._ended = self._ended[:MOST_TOGETHER], self._ended[MOST_TOGETHER:]
+        first = self.queues[0] if self.queues else ""
+        wanted = 0 if self.stop.is_set() else sum(queue == first for _, queue in ended)
+        taking = Taking(first, self.lease_s, self.worker_id, self.ports.chance.new_id(), wanted)
+        steps = [looked for looked, _ in ended]
+        self._quietly(
+            "what has ended could not be handed in",
+            lambda: commit_together(steps, self.ports, taking if wanted else None),
+        )
+        with self._lock:
+            self._handing_in = False
+            self._turns.extend((turn, first) for turn in taking.taken)
+            self.in_hand += len(taking.taken) - len(ended)
 
     def _message_queues(self) -> Sequence[str]:
         if not self.pushed:
@@ -162,6 +231,9 @@ class Worker:
                 self.messages.delete(queue, message.receipt)
 
         self._quietly("a message could not be handled", handle)
+        with self._lock:
+            self.in_hand -= 1
+        self.bell.set()
 
     def _every(self, name: str, seconds: float, do: Callable[[], object]) -> None:
         now = time.monotonic()
@@ -184,7 +256,7 @@ class Worker:
                     "hostname": socket.gethostname(),
                     "version": self.version,
                     "queues": list(self.queues),
-                    "running_count": len(self._running),
+                    "running_count": self.in_hand,
                 },
             )
 

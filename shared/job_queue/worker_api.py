@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -19,6 +20,7 @@ from shared.kernel.api.shapes import Asked, Done, Told
 from shared.kernel.auth import WORKS
 from shared.kernel.clock import new_id
 from shared.kernel.errors import NotFound, Overtaken, StepError
+from shared.kernel.log import logger
 from shared.kernel.model import Effect, Turn
 from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports
@@ -34,10 +36,14 @@ QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}(@lambda)?$")]
 
 
 class ClaimJobs(Asked):
+    """`claim_id`: a new id for each claim. `again`: its answer was lost, so what it took is answered once more."""
+
     worker_id: WorkerId
     queues: Annotated[list[QueueName], Field(min_length=1, max_length=20)]
     most: Annotated[int, Field(ge=1, le=10)] = 1
     lease_seconds: Annotated[int, Field(ge=10, le=900)] = 60
+    claim_id: UUID | None = None
+    again: bool = False
 
 
 class ClaimedJob(Told):
@@ -91,18 +97,31 @@ class FailJob(Asked):
 def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
     """Take the best jobs of the tenant that are due. Each is the worker's until its lease runs out."""
     here = desk(router)
-    ports, worker = _ports(here), f"{here.principal.actor}/{asked.worker_id}"
+    ports, worker = _ports(here), f"{_whose(here)}/{asked.worker_id}"
     here.all(
-        store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id, version="", queues=asked.queues, running_count=0
+        store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id, queues=asked.queues, tenant_id=here.tenant_id
     )
+    if asked.again and asked.claim_id is None:
+        raise Problem(422, "invalid", "claim_id: required with again.")
+    offers, token = _offers(here), asked.claim_id or new_id()
+    # Each look waits for a take of its queue that is still under way; the last one sees what all of them took.
+    lost = [offers.taken(queue, token, worker) for queue in asked.queues][-1] if asked.again else []
+    if lost:
+        offers.renew(lost, asked.lease_seconds)
     claimed: list[ClaimedJob] = []
     for queue in asked.queues:
         room = asked.most - len(claimed)
         if room <= 0:
             break
-        token = new_id()
-        for turn in _offers(here).take(queue, room, token, asked.lease_seconds, worker):
-            claimed += _begun(here, ports, turn)
+        turns, lost = lost or offers.take(queue, room, token, asked.lease_seconds, worker), []
+        for turn in turns:
+            try:
+                claimed += _begun(here, ports, turn)
+            except Exception:
+                # Those before it are told: nobody would know of them otherwise. This one is given back, at no cost.
+                logger.exception("a job that was taken could not be started", extra={"job_id": str(turn.run_id)})
+                with suppress(Exception):
+                    offers.give_back(turn)
     return ClaimedJobs(jobs=claimed)
 
 
@@ -115,7 +134,7 @@ def heartbeat_job(job_id: JobId, asked: Annotated[Heartbeat, Body()]) -> Word:
     if not renewed:
         raise _not_yours()
     if asked.stdout_tail is not None or asked.stderr_tail is not None:
-        out, err = (decide.told_tail(each or "") for each in (asked.stdout_tail, asked.stderr_tail))
+        out, err = (each and decide.told_tail(each) for each in (asked.stdout_tail, asked.stderr_tail))
         try:
             Calls(turn, _ports(here)).write(Effect(store.TAILS, {"pid": asked.pid, "stdout": out, "stderr": err}))
         except Overtaken:
@@ -133,7 +152,9 @@ def complete_job(job_id: JobId, asked: Annotated[CompleteJob, Body()]) -> Done:
 def fail_job(job_id: JobId, asked: Annotated[FailJob, Body()]) -> Done:
     """Say that the command failed, ran too long, or was stopped. The job is tried again while it has attempts left."""
     if asked.reason == "exit" and (asked.exit_code is None or asked.exit_code == 0):
-        raise Problem(422, "bad_exit_code", "exit_code: must be there and other than 0. For 0 use complete.")
+        raise Problem(422, "bad_exit_code", "exit_code: required, and not 0. For 0 use complete.")
+    if asked.reason != "exit" and asked.exit_code is not None:
+        raise Problem(422, "bad_exit_code", "exit_code: only for the reason exit.")
     ended = Finished(
         exit_code=asked.exit_code,
         timed_out=asked.reason == "timeout",
@@ -141,6 +162,12 @@ def fail_job(job_id: JobId, asked: Annotated[FailJob, Body()]) -> Done:
         stopped=asked.reason == "stopped",
     )
     return _end(job_id, asked.claim_token, ended, asked)
+
+
+def _whose(here: Desk) -> str:
+    """A token has one tenant; a person may work for several, and is another worker in each."""
+    actor = here.principal.actor
+    return actor if actor.startswith("token:") else f"{actor}/{here.tenant_id}"
 
 
 def _begun(here: Desk, ports: Ports, turn: Turn) -> list[ClaimedJob]:
@@ -170,6 +197,8 @@ def _begun(here: Desk, ports: Ports, turn: Turn) -> list[ClaimedJob]:
 def _end(job_id: UUID, token: UUID, ended: Finished, asked: CompleteJob | FailJob) -> Done:
     here = desk(router)
     turn = _held(here, job_id, token)
+    if ended.canceled and turn.cancel_at is None:
+        raise Problem(422, "not_canceled", "reason: nobody has canceled this job. Use stopped to put it back.")
     out, err = decide.told_tail(asked.stdout_tail), decide.told_tail(asked.stderr_tail)
     # Its worker heard of a cancel, or did not: what the command did counts.
     turn = replace(turn, cancel_at=None)

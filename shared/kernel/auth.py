@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -59,11 +59,23 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
+class Invitation:
+    """A tenant that wants somebody, who has not said yes: until then it means nothing."""
+
+    tenant_id: UUID
+    tenant: str
+    role: Role
+    invited_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Visitor:
     """Somebody we know, and the tenants where he may act."""
 
     actor: str
     memberships: list[Membership]
+    invitations: list[Invitation]
+    answer: Callable[[UUID, bool], bool]
 
 
 class Unknown(Exception):
@@ -83,6 +95,8 @@ class Register(Protocol):
 
     def memberships(self, subject: str) -> list[Membership]: ...
     def membership(self, subject: str, tenant_id: UUID) -> Membership | None: ...
+    def invitations(self, subject: str) -> list[Invitation]: ...
+    def answer_invitation(self, subject: str, tenant_id: UUID, accepts: bool) -> bool: ...
     def use_token(self, token_hash: bytes) -> tuple[UUID, Membership] | None: ...
 
 
@@ -97,7 +111,10 @@ def by_claims(claims: Mapping[str, Any] | None, wanted: str | None, register: Re
     if wanted is None:
         found = register.memberships(subject)
         if not found:
-            raise Elsewhere("no_tenant", "You aren't a member of any tenant yet. Ask an admin to add you.")
+            raise Elsewhere(
+                "no_tenant",
+                "You aren't a member of any tenant yet. Accept an invitation (GET /me lists yours), or ask an admin for one.",
+            )
         if len(found) > 1:
             raise Elsewhere("which_tenant", "You are a member of several tenants. Name one in the X-Tenant-Id header.")
         return _principal(f"user:{subject}", found[0])
@@ -118,12 +135,17 @@ def by_machine_token(token: str | None, wanted: str | None, register: Register) 
 
 def visitor_by_claims(claims: Mapping[str, Any] | None, register: Register) -> Visitor:
     subject = _subject(claims)
-    return Visitor(f"user:{subject}", register.memberships(subject))
+    return Visitor(
+        f"user:{subject}",
+        register.memberships(subject),
+        register.invitations(subject),
+        lambda tenant_id, accepts: register.answer_invitation(subject, tenant_id, accepts),
+    )
 
 
 def visitor_by_token(token: str | None, register: Register) -> Visitor:
     token_id, member = _used(token, register)
-    return Visitor(f"token:{token_id}", [member])
+    return Visitor(f"token:{token_id}", [member], [], lambda *_: False)  # nobody invites a machine
 
 
 def new_token() -> str:

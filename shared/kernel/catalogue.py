@@ -46,12 +46,13 @@ class TickPart(Protocol):
 class Subscribers:
     """Listeners that are rows. Each that wants a signal gets a hearing of its own, so that one that fails holds up no other.
 
-    `find`: of `:signal_ids`, the `signal_id` and the `subscriber` (a text) that wants it, of all tenants. `tell` runs once for
-    each, in the tenant's transaction, and answers the batons to send after it.
+    `find`: of `:signal_ids`, the `signal_id` and the `subscriber` (a text) that wants it, of all tenants. `tell` gets one
+    subscriber and what it has not heard yet, oldest first, in their tenant's transaction, and answers the batons to send after
+    it. What raises there is told once more, one signal at a time.
     """
 
     find: Statement
-    tell: Callable[[Tx, Ports, Kind, Signal, str], Sequence[Due]]
+    tell: Callable[[Tx, Ports, Kind, str, Sequence[Signal]], Sequence[Due]]
 
 
 class Outside(Protocol):
@@ -115,8 +116,13 @@ class Kind:
     take_step: Callable[[Turn, Outside], Decision]
     # Runs inside the transaction that creates the run: it may read, write rows under the run's id, or answer `Already`.
     start: Callable[[Tx, Starting], NewRun | Already] = _start_nothing
+    # `start` for many at once, which is asked to read in few flights; what it refuses it answers in its place. For runs of one
+    # lane that is pulled, of a kind that has no cap.
+    start_many: Callable[[Tx, Sequence[Starting]], Sequence[NewRun | Already | Refused]] | None = None
     settle: Callable[[Run, Sequence[Lane]], Settlement] = all_or_nothing
     on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
+    # Before an ended run goes on, by a retry or an action of the kind: raises Conflict if there is nothing to go on with.
+    on_reopen: Callable[[Tx, Run], None] | None = None
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
     # What a step does at a closed gate instead of waiting for it: for lanes that have work at other upstreams. None: it waits.
@@ -125,6 +131,10 @@ class Kind:
     clean: Callable[[RemoteCall, Json, Callable[[], float]], None] | None = None
     # At most so many of the kind's own rows of a run past its retention; answers how many went. Asked until fewer go.
     prune: Callable[[Tx, Run, int], int] | None = None
+    # How far runs are in what they count, as it was counted last: of `:run_ids`, the `run_id`, and how many are `done`, `failed` and
+    # there in `total`; null: nobody knows how many there will be.
+    rows: Statement | None = None
+    counts: str = "rows"
     # What it reacts to, by the signal's name or a prefix that ends in `*`. Heard once each, in the tenant's transaction.
     listens: Mapping[str, Callable[[Tx, Signal], Sequence[Start]]] = field(default_factory=dict)
     subscribers: Subscribers | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import time
 import uuid
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 def new_id() -> uuid.UUID:
     """A UUID of version 7: ids made close in time lie close in an index."""
     stamp = time.time_ns() // 1_000_000
-    value = (stamp & (2**48 - 1)) << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
+    chance = int.from_bytes(os.urandom(10))
+    value = (stamp & (2**48 - 1)) << 80 | 7 << 76 | (chance >> 68) << 64 | 2 << 62 | chance & (2**62 - 1)
     return uuid.UUID(int=value)
 
 
@@ -38,6 +39,18 @@ def stopwatch() -> Callable[[], float]:
     """A function that tells the seconds since this call."""
     began = time.monotonic()
     return lambda: time.monotonic() - began
+
+
+def patience(most_s: float) -> Callable[[float], bool]:
+    """Waits a second and says that it is worth another try, until so many seconds have been spent on it."""
+
+    def wait(spent_s: float) -> bool:
+        if spent_s >= most_s:
+            return False
+        time.sleep(1)
+        return True
+
+    return wait
 
 
 def process_time() -> datetime:

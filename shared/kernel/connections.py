@@ -65,6 +65,9 @@ class Vault(Protocol):
     def put(self, name: str, secret: Mapping[str, str]) -> str:
         """Make a new version; answers its name."""
 
+    def renew(self, name: str, secret: Mapping[str, str]) -> str:
+        """Make a new version of a secret that is there; for those who may make none."""
+
     def get(self, name: str, version: str) -> dict[str, str] | None: ...
     def delete(self, name: str) -> None: ...
 
@@ -94,8 +97,8 @@ class Accounts:
         secret = None if row is None else self._secret(tenant_id, row["id"], row["secret_ref"])
         if row is None or secret is None:
             raise Permanent(
-                f"there is no connection {connection[:100]} to {provider.name} (any more): "
-                "add one and start a new run with it",
+                f"the connection {connection[:100]} to {provider.name} was not found. "
+                "Add one, and start a new run with it",
                 "connection_gone",
             )
         try:

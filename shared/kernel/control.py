@@ -328,6 +328,19 @@ class Plain:
         return (self.per_minute - self.burst) / 60
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Even(Plain):
+    """A known limit whose calls are spread evenly: for limits of less than one a minute too."""
+
+    def __post_init__(self) -> None:
+        if self.per_minute <= 0:
+            raise ValueError("a pace needs calls")
+
+    @property
+    def rate(self) -> float:
+        return self.per_minute / 60
+
+
 class Pace(Protocol):
     """What slices need of this module; `Paces` is the real one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -60,7 +61,7 @@ class Limits:
 def before_looking(turn: Turn, limits: Limits) -> Fail | None:
     """What ends the lane before the outside is touched."""
     if turn.claims > limits.max_claims:
-        return Fail(Problem("poison", f"{turn.claims - 1} processes took this turn and none came back"))
+        return Fail(Problem("poison", f"{turn.claims - 1} processes started this step and none finished it"))
     if turn.cancel_at is not None:
         return None
     if turn.deadline_at is not None and turn.now >= turn.deadline_at:
@@ -99,6 +100,7 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 cursor=decision.cursor,
                 delay_s=bounded_s(decision.after_s),
                 waits_for=decision.waits_for,
+                probe_undecided=not decision.asked,
             )
         case Finish():
             return LaneChange(
@@ -113,7 +115,7 @@ def change_for(decision: Decision, turn: Turn) -> LaneChange:
                 says=decision.says,
             )
         case Fail():
-            return failed(turn, decision.problem)
+            return replace(failed(turn, decision.problem), probe_undecided=not decision.asked)
         case Cancel():
             return LaneChange(
                 status=LaneStatus.CANCELED,
@@ -273,6 +275,25 @@ def settlement(run: Run, lanes: Sequence[Lane], verdict: Settlement) -> Settleme
     if undone or not isinstance(verdict, Ending):
         return Ending(RunStatus.CANCELED, "canceled")
     return verdict
+
+
+def with_cause(verdict: Settlement, lanes: Sequence[Lane]) -> Settlement:
+    """A run that fails of its lanes names what most of them failed of: people fix that, not "1 of 19 failed"."""
+    if not isinstance(verdict, Ending) or verdict.status is not RunStatus.FAILED or verdict.problem is None:
+        return verdict
+    failed = [lane for lane in lanes if lane.holds_run and lane.status is LaneStatus.FAILED and lane.last_error]
+    if not failed or verdict.problem.cause is not None:
+        return verdict
+    alike = Counter(_cause_of(lane) for lane in failed)
+    first = max(failed, key=lambda lane: alike[_cause_of(lane)])
+    if _cause_of(first) == verdict.problem.to_json()["fingerprint"]:
+        return verdict  # it says so itself
+    cause = {**(first.last_error or {}), "lane": first.key, "lanes": alike[_cause_of(first)]}
+    return replace(verdict, problem=replace(verdict.problem, cause=cause))
+
+
+def _cause_of(lane: Lane) -> str:
+    return str((lane.last_error or {}).get("fingerprint"))
 
 
 def all_or_nothing(run: Run, lanes: Sequence[Lane]) -> Settlement:  # noqa: ARG001 - the shape of a settlement

@@ -5,7 +5,8 @@ On the way of every step its own execution costs more than the relay's whole Pyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, cast
 from uuid import UUID
@@ -19,6 +20,10 @@ from shared.kernel import flights as driver
 Row = Mapping[str, Any]
 # `$1` twice for a name that stands twice: it travels once.
 NUMBERED = PGDialect_pg8000(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+
+
+# Statements that nobody reads the answers of, and then those that are read: one transaction.
+Part = tuple[Sequence[tuple[sa.TextClause, Row]], Sequence[tuple[sa.TextClause, Row]]]
 
 
 class Line:
@@ -80,10 +85,9 @@ class Line:
     def run(self, statement: sa.TextClause, params: Row) -> int:
         return int(self._execute(statement, params).row_count)
 
-    def all(self, statement: sa.TextClause, params: Row) -> list[Row]:
-        context = self._execute(statement, params)
-        names = [column["name"] for column in context.columns]
-        return [dict(zip(names, row, strict=True)) for row in context.rows]
+    def all(self, statement: sa.TextClause, params: Row, *, often: bool = False) -> list[Row]:
+        """`often`: outside a transaction the server keeps its plan."""
+        return _rows(self._execute(statement, params, often=often))
 
     def one(self, statement: sa.TextClause, params: Row) -> Row | None:
         rows = self.all(statement, params)
@@ -98,23 +102,19 @@ class Line:
         (row,) = context.rows
         return {column["name"]: value for column, value in zip(context.columns, row, strict=True)}
 
-    def apart(self, parts: Sequence[Sequence[tuple[sa.TextClause, Row]]]) -> list[list[Row] | Exception]:
-        """Transactions of their own, one behind the other in one flight: the rows of each last statement, or its error."""
-        bound = []
-        for statements in parts:
-            read = [(_positional(statement), params) for statement, params in statements]
-            bound.append([(text, [params[name] for name in names]) for (text, names), params in read])
-        answers: list[list[Row] | Exception] = []
-        for context in self._driver.execute_apart(bound):
-            if context.error is not None:
-                answers.append(context.error)
-                continue
-            names = [column["name"] for column in context.columns or ()]
-            answers.append([dict(zip(names, row, strict=True)) for row in context.rows or ()])
-        return answers
+    def apart(self, parts: Sequence[Part]) -> list[list[list[Row]] | Exception]:
+        """Transactions of their own, one behind the other in one flight: the rows of all that is read of each, or its error."""
+        answers = self._driver.execute_apart([(_bound(unheard), _bound(heard)) for unheard, heard in parts])
+        return [contexts[0].error or [_rows(context) for context in contexts] for contexts in answers]
 
     def scalars(self, statement: sa.TextClause, params: Row) -> list[Any]:
         return [row[0] for row in self._execute(statement, params).rows]
+
+    def copy_out(self, statement: str) -> Iterator[list[bytes]]:
+        """The rows that a `COPY … TO STDOUT` sends. It takes no parameters: the text is put together from ids and numbers."""
+        self._send_ahead()
+        self._ahead.clear()
+        return self._driver.copy_out(statement)
 
     def _execute(self, statement: sa.TextClause, params: Row, *, often: bool = False) -> Any:
         text, names = _positional(statement)
@@ -140,10 +140,10 @@ class Line:
             self._driver.before_next(text, *values)
 
 
-class _Loan:
+class _Loan(AbstractContextManager["Line"]):
     """A pooled connection for as long as a `with` lasts. No generator: this is entered twice in every step."""
 
-    __slots__ = ("_commits", "_connection", "_engine", "_line", "_loan", "_owner", "_tenant")
+    __slots__ = ("_commits", "_connection", "_engine", "_line", "_loan", "_owner", "_pool", "_tenant")
 
     def __init__(self, engine: sa.Engine, tenant: UUID | None, owner: str | None, *, commits: bool) -> None:
         self._engine = engine
@@ -158,9 +158,10 @@ class _Loan:
         return self._line
 
     def _borrow(self) -> None:
-        loan = self._engine.raw_connection()
-        self._loan: sa.PoolProxiedConnection | None = loan
-        self._connection = cast("driver.Connection", loan.dbapi_connection)
+        self._pool = cast("db.Lends", self._engine.pool)
+        loan = self._pool.lend()
+        self._loan: db.Loan | None = loan
+        self._connection = db.connection_of(loan)
 
     def _prepare(self) -> None:
         self._connection.autocommit = not self._commits
@@ -195,10 +196,8 @@ class _Loan:
     def _return(self, error: BaseException | None) -> None:
         if self._loan is None:
             return  # the connection in its place could not be had
-        if error is not None and (self._connection.closed or db.is_disconnect(error)):
-            self._loan.invalidate(error)
-        self._loan.close()  # the pool rolls back what is open and leaves autocommit
-        self._loan = None
+        loan, self._loan = self._loan, None
+        self._pool.take_back(loan, error)
 
 
 def alone(engine: sa.Engine, tenant: UUID | None = None, owner: str | None = None) -> _Loan:
@@ -209,6 +208,21 @@ def alone(engine: sa.Engine, tenant: UUID | None = None, owner: str | None = Non
 def together(engine: sa.Engine, tenant: UUID | None, owner: str | None = None) -> _Loan:
     """One transaction, committed at the end unless something is raised. With an owner, only his runs are there."""
     return _Loan(engine, tenant, owner, commits=True)
+
+
+def _bound(statements: Sequence[tuple[sa.TextClause, Row]]) -> list[driver.Asked]:
+    bound: list[driver.Asked] = []
+    for statement, params in statements:
+        text, names = _positional(statement)
+        bound.append((text, [params[name] for name in names]))
+    return bound
+
+
+def _rows(context: Any) -> list[Row]:
+    if not context.rows:
+        return []
+    names = [column["name"] for column in context.columns]
+    return [dict(zip(names, row, strict=True)) for row in context.rows]
 
 
 @lru_cache(maxsize=1024)

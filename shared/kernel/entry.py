@@ -62,6 +62,7 @@ def wake_handler(ports: Ports, kinds: Catalogue, worker: str, lease_s: float, lo
                 try:
                     pull(now, kinds, queue, worker, lease_s, longest_s)
                 except Exception:
+                    now.meter.count(Metric.GIVEN_BACK)
                     logger.exception("a queue could not be worked on", extra={"queue": queue})
         return {"batchItemFailures": []}
 
@@ -97,18 +98,30 @@ def tick_handler(ports: Ports, kinds: Catalogue) -> Handler:
             "finished": report.finished,
         }
 
-    return _schedule_handler("tick", ports, mend, then=roll_up)
+    def look_back(now: Ports, since_last_s: float | None) -> None:
+        now.meter.count(Metric.CONNECTIONS_USED, now.store.connections_used())
+        roll_up(now, since_last_s)
+
+    return _schedule_handler("tick", ports, mend, then=look_back)
 
 
 def sweep_handler(ports: Ports, kinds: Catalogue) -> Handler:
     """Cleans up and prunes; answers how much of each."""
-    return _schedule_handler("sweep", ports, lambda now: dict(sweep(now, kinds)))
+
+    def clean_up(now: Ports) -> Answer:
+        done = dict(sweep(now, kinds))
+        now.meter.count(Metric.SWEEP)
+        return done
+
+    return _schedule_handler("sweep", ports, clean_up)
 
 
 def _queue_handler(ports: Ports, handle: Callable[[Ports, Received], bool]) -> Handler:
     def handler(event: Event, context: Context) -> Answer:
         with invocation(ports, context) as now:
             failed = _failures(event["Records"], lambda record: _is_done(record, now, handle))
+            if failed:  # Lambda counts no error: the invocation went well
+                now.meter.count(Metric.GIVEN_BACK, len(failed))
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
     return logged(handler)

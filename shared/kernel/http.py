@@ -57,6 +57,7 @@ USUAL_WAIT_S: Final = 30.0  # when a 429 does not say how long
 LONGEST_WAIT_S: Final = 21_600.0
 LONGEST_QUOTE: Final = 300
 MOST_HOSTS: Final = 16  # whose connections are kept
+NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 IN_A_TARGET: Final = "/%?:@!$&'()*+,;=~"  # what is quoted already, and what need not be
 
 
@@ -87,7 +88,7 @@ class Http:
     """One upstream for one step. It is cheap to make: all share the connections of one pool.
 
     `gate` is the key of the rate limit gate that a 429 closes (usually the account), `name` what people call the upstream,
-    `secrets` what no message may repeat.
+    `secrets` what no message may repeat, `longest_s` what one call may take however much time is left.
     """
 
     def __init__(
@@ -99,11 +100,13 @@ class Http:
         time_left_s: Callable[[], float],
         secrets: Iterable[str] = (),
         pool: Pool | None = None,
+        longest_s: float = LONGEST_CALL_S,
     ) -> None:
         self._base_url = safe_base_url(base_url)
         self._name = name
         self._gate = gate
         self._time_left_s = time_left_s
+        self._longest_s = longest_s
         self._secrets = tuple(secrets)
         self._pool = pool or _shared_pool()
 
@@ -117,9 +120,10 @@ class Http:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Ask once. `path` comes after the base URL; whatever is in it must be quoted already."""
-        call_s = min(LONGEST_CALL_S, self._time_left_s() - RESERVE_S)
-        if not call_s >= LEAST_S:
+        most_s = self._time_left_s() - RESERVE_S
+        if not most_s >= LEAST_S:
             raise Transient(f"There is too little time left to ask {self._name}.", code="no_time")
+        call_s = min(self._longest_s, most_s)
         elapsed = stopwatch()
 
         def left_s() -> float:
@@ -193,7 +197,7 @@ class Http:
         if status == 429:
             return self.throttled(answer.headers, "429")
         if status in (401, 403):
-            return TokenRefused(f"{self._name} refuses our access ({status}){why}")
+            return TokenRefused(f"{self._name} refuses access ({status}){why}")
         if status >= 500:
             wait_s = retry_after_s(answer.headers)
             wait_s = None if wait_s is None else _bounded(wait_s)
@@ -246,6 +250,21 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the internet, also where it carries one of IPv4 within it."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
+        if found in NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -356,12 +375,14 @@ class ConnectTimeout(OSError):
     """No address of the host accepted a connection in time."""
 
 
-def _connected(host: str, port: int) -> socket.socket:
-    """A socket to the first address of the host that takes one."""
+def _connected(host: str, port: int, *, public: bool = False) -> socket.socket:
+    """A socket to the first address of the host that takes one. The name is looked up once: what was checked is what is used."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise NoHost(host) from error
+    if public and not all(is_public(str(each[4][0])) for each in found):
+        raise Permanent(f"{host} is at an address of a private network: it was not asked.", code="private_address")
     for family, kind, protocol, _, address in found:
         sock = _PlainSocket(family, kind, protocol)
         try:
@@ -380,17 +401,18 @@ def _connected(host: str, port: int) -> socket.socket:
 class _Connection(http.client.HTTPConnection):
     """To one host. `context`: over TLS."""
 
-    def __init__(self, netloc: str, context: ssl.SSLContext | None) -> None:
+    def __init__(self, netloc: str, context: ssl.SSLContext | None, *, public: bool = False) -> None:
         self.default_port = http.client.HTTPS_PORT if context else http.client.HTTP_PORT
         super().__init__(netloc)
         self.netloc = netloc
         self.context = context
+        self._public = public
         self._held: list[bytes] | None = None
 
     def connect(self) -> None:
         for tries_left in reversed(range(CONNECT_TRIES)):
             try:
-                plain = _connected(self.host, self.port)
+                plain = _connected(self.host, self.port, public=self._public)
                 break
             except (NoHost, NotConnected, ConnectTimeout):
                 if not tries_left or _left_s() < LEAST_S:
@@ -403,7 +425,10 @@ class _Connection(http.client.HTTPConnection):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing came since the last answer: neither an end, nor what nobody asked for."""
+        """Whether nothing came since the last answer: neither an end, nor what nobody asked for. TLS may hold some of it
+        already, of a record that was not read to its end."""
+        if isinstance(self.sock, ssl.SSLSocket) and self.sock.pending():
+            return False
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         return not poll.poll(0)
@@ -434,8 +459,9 @@ class Pool:
     A wait belongs to the relay, which waits without a running function: hence nothing here is retried but connecting.
     """
 
-    def __init__(self, context: ssl.SSLContext, connections: int) -> None:
+    def __init__(self, context: ssl.SSLContext, connections: int, *, public: bool = False) -> None:
         self._context = context
+        self._public = public
         self._connections = connections
         self._kept: defaultdict[tuple[str, bool], list[_Connection]] = defaultdict(list)
 
@@ -446,7 +472,7 @@ class Pool:
             if connection.is_quiet:
                 return connection
             connection.close()
-        return _Connection(netloc, self._context if scheme == "https" else None)
+        return _Connection(netloc, self._context if scheme == "https" else None, public=self._public)
 
     def keep(self, connection: _Connection) -> None:
         if len(self._kept) > MOST_HOSTS:
@@ -470,12 +496,12 @@ class Pool:
         self.clear()
 
 
-def new_pool(ca_file: str | None = None, connections: int = 4) -> Pool:
-    """`ca_file`: certificates to trust instead of the system's."""
+def new_pool(ca_file: str | None = None, connections: int = 4, *, public: bool = False) -> Pool:
+    """`ca_file`: certificates to trust instead of the system's. `public`: only addresses of the internet are asked."""
     context = ssl.create_default_context(cafile=ca_file)
     context.set_alpn_protocols(["http/1.1"])
     context.sslsocket_class = _TlsSocket
-    return Pool(context, connections)
+    return Pool(context, connections, public=public)
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 NAMESPACE = "Baton"
 # How such a name ends: every value counts; all other metrics are sums.
 _MILLISECONDS = ("Milliseconds", "_ms", "_ewma")
-_MEASURED = (*_MILLISECONDS, "_rate", "_sec", "_depth")
+_MEASURED = (*_MILLISECONDS, "_rate", "_sec", "_depth", "_count")
 _MOST_VALUES = 99  # Powertools prints by itself at 100, and then warns about the empty rest
 
 Dimensions = tuple[tuple[str, str], ...]

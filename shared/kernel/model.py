@@ -96,14 +96,16 @@ def fingerprint(code: str, message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A failure as people read it."""
+    """A failure as people read it. `cause`: of a run, the error of the lanes that it failed of, and one of them."""
 
     code: str
     message: str
+    cause: Json | None = None
 
     def to_json(self) -> Json:
         message = redact(str(self.message))  # a kind may have put an exception there
-        return {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
+        told = {"code": self.code, "message": message, "fingerprint": fingerprint(self.code, message)}
+        return told if self.cause is None else {**told, "cause": self.cause}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,14 @@ class Statement:
 
     `turn` offers id, run_id, tenant_id, kind, key, epoch and seq (of the step being committed).
     `returns`: a write before the commit (`Outside.write`) answers what its `returning` says.
+    `many`: the same with the endings of several turns in one statement. Its parameters are then in the column `given` of
+    each row of `turn`, as JSON. None: a turn that ends with it ends in a statement of its own.
     """
 
     name: str
     sql: str
     returns: bool = False
+    many: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +198,7 @@ class Starting:
     params: Json
     by: By
     may_remember: bool = False  # what was read for an earlier start, if the offer says its version
+    again: bool = False  # nothing came of the first try, because what was remembered is outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +393,7 @@ class Wait:
     after_s: float
     cursor: Json | None = None
     waits_for: str | None = None  # for people: a few words, or `gate:` and the gate's key
+    asked: bool = True  # False: the upstream was not asked, so a probe is left to the next step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +409,10 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
+    """`asked`: False if the upstream was not: a probe is then left to the next step."""
+
     problem: Problem
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,6 +469,35 @@ class Ending:
 
 
 Settlement = NextPhase | Ending
+
+
+# Endings of turns that were pulled.
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """A turn that ends with its run, and how."""
+
+    turn: Turn
+    change: LaneChange
+    ending: Ending
+    ms: int
+
+
+# What came of one: the run's status, or the lane's where another lane holds the run; None: the turn was lost.
+Ended = RunStatus | LaneStatus | None
+
+
+@dataclass(slots=True)
+class Taking:
+    """What is to be taken together with the end of turns, and what was."""
+
+    queue: str
+    lease_s: float
+    worker: str
+    token: UUID
+    most: int = 1
+    taken: list[Turn] = field(default_factory=list)
 
 
 # What the tick sees of a lane, and what it does about it.

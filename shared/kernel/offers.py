@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +11,19 @@ import sqlalchemy as sa
 
 from shared.kernel import db, direct, sql
 from shared.kernel.direct import Row
-from shared.kernel.model import Ending, LaneChange, LaneStatus, Renewed, RunStatus, Turn
+from shared.kernel.model import (
+    Ended,
+    Ending,
+    Json,
+    LaneChange,
+    LaneStatus,
+    Renewed,
+    RunStatus,
+    Statement,
+    Taking,
+    Turn,
+    TurnEnd,
+)
 from shared.kernel.store import check_names, held, interval
 
 
@@ -28,13 +39,17 @@ class PgOffers:
 
         If the answer is lost, what was taken is asked for first: a turn that nobody knows of would be called lost work.
         """
-        params = {"queue": queue, "most": most, "token": token, "lease": interval(lease_s), "worker": worker}
+        params = _take(Taking(queue, lease_s, worker, token, most))
         try:
             return self._take(params, token)
         except Exception as error:
             if not db.is_disconnect(error):
                 raise
         return self._taken(params, token) or self._take(params, token)
+
+    def taken(self, queue: str, token: UUID, worker: str) -> list[Turn]:
+        """What this worker has taken with this token: for whoever did not hear the answer."""
+        return self._taken({"queue": queue, "token": token, "worker": worker}, token)
 
     def _taken(self, params: Row, token: UUID) -> list[Turn]:
         """What was taken with this token, once no take is under way."""
@@ -45,13 +60,13 @@ class PgOffers:
     def _take(self, params: Row, token: UUID) -> list[Turn]:
         take = sql.TAKE_OFFERS if self._tenant_id is None else sql.TAKE_OWN_OFFERS
         with direct.alone(self._engine, self._tenant_id) as line:
-            return [_turn(row, token) for row in line.all(take, params)]
+            return [_turn(row, token) for row in line.all(take, params, often=True)]
 
     def renew(self, turns: Sequence[Turn], lease_s: float) -> list[Renewed]:
         """Those that are still held, with what was asked of them meanwhile."""
         params = {
-            "lane_ids": [str(turn.lane_id) for turn in turns],
-            "tokens": sorted({str(turn.token) for turn in turns}),
+            "lane_ids": db.uuids(turn.lane_id for turn in turns),
+            "tokens": db.uuids({turn.token for turn in turns}),
             "lease": interval(lease_s),
         }
 
@@ -61,45 +76,43 @@ class PgOffers:
 
         return db.again_if_disconnected(renew)
 
-    def end(self, turn: Turn, change: LaneChange, ending: Ending, ms: int) -> RunStatus | LaneStatus | None:
+    def end(self, turn: Turn, change: LaneChange, ending: Ending, ms: int) -> Ended:
         """End the lane and, unless another lane holds it, the run; None: the turn was lost and nothing was written."""
-        statement, params = _end(turn, change, ending, ms)
+        statement, params = _end(TurnEnd(turn, change, ending, ms))
         with direct.alone(self._engine, turn.tenant_id) as line:
-            line.ahead(sql.LOCK_RUNS, {"run_ids": [str(turn.run_id)]})
-            row = line.often(statement, params)
-        return _ended(row)
+            line.ahead(sql.LOCK_THE_RUN, {"run_id": turn.run_id})
+            return _ended(line.often(statement, params))
 
-    def end_and_take(
-        self, turn: Turn, change: LaneChange, ending: Ending, ms: int, taking: Taking
-    ) -> tuple[RunStatus | LaneStatus | None, list[Turn]]:
-        """`end` one turn and `take` the next in one flight that waits for the disk once.
+    def end_together(self, ends: Sequence[TurnEnd], taking: Taking | None = None) -> list[Ended | Exception]:
+        """`end` several turns, and `take` the next ones, in one flight that waits for the disk once.
 
-        Both are committed before they are on the disk, so that nobody waits for the take's locks meanwhile; what comes
+        What came of each: None, if the turn was lost; an error, if nothing was written because its transaction failed, for
+        its own sake or a neighbour's. Turns of one tenant share a transaction, but no two of one run; the take shares the last.
+        All are committed before they are on the disk, so that nobody waits for the take's locks meanwhile; what comes
         behind them waits until they are. Without its answer nobody works on what was taken: a crash may lose it.
         """
-        statement, params = _end(turn, change, ending, ms)
-        token = taking.new_token()
-        tenant, run = {"tenant_id": str(turn.tenant_id)}, {"run_ids": [str(turn.run_id)]}
-        parts: list[list[tuple[sa.TextClause, Row]]] = [
-            [(sql.AS_TENANT_NOT_YET_ON_DISK, tenant), (sql.LOCK_RUNS, run), (statement, params)],
-            [(sql.TAKE_NOT_YET_ON_DISK, taking.params(token))],
-            [(sql.ON_DISK, {})],
-        ]
+        groups = _together(ends)
+        parts = [_part([ends[n] for n in group]) for group in groups]
+        if taking is not None:
+            before, asked = parts.pop() if parts else ([(sql.NOT_YET_ON_DISK, {})], [])
+            parts.append((before, [*asked, (sql.TAKE_OFFERS, _take(taking))]))
         try:
             with direct.alone(self._engine) as line:
-                ended, taken, flushed = line.apart(parts)
+                *answers, flushed = line.apart([*parts, ([], [(sql.ON_DISK, {})])])
         except Exception as error:
-            if db.is_disconnect(error):
+            if taking is not None and db.is_disconnect(error):
                 with suppress(Exception):
-                    taking.keep(self._taken(taking.params(token), token))
+                    taking.taken += self._taken(_take(taking), taking.token)
             raise
         if isinstance(flushed, Exception):
             raise flushed
-        turns = [] if isinstance(taken, Exception) else [_turn(row, token) for row in taken]
-        if isinstance(ended, Exception):
-            taking.keep(turns)
-            raise ended
-        return _ended(ended[0] if ended else None), turns
+        if taking is not None and not isinstance(answers[-1], Exception):
+            taking.taken += [_turn(row, taking.token) for row in answers[-1].pop()]
+        told: list[Ended | Exception] = [None] * len(ends)
+        for group, answer in zip(groups, answers, strict=False):  # a take without endings is no group
+            for n, each in zip(group, _told([ends[n].turn for n in group], answer), strict=True):
+                told[n] = each
+        return told
 
     def lost(self, after: UUID, window: int) -> tuple[list[tuple[UUID, str]], UUID | None]:
         """Of the next so many turns in hand those whose lease has run out, with their kinds; and where to go on."""
@@ -129,70 +142,109 @@ class PgOffers:
             row = line.one(sql.HELD_TURN, {"run_id": run_id, "token": token})
         return None if row is None else _turn(row, token)
 
+    def give_back(self, turn: Turn) -> None:
+        """A turn that was taken and not begun: it costs nothing, and whoever comes next has it."""
+        with direct.alone(self._engine, self._tenant_id) as line:
+            line.run(sql.RELEASE, held(turn))
+
     def take_over(self, lane_id: UUID, token: UUID, lease_s: float) -> Turn | None:
         with direct.alone(self._engine) as line:
             row = line.one(sql.TAKE_OVER, {"lane_id": lane_id, "token": token, "lease": interval(lease_s)})
         return None if row is None else _turn(row, token)
 
 
-@dataclass(slots=True)
-class Taking:
-    """What is to be taken with the end of a turn, and what was."""
-
-    queue: str
-    lease_s: float
-    worker: str
-    new_token: Callable[[], UUID]
-    taken: list[Turn] = field(default_factory=list)
-
-    def params(self, token: UUID) -> dict[str, Any]:
-        lease = interval(self.lease_s)
-        return {"queue": self.queue, "most": 1, "token": token, "lease": lease, "worker": self.worker}
-
-    def keep(self, turns: Sequence[Turn]) -> None:
-        self.taken.extend(turns)
-
-
-class TakingOffers(PgOffers):
-    """Offers for one turn: whoever ends it with them has taken the next one too, if there is one."""
-
-    def __init__(self, engine: sa.Engine, taking: Taking) -> None:
-        super().__init__(engine)
-        self.taking = taking
-
-    def end(self, turn: Turn, change: LaneChange, ending: Ending, ms: int) -> RunStatus | LaneStatus | None:
-        if self.taking.taken:
-            return super().end(turn, change, ending, ms)  # tried once more: the next one is in hand already
-        ended, turns = self.end_and_take(turn, change, ending, ms, self.taking)
-        self.taking.keep(turns)
-        return ended
-
-
-def _end(turn: Turn, change: LaneChange, ending: Ending, ms: int) -> tuple[sa.TextClause, dict[str, Any]]:
-    params: dict[str, Any] = {
-        **held(turn),
-        "status": change.status,
-        "cursor": None if change.cursor is None else db.jsonb(change.cursor),
-        "progress": change.spent,
-        "attempts": change.attempts,
-        "error": None if change.problem is None else db.jsonb(change.problem.to_json()),
-        "outcome": change.outcome,
-        "rows": change.rows,
-        "ms": ms,
-        "run_status": ending.status,
-        "run_outcome": ending.outcome,
-        "run_error": None if ending.problem is None else db.jsonb(ending.problem.to_json()),
+def _take(taking: Taking) -> dict[str, Any]:
+    return {
+        "queue": taking.queue,
+        "most": taking.most,
+        "token": taking.token,
+        "lease": interval(taking.lease_s),
+        "worker": taking.worker,
     }
-    for effect in change.effects:
-        check_names(params, effect)
-        params |= effect.params
-    return sql.end_turn(tuple(effect.statement for effect in change.effects)), params
 
 
-def _ended(row: Row | None) -> RunStatus | LaneStatus | None:
+def _together(ends: Sequence[TurnEnd]) -> list[list[int]]:
+    """Which of them end in one statement: of one tenant, with the same writes, which can be written for many; and no two of
+    one run, because neither would see that the other has ended."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    of_run: dict[UUID, int] = {}
+    for n, each in enumerate(ends):
+        of_run[each.turn.run_id] = place = of_run.get(each.turn.run_id, -1) + 1
+        statements = _statements(each)
+        alone = n if any(statement.many is None for statement in statements) else None
+        groups.setdefault((each.turn.tenant_id, statements, place, alone), []).append(n)
+    return list(groups.values())
+
+
+def _statements(end: TurnEnd) -> tuple[Statement, ...]:
+    return tuple(effect.statement for effect in end.change.effects)
+
+
+def _part(ends: Sequence[TurnEnd]) -> direct.Part:
+    """The transaction that ends them. The runs are locked first, in the order of their ids."""
+    first = ends[0]
+    tenant = {"tenant_id": str(first.turn.tenant_id)}
+    if len(ends) == 1:
+        run = {**tenant, "run_id": first.turn.run_id}
+        return [(sql.LOCK_THE_RUN_NOT_YET_ON_DISK, run)], [_end(first)]
+    runs = {"run_ids": db.uuids(each.turn.run_id for each in ends)}
+    params = {"turns": db.jsonb([_asked(each) for each in ends])}
+    ending = (sql.end_turns(_statements(first)), params)
+    return [(sql.AS_TENANT_ONE_BY_ONE, tenant), (sql.LOCK_RUNS, runs)], [ending]
+
+
+def _told(turns: Sequence[Turn], answer: list[list[Row]] | Exception) -> list[Ended | Exception]:
+    if isinstance(answer, Exception):
+        return [answer] * len(turns)
+    (rows,) = answer
+    if len(turns) == 1:
+        return [_ended(rows[0] if rows else None)]
+    (row,) = rows
+    lanes, runs = row["lanes"], row["runs"]
+    ids = [str(turn.lane_id) for turn in turns]
+    return [
+        _ended({"lane_status": lanes[each], "run_status": runs.get(each)} if each in lanes else None) for each in ids
+    ]
+
+
+def _ended(row: Row | None) -> Ended:
     if row is None:
         return None
     return LaneStatus(row["lane_status"]) if row["run_status"] is None else RunStatus(row["run_status"])
+
+
+def _end(end: TurnEnd) -> tuple[sa.TextClause, dict[str, Any]]:
+    params = _written(end, lambda value: None if value is None else db.jsonb(value))
+    for effect in end.change.effects:
+        check_names(params, effect)
+        params |= effect.params
+    return sql.end_turn(_statements(end)), params
+
+
+def _asked(end: TurnEnd) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for effect in end.change.effects:
+        check_names(given, effect)
+        given |= effect.params
+    return {**_written(end, lambda value: value), "given": given}
+
+
+def _written(end: TurnEnd, as_json: Callable[[Json | None], Any]) -> dict[str, Any]:
+    change, ending = end.change, end.ending
+    return {
+        **held(end.turn),
+        "status": change.status,
+        "cursor": as_json(change.cursor),
+        "progress": change.spent,
+        "attempts": change.attempts,
+        "error": as_json(None if change.problem is None else change.problem.to_json()),
+        "outcome": change.outcome,
+        "rows": change.rows,
+        "ms": end.ms,
+        "run_status": ending.status,
+        "run_outcome": ending.outcome,
+        "run_error": as_json(None if ending.problem is None else ending.problem.to_json()),
+    }
 
 
 def _turn(row: Row, token: UUID) -> Turn:

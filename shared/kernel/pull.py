@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.kernel.catalogue import Catalogue
+from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.decide import LONGEST_QUEUE_DELAY_S
 from shared.kernel.model import Turn
 from shared.kernel.ports import Ports
@@ -29,9 +29,14 @@ def pull(ports: Ports, kinds: Catalogue, queue: str, worker: str, lease_s: float
 
 
 def do_pulled(turn: Turn, kinds: Catalogue, ports: Ports) -> Outcome:
-    """Do a turn that was taken. One of a kind that is not deployed here is given back."""
+    """Do a turn that was taken."""
+    return do_turn(turn, kind_of(turn, kinds, ports), ports)
+
+
+def kind_of(turn: Turn, kinds: Catalogue, ports: Ports) -> Kind:
+    """A turn of a kind that is not deployed here is given back."""
     kind = kinds.get(turn.kind)
     if kind is None:
         ports.store.release(turn.baton, turn.token)
         raise LookupError(f"there is no kind {turn.kind} here")
-    return do_turn(turn, kind, ports)
+    return kind

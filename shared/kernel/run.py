@@ -10,10 +10,10 @@ from uuid import UUID
 
 from shared.kernel import db
 from shared.kernel.catalogue import NO_CAP, Kind, nothing_left
-from shared.kernel.decide import bounded_s, settlement
+from shared.kernel.decide import bounded_s, settlement, with_cause
 from shared.kernel.deliver import deliver, deliver_unsent
-from shared.kernel.errors import Conflict, NoRoom, NotFound, Unsettled
-from shared.kernel.metrics import Metric
+from shared.kernel.errors import Conflict, NoRoom, NotFound, Refused, Unsettled
+from shared.kernel.metrics import Meter, Metric
 from shared.kernel.model import (
     Already,
     AuditEntry,
@@ -53,24 +53,51 @@ class Started:
     already: bool = False
 
 
+# What came of each that was to be started, and the batons of all.
+StartedMany = tuple[list[Started | Refused], Sequence[Due]]
+
+
 def start_run(ports: Ports, kind: Kind, tenant_id: UUID, params: Json, by: By = NOBODY) -> UUID:
     """Create a run with its first lanes in one transaction, then send their batons. Answers the run that does the work."""
     run_id = ports.chance.new_id()
     starting = Starting(run_id=run_id, tenant_id=tenant_id, params=params, by=by, may_remember=True)
-    try:
-        started = _start(ports, kind, starting)
-    except Exception as error:
-        if db.sqlstate(error) != OUTDATED:
-            raise
-        started = _start(ports, kind, replace(starting, may_remember=False))
+    started = _up_to_date([starting], lambda startings: _start(ports, kind, startings[0]))
     point(Point.START_COMMITTED)
     deliver(ports, started.dues)
     return started.run_id
 
 
+def start_runs(
+    ports: Ports, kind: Kind, tenant_id: UUID, asked: Sequence[Json], by: By = NOBODY
+) -> list[Started | Refused]:
+    """`start_run` for many: one transaction. What is refused is answered in its place, and the others are started."""
+    startings = _startings(ports, tenant_id, [(params, by) for params in asked], may_remember=True)
+    started, dues = _up_to_date(startings, lambda startings: _start_many(ports, kind, startings))
+    point(Point.START_COMMITTED)
+    deliver(ports, dues)
+    return started
+
+
+def _up_to_date(startings: Sequence[Starting], start: Callable[[Sequence[Starting]], T]) -> T:
+    """With what is remembered; where that is outdated, once more without."""
+    try:
+        return start(startings)
+    except Exception as error:
+        if db.sqlstate(error) != OUTDATED:
+            raise
+    return start([replace(each, may_remember=False, again=True) for each in startings])
+
+
 def _start(ports: Ports, kind: Kind, starting: Starting) -> Started:
     with ports.store.begin(starting.tenant_id) as tx:
         started = _create_run(tx, ports, kind, starting)
+        point(Point.START_WRITTEN)
+    return started
+
+
+def _start_many(ports: Ports, kind: Kind, startings: Sequence[Starting]) -> StartedMany:
+    with ports.store.begin(startings[0].tenant_id) as tx:
+        started = _create_runs(tx, ports, kind, startings)
         point(Point.START_WRITTEN)
     return started
 
@@ -83,13 +110,56 @@ def create_run(
     return _create_run(tx, ports, kind, starting, label)
 
 
-def _create_run(tx: Tx, ports: Ports, kind: Kind, starting: Starting, label: str | None = None) -> Started:
-    run_id, tenant_id, by = starting.run_id, starting.tenant_id, starting.by
-    new = kind.start(tx, starting)
-    if isinstance(new, Already):
-        return Started(new.run_id, already=True)
-    _check_room(tx, kind, tenant_id)
-    new = replace(
+def create_runs(tx: Tx, ports: Ports, kind: Kind, tenant_id: UUID, asked: Sequence[tuple[Json, By]]) -> StartedMany:
+    """Start many runs inside the caller's transaction; the caller delivers the batons after its commit."""
+    return _create_runs(tx, ports, kind, _startings(ports, tenant_id, asked))
+
+
+def _startings(
+    ports: Ports, tenant_id: UUID, asked: Sequence[tuple[Json, By]], *, may_remember: bool = False
+) -> list[Starting]:
+    return [
+        Starting(run_id=run_id, tenant_id=tenant_id, params=params, by=by, may_remember=may_remember)
+        for run_id, (params, by) in zip(_new_ids(ports, len(asked)), asked, strict=True)
+    ]
+
+
+def _new_ids(ports: Ports, how_many: int) -> list[UUID]:
+    """In order: what was asked for at once is listed, and taken, in the order in which it was asked for."""
+    return sorted(ports.chance.new_id() for _ in range(how_many))
+
+
+def _create_runs(tx: Tx, ports: Ports, kind: Kind, startings: Sequence[Starting]) -> StartedMany:
+    if kind.start_many is None or kind.most_open_runs != NO_CAP:
+        raise ValueError(f"{kind.name} cannot start many runs at once")
+    started: list[Started | Refused] = []
+    runs: list[tuple[UUID, UUID, NewRun]] = []
+    lane_ids = iter(_new_ids(ports, len(startings)))
+    for starting, new in zip(startings, kind.start_many(tx, startings), strict=True):
+        if isinstance(new, Refused):
+            started.append(new)
+        elif isinstance(new, Already):
+            started.append(Started(new.run_id, already=True))
+        else:
+            if not _is_one_offer(kind, new):
+                raise ValueError(f"many runs of {kind.name} are started at once: each has one lane, which is offered")
+            runs.append((starting.run_id, next(lane_ids), _bounded_offer(_caused(new, starting.by))))
+            started.append(Started(starting.run_id))
+    if not runs:
+        return started, []
+    tenant_id, audited = startings[0].tenant_id, dict[By, list[str]]()
+    dues = tx.insert_pulled_runs(tenant_id, kind.name, runs, kind.limits.max_steps)
+    by = {starting.run_id: starting.by for starting in startings}
+    for run_id, _, _ in runs:
+        if by[run_id].actor is not None:
+            audited.setdefault(by[run_id], []).append(f"run:{run_id}")
+    for who, targets in audited.items():
+        tx.add_audits(_start_entry(runs[0][0], tenant_id, kind, who), targets)
+    return started, dues
+
+
+def _caused(new: NewRun, by: By, label: str | None = None) -> NewRun:
+    return replace(
         new,
         created_by=by.actor or new.created_by,
         correlation_id=by.correlation_id or new.correlation_id,
@@ -98,11 +168,26 @@ def _create_run(tx: Tx, ports: Ports, kind: Kind, starting: Starting, label: str
         source_ref=by.source_ref or new.source_ref,
         time_limit_s=_limit(new.time_limit_s),
     )
+
+
+def _bounded_offer(new: NewRun) -> NewRun:
+    (lane,) = new.lanes
+    if lane.delay_s == 0:
+        return new
+    return replace(new, lanes=[replace(lane, delay_s=bounded_s(lane.delay_s))])
+
+
+def _create_run(tx: Tx, ports: Ports, kind: Kind, starting: Starting, label: str | None = None) -> Started:
+    run_id, tenant_id, by = starting.run_id, starting.tenant_id, starting.by
+    new = kind.start(tx, starting)
+    if isinstance(new, Already):
+        return Started(new.run_id, already=True)
+    _check_room(tx, kind, tenant_id)
+    new = _caused(new, by, label)
     if not any(lane.holds_run for lane in new.lanes):
         raise ValueError(f"a run of {kind.name} needs at least one lane that holds it")
     if _is_one_offer(kind, new):
-        lane = replace(new.lanes[0], delay_s=bounded_s(new.lanes[0].delay_s))
-        pulled = replace(new, lanes=[lane])
+        pulled = _bounded_offer(new)
         dues = tx.insert_pulled_run(run_id, tenant_id, kind.name, pulled, ports.chance.new_id(), kind.limits.max_steps)
         _audit_start(tx, run_id, tenant_id, kind, by)
         return Started(run_id, dues)
@@ -129,7 +214,9 @@ def _check_room(tx: Tx, kind: Kind, tenant_id: UUID) -> None:
         return
     room = tx.room(tenant_id, kind.name, kind.most_open_runs)
     if room.open >= room.most:
-        raise NoRoom("too_many_runs", f"{room.most} runs of {kind.name} are open already: let some end first.")
+        raise NoRoom(
+            "too_many_runs", f"{room.most} runs of {kind.name} are already open. Wait until some end, or cancel some."
+        )
 
 
 def create_lanes(tx: Tx, run: Run, lanes: Sequence[NewLane], kind: Kind, ports: Ports) -> list[Due]:
@@ -169,11 +256,11 @@ def settle(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettled | None 
         return leave_unsettled(tx, run, kind, ports, failed)
     lanes = tx.lanes(run.id)
     with _word_of_the_kind("settle"):
-        verdict = settlement(run, lanes, kind.settle(run, lanes))
+        verdict = with_cause(settlement(run, lanes, kind.settle(run, lanes)), lanes)
         if isinstance(verdict, NextPhase):
             if not any(lane.holds_run for lane in verdict.lanes):
                 raise ValueError(f"a next phase of {kind.name} needs at least one lane that holds the run")
-            tx.add_history(run, "phase", {"lanes": len(verdict.lanes)})
+            tx.add_history(run, "phase", {"lanes": len(verdict.lanes), "first": verdict.lanes[0].key})
             return create_lanes(tx, run, verdict.lanes, kind, ports)
         if not isinstance(verdict, Ending):
             assert_never(verdict)
@@ -237,8 +324,14 @@ def end(tx: Tx, run: Run, ending: Ending, kind: Kind, ports: Ports) -> list[Due]
     _wake_paused(tx, run)  # side lanes live on; the tick sends what it finds awake
     with _word_of_the_kind("on_end"):
         dues = create_lanes(tx, ended, kind.on_end(tx, ended, ending), kind, ports)
-    ports.meter.count(Metric.RUN_ENDED, kind=run.kind, status=ending.status)
+    count_ended(ports.meter, run.kind, ending.status)
     return dues
+
+
+def count_ended(meter: Meter, kind: str, status: RunStatus) -> None:
+    meter.count(Metric.RUN_ENDED, kind=kind, status=status)
+    if status is RunStatus.FAILED:
+        meter.count(Metric.RUNS_FAILED)
 
 
 def say(tx: Tx, kind: Kind, tenant_id: UUID, said: Sequence[Say]) -> None:
@@ -326,6 +419,8 @@ def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, 
 
 def reopen(tx: Tx, run: Run, kind: Kind, by: By) -> Run:
     """Open the next epoch of an ended run under its lock; the caller sees to its lanes."""
+    if kind.on_reopen is not None:
+        kind.on_reopen(tx, run)
     _check_room(tx, kind, run.tenant_id)
     reopened = tx.reopen_run(run)
     if reopened is None:
@@ -343,16 +438,41 @@ def note_action(tx: Tx, run: Run, action: str, by: By, data: Json) -> None:
 
 def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> None:
     """Make a waiting lane's turn due now, with a fresh copy of its baton."""
-    _lane_action(ports, tenant_id, lane_id, "lane_woken", by, lambda tx: tx.wake_lane(lane_id))
+    ended = Conflict("lane_ended", "the lane has ended; restart it instead")
+    _lane_action(ports, tenant_id, lane_id, "lane_woken", by, lambda tx: tx.wake_lane(lane_id), ended)
+
+
+def wake_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> int:
+    """Make the turns of a run's waiting lanes due now; answers how many. Whoever is at work or due already is left alone."""
+    with changing(ports, tenant_id, run_id) as (tx, run, dues):
+        if run.status.ended:
+            raise Conflict("already_ended", f"the run has already {run.status}; retry it instead")
+        if run.cancel_requested_at is not None:
+            raise Conflict("being_canceled", "the run is being canceled")
+        if run.paused_at is not None:
+            raise Conflict("paused", "the run is paused; resume it instead")
+        woken = tx.wake_lanes(run.id)
+        if woken:
+            tx.add_history(run, "woken", {"lanes": len(woken), **_said(by)})
+            _audit(tx, run, "wake", by, after={"lanes": len(woken)})
+        dues.extend(woken)
+    return len(woken)
 
 
 def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None, by: By = NOBODY) -> None:
     """Open the next epoch of one lane, of a run that goes on or of one that the lane does not hold; None keeps its place."""
-    _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, lambda tx: tx.restart_lane(lane_id, cursor))
+    at_work = Conflict("at_work", "a worker has this; wait until its attempt ends, or cancel the run and retry it")
+    _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, lambda tx: tx.restart_lane(lane_id, cursor), at_work)
 
 
 def _lane_action(
-    ports: Ports, tenant_id: UUID, lane_id: UUID, name: str, by: By, act: Callable[[Tx], Due | None]
+    ports: Ports,
+    tenant_id: UUID,
+    lane_id: UUID,
+    name: str,
+    by: By,
+    act: Callable[[Tx], Due | None],
+    otherwise: Conflict,
 ) -> None:
     with ports.store.begin(tenant_id) as tx:
         found = tx.lane_run(lane_id, tenant_id)
@@ -367,7 +487,7 @@ def _lane_action(
             raise Conflict("being_canceled", "the run is being canceled")
         due = act(tx)
         if due is None:
-            raise Conflict("lane_ended", "the lane has ended; restart it instead")
+            raise otherwise
         tx.add_history(run, name, {"lane_id": str(lane_id), **_said(by)})
         _audit(tx, run, name, by, after={"lane_id": str(lane_id)})
         dues.append(due)
@@ -397,11 +517,15 @@ def _said(by: By) -> dict[str, object]:
 
 def _audit_start(tx: Tx, run_id: UUID, tenant_id: UUID, kind: Kind, by: By) -> None:
     if by.actor is not None:
-        entry = AuditEntry(
-            tenant_id=tenant_id, actor=by.actor, action="run.start", target=f"run:{run_id}", after={"kind": kind.name},
-            reason=by.reason,
-        )  # fmt: skip
-        tx.add_audit(entry)
+        tx.add_audit(_start_entry(run_id, tenant_id, kind, by))
+
+
+def _start_entry(run_id: UUID, tenant_id: UUID, kind: Kind, by: By) -> AuditEntry:
+    assert by.actor is not None
+    return AuditEntry(
+        tenant_id=tenant_id, actor=by.actor, action="run.start", target=f"run:{run_id}", after={"kind": kind.name},
+        reason=by.reason,
+    )  # fmt: skip
 
 
 def _audit(tx: Tx, run: Run, action: str, by: By, before: Json | None = None, after: Json | None = None) -> None:

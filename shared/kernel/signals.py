@@ -15,7 +15,7 @@ from shared.kernel import db
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.clock import stopwatch
 from shared.kernel.deliver import deliver
-from shared.kernel.errors import Overtaken, Refused
+from shared.kernel.errors import NoRoom, Overtaken, Refused
 from shared.kernel.log import logger
 from shared.kernel.metrics import Metric
 from shared.kernel.model import By, Due, Hearing, Problem, Signal, Start
@@ -124,7 +124,7 @@ def _hear(ports: Ports, kinds: Catalogue, hearings: Sequence[Hearing], in_time: 
 
 def _hear_alone(ports: Ports, kinds: Catalogue, hearing: Hearing) -> int:
     if hearing.attempts > MOST_ATTEMPTS:
-        died = Problem("poison", f"{hearing.attempts - 1} processes heard this and none came back")
+        died = Problem("poison", f"{hearing.attempts - 1} processes started on this and none finished it")
         _give_up(ports, hearing, died)
         return 1
     try:
@@ -135,13 +135,13 @@ def _hear_alone(ports: Ports, kinds: Catalogue, hearing: Hearing) -> int:
 
 
 def _hear_together(ports: Ports, kinds: Catalogue, hearings: Sequence[Hearing]) -> int:
-    """All of one tenant, in his transaction. 0: another tick has them by now, and nothing was done."""
+    """All of one tenant, in one transaction. 0: another tick has them by now, and nothing was done."""
     dues: list[Due] = []
     try:
         with ports.store.begin(hearings[0].signal.tenant_id) as tx:
-            for hearing in hearings:
-                with _failing(hearing):
-                    dues += _hear_one(tx, ports, kinds, hearing)
+            for listener, heard in _by_listener(hearings):
+                with _failing(heard[0]):
+                    dues += _hear_all(tx, ports, kinds, listener, [hearing.signal for hearing in heard])
             if not tx.note_heard(hearings):
                 raise Overtaken  # noqa: TRY301 - so that it is rolled back
             point(Point.SIGNAL_HEARD)
@@ -168,11 +168,23 @@ def _give_back(ports: Ports, hearings: Sequence[Hearing], delay_s: float) -> Non
         logger.exception("hearings could not be given back")
 
 
-def _hear_one(tx: Tx, ports: Ports, kinds: Catalogue, hearing: Hearing) -> Sequence[Due]:
-    name, _, subscriber = hearing.listener.partition(SUBSCRIBER)
-    kind, signal = kinds.get(name), hearing.signal
+def _by_listener(hearings: Sequence[Hearing]) -> list[tuple[str, list[Hearing]]]:
+    """Sorted: those who hear at the same time lock what they share in the same order."""
+    heard: dict[str, list[Hearing]] = {}
+    for hearing in hearings:
+        heard.setdefault(hearing.listener, []).append(hearing)
+    return sorted(heard.items())
+
+
+def _hear_all(tx: Tx, ports: Ports, kinds: Catalogue, listener: str, signals: Sequence[Signal]) -> Sequence[Due]:
+    name, _, subscriber = listener.partition(SUBSCRIBER)
+    kind = kinds.get(name)
     if kind is not None and subscriber:
-        return () if kind.subscribers is None else kind.subscribers.tell(tx, ports, kind, signal, subscriber)
+        return () if kind.subscribers is None else kind.subscribers.tell(tx, ports, kind, subscriber, signals)
+    return [due for signal in signals for due in _hear_one(tx, ports, kinds, kind, signal)]
+
+
+def _hear_one(tx: Tx, ports: Ports, kinds: Catalogue, kind: Kind | None, signal: Signal) -> Sequence[Due]:
     pattern = None if kind is None else _pattern(kind, signal.name)
     if kind is None or pattern is None:
         return ()  # it listened when the signal was written, and does no more
@@ -212,10 +224,13 @@ def _set_aside(ports: Ports, failed: _Failed) -> None:
         return
     code = cause.code if isinstance(cause, Refused) else "unexpected"
     problem = Problem(code, f"{type(cause).__name__}: {cause}")
-    if hearing.attempts >= MOST_ATTEMPTS:
+    delay_s = SURPRISE.delay_s(hearing.attempts, ports.chance.fraction())
+    if hearing.attempts < MOST_ATTEMPTS:
+        _note(ports, hearing, problem, "failed", delay_s)
+    elif isinstance(cause, NoRoom):  # there will be room again, however long it takes: what was accepted is not lost
+        _give_back(ports, [hearing], delay_s)
+    else:
         _give_up(ports, hearing, problem)
-        return
-    _note(ports, hearing, problem, "failed", SURPRISE.delay_s(hearing.attempts, ports.chance.fraction()))
 
 
 def _give_up(ports: Ports, hearing: Hearing, problem: Problem) -> None:

@@ -179,6 +179,12 @@ select start_pulled_run(
     cast(:dedupe_key as text))
 """)
 
+# The same for many of one tenant and kind.
+START_PULLED_MANY = sa.text("""
+select start_pulled_runs(
+    cast(:tenant_id as uuid), :kind, cast(:classes as uuid[]), cast(:versions as integer[]), cast(:runs as jsonb))
+""")
+
 MARK_RUNNING = sa.text("""
 update run set status = 'running', started_at = coalesce(started_at, now()) where id = :run_id and status = 'queued'
 """)
@@ -211,6 +217,11 @@ ADD_AUDIT = sa.text("""
 insert into audit (tenant_id, actor, action, target, before, after, reason)
 values (:tenant_id, :actor, :action, :target, cast(:before as jsonb), cast(:after as jsonb), :reason)
 """)
+# What one person did to many things at once.
+ADD_AUDITS = sa.text("""
+insert into audit (tenant_id, actor, action, target, after, reason)
+select :tenant_id, :actor, :action, unnest(cast(:targets as text[])), cast(:after as jsonb), :reason
+""")
 
 # Waits until no other start or retry of this tenant and kind is under way, and counts then.
 ROOM = sa.text("select open, most from room_for_a_run(:kind, cast(:most as integer))")
@@ -236,6 +247,19 @@ from history where run_id = :run_id
 
 COUNT_HISTORY = sa.text("""
 select count(*) from history where run_id = :run_id and epoch = :epoch and type = :type
+""")
+
+# That a run has begun to fail, or has recovered: once each, in turns, so often at most in an epoch. A run has recovered when
+# none of its lanes fails any more.
+MOST_EDGES = 50
+ADD_EDGE = sa.text(f"""
+insert into history (run_id, n, tenant_id, epoch, type, data, at)
+select :run_id, coalesce(max(h.n), 0) + 1, :tenant_id, :epoch, cast(:type as text), cast(:data as jsonb), now()
+from history h where h.run_id = :run_id
+having coalesce((array_agg(h.type order by h.n desc) filter (where h.type in ('first_failure', 'recovered') and h.epoch = :epoch))[1], 'recovered') <> cast(:type as text)
+   and count(*) filter (where h.type = cast(:type as text) and h.epoch = :epoch) < {MOST_EDGES}
+   and (cast(:type as text) = 'first_failure' or not exists (
+       select from lane l where l.run_id = :run_id and l.status = 'active' and l.holds_run and l.attempts > 0))
 """)
 
 ADD_SIGNAL = sa.text("""
@@ -309,6 +333,13 @@ insert into beat (name, at) values (:name, now()) on conflict (name) do update s
 returning extract(epoch from now() - (select at from last))::double precision
 """)
 
+# Everybody's, also of other databases: they share one limit. The view of sessions would hide those of other roles.
+CONNECTIONS_USED = sa.text("""
+select 100.0 * sum(numbackends) / (current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int)
+       as percent
+from pg_stat_database
+""")
+
 # Whole minutes are counted again: a step is stamped when its transaction begins and seen when it is committed. More steps
 # know better, so two ticks at once cannot take anything back, and a minute that is complete is not written again.
 # Whose run it is is looked up per lane, not joined: the planner would read all lanes for it.
@@ -333,8 +364,13 @@ select (select version_num from public.alembic_version) as revision,
        (select extract(epoch from now() - at)::double precision from beat where name = 'tick') as tick_age_s
 """)
 
-REQUEST_CANCEL = sa.text("""
-update run set cancel_requested_at = now(), paused_at = null where id = :run_id and status in ('queued', 'running')
+# A pause ends with it, and took none of the run's time: its lanes have what was left to stop in.
+REQUEST_CANCEL = sa.text(f"""
+update run set cancel_requested_at = now(), paused_at = null,
+               deadline_at = deadline_at + coalesce(now() - paused_at, interval '0'),
+               check_at = case when paused_at is null then check_at
+                               else least(deadline_at + (now() - paused_at), now() + {_SELDOM}) end
+where id = :run_id and status in ('queued', 'running')
 """)
 
 # A statement of its own after the run's lock: a lane that a split made meanwhile must not be missed.
@@ -393,14 +429,25 @@ where run_id = :run_id and holds_run
            limit 1) is null))
 returning {_BATON}
 """)
+# Not what a worker has pulled: its attempt has begun, and only its end, or its loss, says what became of it.
 RESTART_LANE = sa.text(f"""
 update lane set {_NEW_EPOCH}, steps = 0, cursor = coalesce(cast(:cursor as jsonb), cursor)
-where id = :lane_id
+where id = :lane_id and (class_id is null or claim_token is null)
 returning {_BATON}
 """)
 WAKE_LANE = sa.text(f"""
 update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW}
 where id = :lane_id and status = 'active'
+returning {_BATON}
+""")
+# So many at once; the others when their time comes.
+MOST_WOKEN = 200
+WAKE_LANES = sa.text(f"""
+update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW}
+where id = any(array(
+    select id from lane where run_id = :run_id and status = 'active' and holds_run and claim_token is null
+      and (next_due_at > now() + interval '1 s' or (sent_at is null and class_id is null))
+    order by next_due_at, id limit {MOST_WOKEN}))
 returning {_BATON}
 """)
 LANE_RUN = sa.text("select run_id, holds_run from lane where id = :lane_id and tenant_id = :tenant_id")
@@ -443,6 +490,24 @@ update gate set state = 'open', holder = null, until = now(), reason = null, upd
 RECLOSE_GATES = sa.text(f"""
 update gate set state = 'closed', holder = null, until = now() + {_seconds("for_s")}, updated_at = now()
 {_MY_PROBES}
+""")
+
+# By hand, or because what closed it is over.
+OPEN_GATE = sa.text("""
+update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
+where key = :key and tenant_id = :tenant_id
+""")
+# What waited for a gate that somebody opened is due now: so many at once, the others when their time comes. Lanes that
+# somebody else is writing are skipped, as wherever batons are sent again.
+WAKE_WAITING = sa.text(f"""
+update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
+where id in (
+    select l.id from run r join lane l on l.run_id = r.id and l.status = 'active' and l.holds_run
+    where r.tenant_id = :tenant_id and r.status in ('queued', 'running') and r.paused_at is null
+      and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
+    order by l.next_due_at limit {MOST_WOKEN}
+    for update of l skip locked)
+returning {_BATON}
 """)
 
 # A tick goes through what was due when it began once, from the oldest on: never back, whatever became of a lane.
@@ -787,46 +852,59 @@ where l.run_id = :run_id and l.claim_token = :token and l.status = 'active' and 
 """)
 
 # A commit that does not wait for the disk, and one that waits for itself and all before it, whatever they wrote.
-AS_TENANT_NOT_YET_ON_DISK = sa.text(
-    "select set_config('synchronous_commit', 'off', true), set_config('app.tenant', :tenant_id, true)"
-)
-TAKE_NOT_YET_ON_DISK = sa.text("""
-select t.*
-from set_config('synchronous_commit', 'off', true),
-     take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker) t
-""")
+NOT_YET_ON_DISK = sa.text("select set_config('synchronous_commit', 'off', true)")
 ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
+# For what joins a list with a table: a plan that was made while the table was small must not read it whole later.
+AS_TENANT_ONE_BY_ONE = sa.text("""
+select set_config('synchronous_commit', 'off', true), set_config('app.tenant', :tenant_id, true),
+       set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true)
+""")
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
+LOCK_THE_RUN = sa.text("select from run where id = :run_id for no key update")
+# The same as a tenant, by a commit that does not wait for the disk. The settings are made before the run is looked for.
+LOCK_THE_RUN_NOT_YET_ON_DISK = sa.text("""
+select from (
+    select set_config('synchronous_commit', 'off', true), set_config('app.tenant', :tenant_id, true),
+           cast(:run_id as uuid) as id
+    offset 0) s
+cross join lateral (select from run r where r.id = s.id for no key update) r
+""")
+# In the order of their ids. A list is planned anew each time, by its length.
 LOCK_RUNS = sa.text("""
 select from run where id = any(cast(:run_ids as uuid[])) order by id for no key update
 """)
 
 # The last lane of a run ends, and the run with it: one statement. A lost turn writes nothing; a run that another lane holds
 # goes on. Whoever failed after a cancel was asked for is canceled.
+# For many at once every turn is its own compare-and-set: what is written for one comes from `asked`, and one that was lost
+# is not in `turn`. No two of one run: neither would see that the other has ended.
 _END_TURN = """
-with turn as (
-    update lane
-    set seq = seq + 1, status = case when :status = 'failed' and cancel_at is not null then 'canceled' else :status end,
-        cursor = coalesce(cast(:cursor as jsonb), cursor), steps = steps + :progress, attempts = :attempts,
-        last_error = coalesce(cast(:error as jsonb), last_error), claims = 0, resends = 0, claim_token = null,
+with {asked}turn as (
+    update lane l
+    set seq = l.seq + 1, status = case when {status} = 'failed' and l.cancel_at is not null then 'canceled' else {status} end,
+        cursor = coalesce({cursor}, l.cursor), steps = l.steps + {progress}, attempts = {attempts},
+        last_error = coalesce({error}, l.last_error), claims = 0, resends = 0, claim_token = null,
         lease_until = null, updated_at = now(), waits_for = null
-    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
-    returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, status),
+    {of_asked}
+    where l.id = {lane_id} and l.epoch = {epoch} and l.seq = {seq} and l.claim_token = {token} and l.status = 'active'
+    returning l.id, l.run_id, l.tenant_id, l.kind, l.key, l.epoch, l.seq - 1 as seq, l.status{given}),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
-    select id, epoch, seq, tenant_id, case when status = 'done' then :outcome else status end, :rows, :ms, now() from turn),
+    select t.id, t.epoch, t.seq, t.tenant_id, case when t.status = 'done' then {outcome} else t.status end, {rows}, {ms}, now()
+    from turn t),
 ended as (
     update run r
-    set status = case when t.status = 'canceled' then 'canceled' else :run_status end,
-        outcome = case when t.status = 'canceled' then 'canceled' else :run_outcome end,
-        error = case when t.status = 'canceled' then null else cast(:run_error as jsonb) end,
-        started_at = coalesce(r.started_at, now() - make_interval(secs => :ms / 1000.0)), finished_at = now(), paused_at = null
+    set status = case when t.status = 'canceled' then 'canceled' else {run_status} end,
+        outcome = case when t.status = 'canceled' then 'canceled' else {run_outcome} end,
+        error = case when t.status = 'canceled' then null else {run_error} end,
+        started_at = coalesce(r.started_at, now() - make_interval(secs => {ms} / 1000.0)), finished_at = now(), paused_at = null
     from turn t
     where r.id = t.run_id and r.status in ('queued', 'running')
       and (select true from lane o where o.run_id = t.run_id and o.status = 'active' and o.holds_run and o.id <> t.id
            limit 1) is null
-    returning r.id, r.tenant_id, r.kind, r.epoch, r.status, r.outcome, r.error),
+    returning r.id, r.tenant_id, r.kind, r.epoch, r.status, r.outcome, r.error, t.id as lane_id),
 told as (
     insert into history (run_id, n, tenant_id, epoch, type, data, at)
     select e.id, (select coalesce(max(h.n), 0) + 1 from history h where h.run_id = e.id), e.tenant_id, e.epoch, e.status,
@@ -837,6 +915,27 @@ said as (
     select tenant_id, 'run.' || status,
            jsonb_build_object('run_id', id, 'kind', kind, 'epoch', epoch, 'outcome', outcome), now()
     from ended)"""
+_JSON = ("cursor", "error", "run_error")
+_HELD = ("lane_id", "epoch", "seq", "token", "status", "cursor", "progress", "attempts", "error")
+_TOLD = ("outcome", "rows", "ms", "run_status", "run_outcome", "run_error")
+_ASKED = """asked as materialized (
+    select * from jsonb_to_recordset(cast(:turns as jsonb)) as a (
+        lane_id uuid, epoch integer, seq bigint, token uuid, status text, cursor jsonb, progress bigint, attempts integer,
+        error jsonb, outcome text, rows integer, ms integer, run_status text, run_outcome text, run_error jsonb, given jsonb)),
+"""
+_END_ONE = _END_TURN.format(
+    asked="",
+    of_asked="",
+    given="",
+    **{name: f"cast(:{name} as jsonb)" if name in _JSON else f":{name}" for name in (*_HELD, *_TOLD)},
+)
+_END_MANY = _END_TURN.format(
+    asked=_ASKED,
+    of_asked="from asked a",
+    given=", a.given, " + ", ".join(f"a.{name}" for name in _TOLD),
+    **{name: f"a.{name}" for name in _HELD},
+    **{name: f"t.{name}" for name in _TOLD},
+)
 
 
 @lru_cache(maxsize=256)
@@ -844,5 +943,14 @@ def end_turn(effects: tuple[Statement, ...]) -> sa.TextClause:
     """The ending of a lane and of its run together with a kind's own writes."""
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
     return sa.text(
-        f"{_END_TURN}{writes}\nselect t.status as lane_status, (select e.status from ended e) as run_status from turn t"
+        f"{_END_ONE}{writes}\nselect t.status as lane_status, (select e.status from ended e) as run_status from turn t"
     )
+
+
+@lru_cache(maxsize=256)
+def end_turns(effects: tuple[Statement, ...]) -> sa.TextClause:
+    """The same for many. What became of each lane, and of its run if that ended too."""
+    writes = "".join(f",\neffect_{n} as ({effect.many})" for n, effect in enumerate(effects))
+    return sa.text(f"""{_END_MANY}{writes}
+select coalesce((select jsonb_object_agg(id, status) from turn), '{{}}') as lanes,
+       coalesce((select jsonb_object_agg(lane_id, status) from ended), '{{}}') as runs""")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Literal
 from uuid import UUID
 
 from shared.kernel import db
@@ -19,21 +20,25 @@ from shared.kernel.metrics import Metric
 from shared.kernel.model import (
     Decision,
     Due,
+    Ended,
     Ending,
+    Json,
     LaneChange,
     LaneState,
     LaneStatus,
     NoTurn,
     RunStatus,
     StepOutcome,
+    Taking,
     Turn,
+    TurnEnd,
     Wait,
 )
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.remote_call import Calls
 from shared.kernel.retry import spread_s
-from shared.kernel.run import create_lanes, mark_running, say, settle, settling
+from shared.kernel.run import count_ended, create_lanes, mark_running, say, settle, settling
 
 COMMIT_TRIES = 3
 LONGEST_GATE_WAIT_S = 900.0
@@ -67,7 +72,57 @@ def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
 
 def do_turn(turn: Turn, kind: Kind, ports: Ports) -> Outcome:
     """Do what a claimed turn asks for."""
-    return _Step(turn, kind, ports).run(turn.baton)
+    return _Step(turn, kind, ports).run()
+
+
+def look(turn: Turn, kind: Kind, ports: Ports) -> Looked | Lost:
+    """The first half of `do_turn`: everything but the commit."""
+    return _Step(turn, kind, ports).look()
+
+
+def commit_together(looked: Sequence[Looked], ports: Ports, taking: Taking | None = None) -> list[Outcome]:
+    """The other half for several steps. Those that end alone do so in one flight, which may take the next turns; the others
+    are committed one by one, and so is what failed together: one must not suffer for its neighbour."""
+    assert ports.offers is not None
+    ends = {n: end for n, each in enumerate(looked) if (end := each.end()) is not None}
+    told: list[Ended | Exception] = []
+    if ends or taking is not None:
+        try:
+            told = ports.offers.end_together(list(ends.values()), taking)
+        except Exception as error:
+            logger.exception("endings could not be handed in together", extra={"endings": len(ends)})
+            told = [error] * len(ends)
+    came = dict(zip(ends, told, strict=True))
+    outcomes = [each.ended(came[n]) if n in came else each.commit() for n, each in enumerate(looked)]
+    if ends:
+        ports.announce(ports)
+    return outcomes
+
+
+@dataclass(slots=True)
+class Looked:
+    """A step that was decided and is to be committed."""
+
+    step: _Step
+    change: LaneChange
+    ms: int
+    since_s: Callable[[], float]  # it was decided
+
+    def commit(self) -> Outcome:
+        return self._finish(lambda: self.step.commit_or_note(self.change, self.ms))
+
+    def end(self) -> TurnEnd | None:
+        """How the run ends with it; None: it does not, or not by this alone."""
+        turn, kind = self.step.turn, self.step.kind
+        ending = _ending(turn, self.change, kind) if _ends_alone(turn, self.change, kind) else None
+        return None if ending is None else TurnEnd(turn, self.change, ending, self.ms)
+
+    def ended(self, came: Ended | Exception) -> Outcome:
+        """After it was handed in with others."""
+        return self._finish(lambda: self.step.note_end(self.change, self.ms, came))
+
+    def _finish(self, commit: Callable[[], StepOutcome]) -> Outcome:
+        return self.step.finish(commit, self.change, self.ms, self.since_s)
 
 
 @dataclass(slots=True)
@@ -76,25 +131,71 @@ class _Step:
     kind: Kind
     ports: Ports
 
-    def run(self, baton: Baton) -> Outcome:
+    def run(self) -> Outcome:
         elapsed = stopwatch()
         try:
             change = self._look_and_decide()
             point(Point.STEP_LOOKED)
-            ms = int(elapsed() * 1000)
-            outcome = self._commit_or_note(change, ms)
-        except Overtaken:
+        except Exception as error:
+            return self._lost_by(error)
+        ms = int(elapsed() * 1000)
+        return self.finish(lambda: self.commit_or_note(change, ms), change, ms, stopwatch())
+
+    def look(self) -> Looked | Lost:
+        elapsed = stopwatch()
+        try:
+            change = self._look_and_decide()
+            point(Point.STEP_LOOKED)
+        except Exception as error:
+            return self._lost_by(error)
+        return Looked(self, change, int(elapsed() * 1000), stopwatch())
+
+    def finish(
+        self, commit: Callable[[], StepOutcome], change: LaneChange, ms: int, since_s: Callable[[], float]
+    ) -> Outcome:
+        while True:
+            try:
+                outcome = commit()
+            except Exception as error:
+                away = self.turn.pulled and (db.is_disconnect(error) or db.is_busy(error))
+                if not (away and self.ports.waits_for_database(since_s())):
+                    return self._lost_by(error)
+                came = error
+            else:
+                self._count(outcome, ms)
+                return outcome
+            commit = lambda: self.note_end(change, ms, came)  # noqa: B023, E731 - it is called in this round
+
+    def _lost_by(self, error: Exception) -> Lost:
+        if isinstance(error, Overtaken):
             self.ports.meter.count(Metric.OVERTAKEN, kind=self.kind.name)
             return Lost.OVERTAKEN
-        except Exception:
-            logger.exception("a step could not be committed", extra={"lane": str(self.turn.lane_id)})
-            return _give_back(baton, self.turn.token, self.ports)
+        logger.error("a step could not be committed", extra={"lane": str(self.turn.lane_id)}, exc_info=error)
+        return _give_back(self.turn.baton, self.turn.token, self.ports)
+
+    def _count(self, outcome: StepOutcome, ms: int) -> None:
         self.ports.meter.count(Metric.STEP, kind=self.kind.name, outcome=outcome)
         self.ports.meter.count(Metric.STEP_MS, ms, kind=self.kind.name)
-        return outcome
+
+    def note_end(self, change: LaneChange, ms: int, came: Ended | Exception) -> StepOutcome:
+        """What is left to do after an ending was handed in with others: all of it, if nothing was written."""
+        if isinstance(came, Exception):
+            if not db.is_disconnect(came) or self._is_still_ours():
+                return self.commit_or_note(change, ms)
+        elif came is None:
+            raise Overtaken
+        elif isinstance(came, RunStatus):
+            count_ended(self.ports.meter, self.kind.name, came)
+        point(Point.STEP_COMMITTED)
+        return change.outcome
+
+    def _is_still_ours(self) -> bool:
+        """Asked after a lost answer: the row knows whether the commit happened."""
+        state = self.ports.store.lane_state(self.turn.lane_id)
+        return state is None or state.claim_token == self.turn.token
 
     def commit_lost(self) -> None:
-        self._commit_or_note(self._change_by(self._lost), 0)
+        self.commit_or_note(self._change_by(self._lost), 0)
 
     def _look_and_decide(self) -> LaneChange:
         return self._change_by(lambda: change_for(self._decide(), self.turn))
@@ -149,7 +250,7 @@ class _Step:
             logger.exception("a failure could not be judged", extra={"lane": str(self.turn.lane_id)})
             return change_after(worse, self.turn, self.kind.limits, fraction)
 
-    def _commit_or_note(self, change: LaneChange, ms: int) -> StepOutcome:
+    def commit_or_note(self, change: LaneChange, ms: int) -> StepOutcome:
         """Commit the step; if its rows are the trouble, commit that it failed."""
         try:
             self._commit(change, ms)
@@ -158,7 +259,8 @@ class _Step:
         except Exception as error:
             # A failure without rows has none to blame; noting it as one more attempt would clear the claims that found poison.
             gives_up = change.status is LaneStatus.FAILED
-            if db.is_disconnect(error) or (gives_up and not change.effects):
+            # What took long outside is not called a failure because others keep the database busy.
+            if db.is_disconnect(error) or (gives_up and not change.effects) or (self.turn.pulled and db.is_busy(error)):
                 raise
             change = replace(change, effects=()) if gives_up else self._after(error)
             self._commit(change, ms)
@@ -188,7 +290,7 @@ class _Step:
 
 def commit(turn: Turn, change: LaneChange, kind: Kind, ports: Ports, ms: int) -> list[Due]:
     """Write the step and everything that follows from it, or nothing. Answers the batons to send."""
-    if _is_plain(turn, change):
+    if _is_plain(turn, change) and _edge(turn, change) is None:
         due = ports.store.commit_turn(turn, change, ms)
         if due is None:
             raise Overtaken
@@ -232,7 +334,7 @@ def _end_alone(turn: Turn, change: LaneChange, ending: Ending, ports: Ports, ms:
     if ended is None:
         raise Overtaken
     if isinstance(ended, RunStatus):
-        ports.meter.count(Metric.RUN_ENDED, kind=turn.kind, status=ended)
+        count_ended(ports.meter, turn.kind, ended)
     return []
 
 
@@ -251,6 +353,8 @@ def _commit_and_settle(
         _move_gates(tx, turn, change)
         point(Point.TURN_WRITTEN)
         run = mark_running(tx, run)
+        if (edge := _edge(turn, change)) is not None:
+            tx.add_edge(run, *edge)
         dues += create_lanes(tx, run, change.lanes, kind, ports)
         say(tx, kind, turn.tenant_id, change.says)
         # Nobody holds a pulled lane from here on: a cancel that was asked for meanwhile ends it now, not at another take.
@@ -271,6 +375,20 @@ def _is_plain(turn: Turn, change: LaneChange) -> bool:
         and not turn.probes
         and change.closes_gate is None
     )
+
+
+def _edge(turn: Turn, change: LaneChange) -> tuple[Literal["first_failure", "recovered"], Json] | None:
+    """What a step may have begun or ended for its whole run: attempts that fail. Pulled lanes keep a log of their attempts."""
+    if turn.pulled or not turn.holds_run:
+        return None
+    if turn.attempts == 0 and change.outcome is StepOutcome.RETRIED:
+        return "first_failure", {
+            "lane": turn.key,
+            "error": None if change.problem is None else change.problem.to_json(),
+        }
+    if turn.attempts > 0 and change.outcome in (StepOutcome.MOVED, StepOutcome.DONE):
+        return "recovered", {"lane": turn.key, "attempts": turn.attempts}
+    return None
 
 
 def _move_gates(tx: Tx, turn: Turn, change: LaneChange) -> None:

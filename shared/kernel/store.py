@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -60,10 +61,8 @@ class PgStore:
         self._engine = engine
         self._whose = owner  # whose runs alone are there, for somebody who sees no others
 
-    @contextmanager
-    def begin(self, tenant_id: UUID | None) -> Iterator[PgTx]:
-        with direct.together(self._engine, tenant_id, self._whose) as line:
-            yield PgTx(line)
+    def begin(self, tenant_id: UUID | None) -> AbstractContextManager[PgTx]:
+        return _Begun(direct.together(self._engine, tenant_id, self._whose))
 
     def claim(self, baton: Baton, token: UUID, lease_s: float) -> Turn | NoTurn:
         params = {
@@ -134,15 +133,14 @@ class PgStore:
         mine = held(turn)
         check_names(mine, effect)
         with direct.alone(self._engine, turn.tenant_id) as line:
-            rows = line.all(sql.write_now(effect.statement), {**mine, **effect.params})
+            statement, params = sql.write_now(effect.statement), {**mine, **effect.params}
+            if not effect.statement.returns:  # one row, if the turn is held; as often as a step has something to keep
+                return None if line.often(statement, params) is None else []
+            rows = line.all(statement, params)
         if not rows:
             return None
         # One row without a value stands for "held, and nothing to answer".
-        return (
-            [row for row in rows if any(value is not None for value in row.values())]
-            if effect.statement.returns
-            else []
-        )
+        return [row for row in rows if any(value is not None for value in row.values())]
 
     def confirm(self, call: RemoteCall, remote_id: str) -> None:
         self._run(sql.CONFIRM, {"run_id": call.run_id, "epoch": call.epoch, "key": call.key, "remote_id": remote_id})
@@ -241,6 +239,12 @@ class PgStore:
             last: float | None = line.scalars(sql.BEAT, {"name": name})[0]
         return last
 
+    def connections_used(self) -> float:
+        """Of the connections that the server accepts, how many are in use, by everybody: in percent."""
+        row = self._one(sql.CONNECTIONS_USED, {})
+        assert row is not None
+        return float(row["percent"])
+
     def roll_up(self, window_s: float) -> int:
         """Sum up the steps of so many seconds by the minute; how many sums are new."""
         return self._run(sql.ROLL_UP, {"window_s": window_s})
@@ -275,6 +279,23 @@ class PgStore:
         return rows[0] if rows else None
 
 
+class _Begun(AbstractContextManager["PgTx"]):
+    """No generator, as the loan itself."""
+
+    __slots__ = ("_loan",)
+
+    def __init__(self, loan: AbstractContextManager[direct.Line]) -> None:
+        self._loan = loan
+
+    def __enter__(self) -> PgTx:
+        return PgTx(self._loan.__enter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._loan.__exit__(kind, error, where)
+
+
 class PgTx:
     """One transaction; each method is one statement. Lines of history, of the audit and signals, which answer nothing, ride
     with the statement that comes next, or with the commit.
@@ -291,6 +312,7 @@ class PgTx:
     def insert_pulled_run(
         self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int
     ) -> list[Due]:
+        """Answers what somebody has to be woken for."""
         (lane,) = new.lanes
         assert lane.offer is not None
         params = {
@@ -306,8 +328,50 @@ class PgTx:
             "dedupe_key": lane.offer.dedupe_key,
         }
         self._line.ahead(sql.START_PULLED, params, twice_is_once=True)
-        baton = Baton(kind=kind, lane_id=lane_id, epoch=1, seq=0, resend_no=0)
-        return [Due(baton, tenant_id, lane.delay_s, pulled=True, wakes=lane.offer.wakes)]
+        return [] if lane.offer.wakes is None else [_offered_due(tenant_id, kind, lane_id, lane)]
+
+    def insert_pulled_runs(
+        self, tenant_id: UUID, kind: str, runs: Sequence[tuple[UUID, UUID, NewRun]], max_steps: int
+    ) -> list[Due]:
+        """The same for many, each with its id and its lane's. Answers those that somebody has to be woken for."""
+        rows, dues, known = [], [], {}
+        for run_id, lane_id, new in runs:
+            (lane,) = new.lanes
+            offer = lane.offer
+            assert offer is not None
+            rows.append(
+                {
+                    "id": run_id,
+                    "label": new.label,
+                    "params": new.params,
+                    "correlation_id": new.correlation_id,
+                    "time_limit_s": new.time_limit_s,
+                    "source": new.source,
+                    "source_ref": new.source_ref,
+                    "created_by": new.created_by,
+                    "lane_id": lane_id,
+                    "key": lane.key,
+                    "cursor": lane.cursor,
+                    "delay_s": lane.delay_s,
+                    "max_steps": lane.max_steps or max_steps,
+                    "class_id": offer.class_id,
+                    "priority": offer.priority,
+                    "dedupe_key": offer.dedupe_key,
+                }
+            )
+            if offer.wakes is not None:
+                dues.append(_offered_due(tenant_id, kind, lane_id, lane))
+            if offer.version is not None:
+                known[offer.class_id] = offer.version
+        params = {
+            "tenant_id": tenant_id,
+            "kind": kind,
+            "classes": db.uuids(known),
+            "versions": list(known.values()),
+            "runs": db.jsonb(rows),
+        }
+        self._line.ahead(sql.START_PULLED_MANY, params, twice_is_once=True)
+        return dues
 
     def lock_run(self, run_id: UUID, tenant_id: UUID) -> Run | None:
         row = self._one(sql.LOCK_RUN, {"run_id": run_id, "tenant_id": tenant_id})
@@ -363,6 +427,16 @@ class PgTx:
         params = {"run_id": run.id, "tenant_id": run.tenant_id, "epoch": run.epoch, "type": type_}
         self._line.ahead(sql.ADD_HISTORY, {**params, "data": db.jsonb(data)})
 
+    def add_edge(self, run: Run, type_: Literal["first_failure", "recovered"], data: Json) -> None:
+        params = {
+            "run_id": run.id,
+            "tenant_id": run.tenant_id,
+            "epoch": run.epoch,
+            "type": type_,
+            "data": db.jsonb(data),
+        }
+        self._line.ahead(sql.ADD_EDGE, params)
+
     def count_history(self, run: Run, type_: str) -> int:
         """How many lines of this type the present epoch has."""
         params = {"run_id": run.id, "epoch": run.epoch, "type": type_}
@@ -377,6 +451,20 @@ class PgTx:
                 "action": entry.action,
                 "target": entry.target,
                 "before": None if entry.before is None else db.jsonb(entry.before),
+                "after": None if entry.after is None else db.jsonb(entry.after),
+                "reason": redact(entry.reason),
+            },
+        )
+
+    def add_audits(self, entry: AuditEntry, targets: Sequence[str]) -> None:
+        """One line for each target, else the same."""
+        self._line.ahead(
+            sql.ADD_AUDITS,
+            {
+                "tenant_id": entry.tenant_id,
+                "actor": entry.actor,
+                "action": entry.action,
+                "targets": list(targets),
                 "after": None if entry.after is None else db.jsonb(entry.after),
                 "reason": redact(entry.reason),
             },
@@ -449,6 +537,9 @@ class PgTx:
         row = self._one(sql.WAKE_LANE, {"lane_id": lane_id})
         return None if row is None else due_of(row)
 
+    def wake_lanes(self, run_id: UUID) -> list[Due]:
+        return self._dues(sql.WAKE_LANES, {"run_id": run_id})
+
     def restart_lane(self, lane_id: UUID, cursor: Json | None) -> Due | None:
         row = self._one(sql.RESTART_LANE, {"lane_id": lane_id, "cursor": None if cursor is None else db.jsonb(cursor)})
         return None if row is None else due_of(row)
@@ -467,6 +558,14 @@ class PgTx:
     def open_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID) -> None:
         self._run(sql.OPEN_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token})
 
+    def open_gate(self, tenant_id: UUID, key: str) -> None:
+        """One of the tenant's own, whoever closed it."""
+        self._run(sql.OPEN_GATE, {"tenant_id": tenant_id, "key": key})
+
+    def wake_waiting(self, tenant_id: UUID, key: str) -> list[Due]:
+        """What waits for a gate is due now: as many as can be sent at once, the others when their time comes."""
+        return self._dues(sql.WAKE_WAITING, {"tenant_id": tenant_id, "key": key})
+
     def reclose_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID, for_s: float) -> None:
         self._run(sql.RECLOSE_GATES, {"keys": sorted(keys), "tenant_id": tenant_id, "token": token, "for_s": for_s})
 
@@ -482,7 +581,7 @@ class PgTx:
         return bool(self._line.scalars(sql.LOCK_LANE, {"lane_id": lane_id}))
 
     def facts(self, lane_ids: Sequence[UUID]) -> list[LaneFacts]:
-        rows = self._line.all(sql.FACTS, {"lane_ids": [str(lane_id) for lane_id in lane_ids]})
+        rows = self._line.all(sql.FACTS, {"lane_ids": db.uuids(lane_ids)})
         return [LaneFacts(**row) for row in rows]
 
     def longest_waits(self, kinds: Sequence[str], lease_s: float) -> dict[str, float]:
@@ -562,6 +661,13 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])
     return Due(baton, turn.tenant_id, round(float(change.delay_s), 6) if row["waits"] else 0.0, turn.pulled)
+
+
+def _offered_due(tenant_id: UUID, kind: str, lane_id: UUID, lane: NewLane) -> Due:
+    """Of a lane that is about to be made, and offered with it."""
+    assert lane.offer is not None
+    baton = Baton(kind=kind, lane_id=lane_id, epoch=1, seq=0, resend_no=0)
+    return Due(baton, tenant_id, lane.delay_s, pulled=True, wakes=lane.offer.wakes)
 
 
 def _offered(offer: Offer | None) -> dict[str, Any]:

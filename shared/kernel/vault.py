@@ -35,6 +35,13 @@ class SecretsManager:
             raise NoVault
         return str(made["VersionId"])
 
+    def renew(self, name: str, secret: Mapping[str, str]) -> str:
+        where, held = self._prefix() + name, json.dumps(dict(secret))
+        made = _asked(partial(_client().put_secret_value, SecretId=where, SecretString=held))
+        if made is None:
+            raise NoVault
+        return str(made["VersionId"])
+
     def get(self, name: str, version: str) -> dict[str, str] | None:
         where = self._prefix() + name
         found = _asked(partial(_client().get_secret_value, SecretId=where, VersionId=version))

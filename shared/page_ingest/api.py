@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
 from pydantic import Field
 
@@ -18,10 +17,10 @@ from shared.kernel.api.shapes import Cursor, Key, Limit, RunId, Told
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.errors import NotFound
 from shared.kernel.paging import USUAL_PAGE
-from shared.page_ingest import decide, store
+from shared.page_ingest import coverage, decide, store
+from shared.page_ingest.coverage import Standing
 from shared.page_ingest.model import KIND, IngestParams
-
-router = Router()  # type: ignore[no-untyped-call]
+from shared.page_ingest.reader.api import router
 
 
 class StartIngestion(IngestParams):
@@ -105,6 +104,43 @@ class Ingestion(Told):
     consolidate: Phase | None
 
 
+class CoveredDay(Told):
+    """`partly`: some of the band's prices stand better that day."""
+
+    day: date
+    state: Standing
+    partly: bool
+
+
+class Band(Told):
+    """Prices that stand alike, in whole dollars: low <= price < high. Days without a run are left out.
+
+    `complete_at`: when the run started that was the last to read all of it completely; null: none did in these days. `latest_run`:
+    the newest one that asked for any of it.
+    """
+
+    low: int
+    high: int
+    complete_at: datetime | None
+    latest_run: UUID | None
+    latest_state: Standing
+    days: list[CoveredDay]
+
+
+class PriceRange(Told):
+    low: int
+    high: int
+
+
+class Coverage(Told):
+    """By the day, in UTC, on which a run started. `gaps`: prices that no run of these days has read completely."""
+
+    since: date
+    until: date
+    bands: list[Band]
+    gaps: list[PriceRange]
+
+
 @operation(
     router, "POST", "/page-ingestions", STARTS, tag="page ingestion", answers=creates(runs.Started), refuses=[429]
 )
@@ -180,3 +216,36 @@ def _partition(row: Mapping[str, Any]) -> Partition:
     pages = None if counted is None or page_size is None else decide.pages_expected(counted, page_size)
     told = {name: value for name, value in row.items() if name != "page_size"}
     return Partition(**told, pages_expected=pages)
+
+
+@operation(router, "GET", "/page-ingestion-coverage", READS, tag="page ingestion")
+def get_coverage(days: Annotated[int, Query(ge=1, le=90, description="Today and the days before it")] = 28) -> Coverage:
+    """Which prices of the catalogue were read on which day, by the newest ingestions, and where the gaps are."""
+    here = desk(router)
+    rows = here.all(store.coverage(own=bool(here.own())), days=days, **here.own())
+    today = rows[0]["today"].date()
+    runs_ = [row for row in rows if row["run_id"] is not None]
+    since = today - timedelta(days=days - 1)
+    if len(runs_) == store.MOST_READINGS:  # of the oldest day there may be more
+        since = min(today, runs_[-1]["created_at"].date() + timedelta(days=1))
+    said = [each for row in runs_ for each in coverage.readings(row) if each.day >= since]
+    found = coverage.bands(said)
+    return Coverage(
+        since=since,
+        until=today,
+        bands=[_band(each) for each in found],
+        gaps=[PriceRange(low=low, high=high) for low, high in coverage.gaps(found)],
+    )
+
+
+def _band(band: coverage.Band) -> Band:
+    days = [CoveredDay(day=day, state=cell.standing, partly=cell.partly) for day, cell in sorted(band.cells.items())]
+    latest = band.latest
+    return Band(
+        low=band.low,
+        high=band.high,
+        complete_at=band.complete_at,
+        latest_run=latest.run_id if latest else None,
+        latest_state=latest.standing if latest else Standing.NOT_READ,
+        days=days,
+    )

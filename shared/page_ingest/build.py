@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import sqlalchemy as sa
 from pydantic import Field, SecretStr
@@ -28,6 +28,9 @@ from shared.page_ingest.model import KIND
 from shared.page_ingest.ports import Ports, Upstream
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
+
+if TYPE_CHECKING:
+    from shared.page_ingest.reader.steps import Ports as SourcePorts
 
 PREFIX = "BATON_NIVODA_"
 SECRET_KEPT_S = 300.0
@@ -65,7 +68,12 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
 
 
 def kind(engine: sa.Engine) -> Kind:
-    return page_ingest(build_ports(engine))
+    def sources() -> SourcePorts:
+        from shared.page_ingest.reader.build import source_ports  # noqa: PLC0415 - only runs of source files need it
+
+        return source_ports(engine)
+
+    return page_ingest(build_ports(engine), sources=sources)
 
 
 def commands() -> list[RunCommand]:
@@ -73,7 +81,9 @@ def commands() -> list[RunCommand]:
 
 
 def providers() -> list[Provider]:
-    return [nivoda_provider()]
+    from shared.page_ingest.reader.providers import source_providers  # noqa: PLC0415 - the steps of other kinds ask for none
+
+    return [nivoda_provider(), *source_providers()]
 
 
 def nivoda_provider(env: Mapping[str, str] = os.environ) -> Provider:
@@ -108,7 +118,7 @@ def _upstream(
     time_left_s: Callable[[], float],
 ) -> Upstream:
     if source != "nivoda":
-        raise Permanent(f"there is no source {source}", "unknown_source")
+        raise Permanent(f"unknown source {source}", "unknown_source")
     connection = turn.params.get("connection")
     gate = account_name(source, connection)
     if connection is not None:

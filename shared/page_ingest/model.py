@@ -59,12 +59,12 @@ class Page:
 
 
 class AllPartitions(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     rule: Literal["all"] = "all"
 
 
 class AtLeast(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     rule: Literal["at_least"]
     percent: Annotated[float, Field(gt=0, le=100)]
 
@@ -72,7 +72,7 @@ class AtLeast(BaseModel):
 class Critical(BaseModel):
     """Partitions that hold any of these prices (whole dollars) must succeed; others may fail."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     rule: Literal["critical"]
     prices: Annotated[list[Annotated[int, Field(ge=0, le=HIGHEST_DOLLARS)]], Field(min_length=1, max_length=1000)]
 

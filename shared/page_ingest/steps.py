@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Throttled, Transient
-from shared.kernel.model import Continue, Decision, Effect, Finish, NewLane, NewRun, Run, Starting, Turn, account_name
+from shared.kernel.model import (
+    Continue,
+    Decision,
+    Effect,
+    Ending,
+    Finish,
+    Lane,
+    NewLane,
+    NewRun,
+    Run,
+    Settlement,
+    Starting,
+    Turn,
+    account_name,
+)
 from shared.kernel.params import parse, with_connection
 from shared.kernel.ports import Tx
 from shared.kernel.tokens import TokenRefused
@@ -28,6 +43,9 @@ from shared.page_ingest.model import (
 )
 from shared.page_ingest.ports import Memory, PageTooBig, Upstream
 from shared.page_ingest.ports import Ports as IngestPorts
+
+if TYPE_CHECKING:
+    from shared.page_ingest.reader.steps import Ports as SourcePorts
 
 CONSOLIDATE_BATCH = 1_000
 
@@ -202,7 +220,9 @@ class Walk:
             stones = self.asked.store.stones_walked(self.asked.turn, cursor, list(self.items))
             return self._ended(clean=decide.is_clean(cursor, count, stones))
         if decide.is_endless(cursor, count):
-            raise Permanent(f"Pages do not end: {cursor.offset} rows where {count} are counted.", "endless")
+            raise Permanent(
+                f"Pages don't end: {cursor.offset:,} rows read, but the upstream counts {count:,}.", "endless"
+            )
         if decide.is_spent(cursor):
             return self._ended(clean=False)
         if self.trouble is not None or cursor.empties:
@@ -289,13 +309,83 @@ def prune(tx: Tx, run: Run, most: int) -> int:
     return tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most}))
 
 
-def page_ingest(ports: IngestPorts, limits: Limits | None = None) -> Kind:
+def page_ingest(
+    ports: IngestPorts, limits: Limits | None = None, sources: Callable[[], SourcePorts] | None = None
+) -> Kind:
+    """`sources`: what runs of source files need, made when the first one does. The built-in catalogue needs none of it."""
+    either = Either(PageIngest(ports), sources)
     return Kind(
         name=KIND,
-        take_step=PageIngest(ports).take_step,
-        start=start,
-        settle=decide.settle,
-        gates=gates,
-        prune=prune,
+        take_step=either.take_step,
+        start=either.start,
+        settle=either.settle,
+        gates=either.gates,
+        on_end=either.on_end,
+        prune=either.prune,
+        rows=store.ROWS,
         limits=limits or Limits(max_attempts=12),
     )
+
+
+@dataclass(slots=True)
+class Either:
+    """One kind, two ways to read: the catalogue whose adapter is Python, and lists that a file describes. A run's `source`
+    says which. What reads files is imported by who needs it.
+    """
+
+    built_in: PageIngest
+    sources: Callable[[], SourcePorts] | None
+    _made: SourcePorts | None = None
+
+    def ports(self) -> SourcePorts:
+        if self._made is None:
+            if self.sources is None:
+                raise Permanent("this deployment reads no source files", "unknown_source")
+            self._made = self.sources()
+        return self._made
+
+    def start(self, tx: Tx, starting: Starting) -> NewRun:
+        if self.sources is None or is_built_in(starting.params):
+            return start(tx, starting)
+        from shared.page_ingest.reader import steps as reader  # noqa: PLC0415
+
+        return reader.start(self.ports().files, tx, starting)
+
+    def take_step(self, turn: Turn, outside: Outside) -> Decision:
+        if is_built_in(turn.params):
+            return self.built_in.take_step(turn, outside)
+        from shared.page_ingest.reader import steps as reader  # noqa: PLC0415
+
+        return reader.Reader(self.ports()).take_step(turn, outside)
+
+    def settle(self, run: Run, lanes: Sequence[Lane]) -> Settlement:
+        if is_built_in(run.params):
+            return decide.settle(run, lanes)
+        from shared.page_ingest.reader.settle import settle  # noqa: PLC0415
+
+        return settle(run, lanes)
+
+    def gates(self, turn: Turn) -> Sequence[str]:
+        if is_built_in(turn.params):
+            return gates(turn)
+        from shared.page_ingest.reader import steps as reader  # noqa: PLC0415
+
+        return reader.gates(turn)
+
+    def on_end(self, tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+        if is_built_in(run.params):
+            return ()
+        from shared.page_ingest.reader import steps as reader  # noqa: PLC0415
+
+        return reader.on_end(tx, run, ending)
+
+    def prune(self, tx: Tx, run: Run, most: int) -> int:
+        if is_built_in(run.params):
+            return prune(tx, run, most)
+        from shared.page_ingest.reader import steps as reader  # noqa: PLC0415
+
+        return reader.prune(tx, run, most)
+
+
+def is_built_in(params: Mapping[str, Any]) -> bool:
+    return params.get("source") == "nivoda"

@@ -169,7 +169,9 @@ PRUNE = Statement(
            select ctid from raw_item where run_id = :run_id order by external_id limit :most))""",
 )
 
-IS_INGESTION = sa.text("select id from run where id = :run_id and tenant_id = :tenant_id and kind = 'page_ingest'")
+IS_INGESTION = sa.text(
+    "select id from run where id = :run_id and tenant_id = :tenant_id and kind = 'page_ingest' and params ->> 'source' = 'nivoda'"
+)
 
 
 # An ingestion as a whole. Of each price range the last crawl counts, and none that was cut into others; the lanes that are
@@ -196,8 +198,35 @@ cross join lateral (
            sum(total_records)::bigint as counted, coalesce(sum(next_offset), 0)::bigint as walked,
            coalesce(sum(duplicates), 0)::bigint as duplicates
     from parts) p
-where r.id = :run_id and r.tenant_id = :tenant_id and r.kind = 'page_ingest'
+where r.id = :run_id and r.tenant_id = :tenant_id and r.kind = 'page_ingest' and r.params ->> 'source' = 'nivoda'
 """)
+
+# How far runs are in rows: of each partition its last crawl, and none that was cut into others. What a failed one has not read has
+# failed; before a partition has counted, the plan's count stands for all. Many partitions are too much to read for a list, and in
+# a list only what is still open is of interest.
+MOST_READ = 500
+ROWS = Statement(
+    "page_ingest.rows",
+    f"""select r.id as run_id, p.done, p.failed,
+           case when p.uncounted = 0 then p.known when p.planned is not null then greatest(p.known, p.planned) end as total
+       from run r
+       cross join lateral (
+           select max(lanes) as lanes, coalesce(sum(read), 0)::bigint as done,
+                  coalesce(sum(greatest(0, counted - read)) filter (where status = 'failed'), 0)::bigint as failed,
+                  coalesce(sum(case status when 'done' then read else greatest(counted, read) end), 0)::bigint as known, count(*) filter (where counted is null) as uncounted,
+                  (select sum((each ->> 2)::bigint) from lane l, jsonb_array_elements(l.cursor -> 'parts') each
+                   where l.run_id = r.id and l.tenant_id = :tenant_id and l.key = 'plan')::bigint as planned
+           from (select distinct on (name) status, count(*) over () as lanes, cursor -> 'split' = 'true' as split,
+                        (cursor ->> 'counted')::bigint as counted,
+                        coalesce(cursor ->> 'offset', cursor ->> 'received', '0')::bigint as read
+                 from (select regexp_replace(key, '#\\d+$', '') as name, status, cursor from lane
+                       where run_id = r.id and tenant_id = :tenant_id and key like 'part%'
+                       limit {MOST_READ + 1}) l
+                 order by name, (cursor ->> 'crawl')::integer desc) last
+           where split is not true) p
+       where r.id = any(cast(:run_ids as uuid[])) and r.tenant_id = :tenant_id and p.lanes between 1 and {MOST_READ}
+         and (r.finished_at is null or cardinality(cast(:run_ids as uuid[])) = 1)""",  # noqa: S608 - our own words
+)
 
 # The steps of a crawl in order, in equal shares; of very many the last. The worst outcome of a share is the first of these.
 MOST_HEAT = 1_000
@@ -227,6 +256,35 @@ from (select id, key, (cursor ->> 'limit')::integer as page_size from lane where
       order by key limit :most) l
 cross join lateral (select * from partition_progress v where v.lane_id = l.id offset 0) p
 order by p.partition_id
+""")  # noqa: S608 - put together from our own constants
+
+
+# What the newest ingestions say about their price ranges. `missing`: of a partial one, what its partitions that failed leave out.
+MOST_READINGS = 200
+
+
+@lru_cache(maxsize=2)
+def coverage(*, own: bool) -> sa.TextClause:
+    """At least one row, which then says nothing but the time."""
+    mine = "and created_by = :owner" if own else ""
+    return sa.text(f"""
+select n.today, r.id as run_id, r.status, r.outcome, r.low, r.high, r.created_at,
+       case when r.outcome = 'partial' then (
+           select jsonb_agg(jsonb_build_array(lower(m), upper(m)) order by lower(m)) from unnest((
+               select range_agg(int8range(low, high)) from (
+                   select distinct on (low, high) low, high, split, status from (
+                       select (cursor ->> 'low')::bigint as low, (cursor ->> 'high')::bigint as high, status,
+                              (cursor ->> 'crawl')::integer as crawl, (cursor ->> 'split')::boolean as split
+                       from lane where run_id = r.id and tenant_id = :tenant_id and key like 'part:%') p
+                   order by low, high, crawl desc) last
+               where not split and status <> 'done')) m) end as missing
+from (select date_trunc('day', now() at time zone 'utc') at time zone 'utc' as today) n
+left join lateral (
+    select id, status, outcome, (params ->> 'low')::bigint as low, (params ->> 'high')::bigint as high, created_at from run
+    where tenant_id = :tenant_id and kind = 'page_ingest' and params ->> 'source' = 'nivoda' {mine}
+      and created_at >= n.today - make_interval(days => cast(:days as integer) - 1)
+    order by created_at desc, id desc limit {MOST_READINGS}) r on true
+order by r.created_at desc, r.id desc
 """)  # noqa: S608 - put together from our own constants
 
 

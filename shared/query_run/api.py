@@ -24,12 +24,12 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Accounts
 from shared.kernel.deliver import deliver, deliver_unsent
 from shared.kernel.errors import NotFound, Permanent, StepError, Transient
+from shared.kernel.files import S3Files
 from shared.kernel.model import Due, NewLane
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.tokens import Token, TokenRefused
 from shared.kernel.vault import live_vault
 from shared.query_run import build, store
-from shared.query_run.adapters.files import S3Files
 from shared.query_run.export import TOO_LARGE, aligned
 from shared.query_run.model import KIND, ExportCursor, Phase, QueryParams, Rowset, export_key, export_lane
 from shared.query_run.ports import Remote

@@ -18,12 +18,12 @@ from pydantic import Field, SecretStr
 from shared.kernel.catalogue import Kind
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
+from shared.kernel.files import S3Files
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import RunCommand
 from shared.kernel.settings import Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
-from shared.query_run.adapters.files import S3Files
 from shared.query_run.model import DOMAIN, KIND, SUBDOMAIN, UPSTREAM, PollConfig, QueryParams
 from shared.query_run.ports import Ports
 from shared.query_run.steps import query_run

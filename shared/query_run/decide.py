@@ -62,6 +62,10 @@ def budget_spent(cursor: QueryCursor, now: datetime, config: PollConfig) -> Prob
     return None
 
 
+def time_left_s(cursor: QueryCursor, now: datetime, config: PollConfig) -> float:
+    return max(0.0, (_ms(config.max_duration_ms) - cursor.runtime(now)).total_seconds())
+
+
 def after_soap(cursor: QueryCursor, said: ActivityStatus | None, now: datetime) -> After | Failed:
     """`said`: None if SOAP gave no usable answer. An unknown status keeps polling."""
     if said is None:

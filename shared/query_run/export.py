@@ -1,7 +1,6 @@
 """A result as a file: its pages read in short steps, and written to the bucket in parts.
 
-A step reads pages until they fill a part or its time is over. What is less than a part waits in a file of its own, because a
-bucket takes no smaller parts but the last. Every write may happen twice: a part has a number, the rest a name of its step.
+A step reads pages until they fill a part or its time is over.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import Final
 
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent, Transient, bad_answer
+from shared.kernel.files import PART, Files, Parted, UploadGone
 from shared.kernel.model import Continue, Decision, Finish, Turn
 from shared.query_run.model import EXPORT_PAGE, ExportCursor, Rowset, export_epoch, export_key
-from shared.query_run.ports import Files, UploadGone
 
 PAGE: Final = EXPORT_PAGE
 SMALLEST_PAGE: Final = 4
-PART: Final = 5 * 2**20  # the least that S3 takes
 STEP_S: Final = 6.0
 TOO_LARGE: Final = "answer_too_large"  # of the one HTTP client, which the API does not import for this word
 
@@ -55,27 +53,19 @@ def export_step(turn: Turn, cursor: ExportCursor, read: Read, files: Files, *, p
 def _export(turn: Turn, cursor: ExportCursor, read: Read, files: Files, part: int) -> Decision:
     elapsed, key = stopwatch(), export_key(turn.tenant_id, turn.run_id, export_epoch(turn.key))
     rows, size = read(1, cursor.size).count if cursor.rows is None else cursor.rows, cursor.size
-    body = [as_csv([cursor.columns]) if cursor.page == 1 else b"" if cursor.tail is None else files.get(cursor.tail)]
+    file = Parted(files, key, cursor.upload, cursor.parts, cursor.tail, part=part)
+    if cursor.page == 1:
+        file.write(as_csv([cursor.columns]))
     page, pages = cursor.page, max(1, -(-rows // size))
-    while page <= pages and sum(map(len, body)) < part and (page == cursor.page or elapsed() < STEP_S):
-        body.append(as_csv([aligned(cursor.columns, row) for row in _page(read, page, size, rows)]))
+    while page <= pages and file.waiting < part and (page == cursor.page or elapsed() < STEP_S):
+        file.write(as_csv([aligned(cursor.columns, row) for row in _page(read, page, size, rows)]))
         page += 1
-    written, moved = b"".join(body), cursor.but(page=page, rows=rows, tail=None)
+    moved = cursor.but(page=page, rows=rows, tail=None)
     if page > pages:
-        if cursor.upload is None:
-            files.put(key, written)
-        else:
-            files.finish(key, cursor.upload, cursor.parts, written)
+        file.finish()
         return Finish(rows=rows, cursor=moved.to_json())
-    if len(written) >= part:
-        upload = cursor.upload or files.begin(key)
-        tag = files.add(key, upload, len(cursor.parts) + 1, written)
-        moved = moved.but(upload=upload, parts=[*cursor.parts, tag])
-    else:
-        tail = f"{key}.{turn.epoch}-{turn.seq}"
-        files.put(tail, written)
-        moved = moved.but(tail=tail)
-    return Continue(cursor=moved.to_json(), rows=(page - cursor.page) * size)
+    left = file.rest(f"{key}.{turn.epoch}-{turn.seq}")
+    return Continue(cursor=moved.but(**left).to_json(), rows=(page - cursor.page) * size)
 
 
 def _page(read: Read, page: int, size: int, rows: int) -> Sequence[Mapping[str, str | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -64,7 +64,7 @@ class PollConfig(Settings):
 class Column(BaseModel):
     """A column of the result."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
     type: Literal["Text", "Number", "Decimal", "Date", "Boolean", "EmailAddress", "Phone", "Locale"] = "Text"
@@ -177,6 +177,11 @@ class Phase(StrEnum):
     VERIFY = "verify"
 
 
+def _values(cursor: Any) -> dict[str, Any]:
+    """Not `asdict`: it copies every value, in every step."""
+    return {name: getattr(cursor, name) for name in cursor.__dataclass_fields__}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryCursor:
     """What the lane of a query remembers, all of it: messages carry nothing.
@@ -219,7 +224,7 @@ class QueryCursor:
         return cls(**{**cursor, **times})
 
     def to_json(self) -> Json:
-        told = {name: value for name, value in asdict(self).items() if value is not None}
+        told = {name: value for name, value in _values(self).items() if value is not None}
         return {**told, **{name: told[name].isoformat() for name in TIMES if name in told}}
 
     def but(self, **changes: Any) -> Self:
@@ -272,7 +277,7 @@ class ExportCursor:
         return cls(**{**cursor, "until": datetime.fromisoformat(cursor["until"])})
 
     def to_json(self) -> Json:
-        return {**asdict(self), "until": self.until.isoformat()}
+        return {**_values(self), "until": self.until.isoformat()}
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
@@ -319,7 +324,7 @@ class CleanCursor:
         return cls(**{**cursor, "since": None if since is None else datetime.fromisoformat(since)})
 
     def to_json(self) -> Json:
-        return {**asdict(self), "since": None if self.since is None else self.since.isoformat()}
+        return {**_values(self), "since": None if self.since is None else self.since.isoformat()}
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)

@@ -9,7 +9,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shared.kernel.clock import Chance
-from shared.kernel.errors import Transient
+from shared.kernel.files import Files
 from shared.kernel.metrics import Meter, NoMeter
 from shared.kernel.model import RemoteCall, Turn
 from shared.kernel.tokens import Token, TokenSource
@@ -48,24 +48,6 @@ class Remote(Protocol):
     def delete_query(self, token: Token, object_id: str) -> None: ...
     def delete_target(self, token: Token, key: str) -> None: ...
     def keys(self, token: Token, type_: str, prefix: str, most: int) -> list[str]: ...
-
-
-@dataclass(eq=False)
-class UploadGone(Transient):
-    """What was written of a file is not there any more: it is written from its beginning."""
-
-    code: str = "upload_gone"
-
-
-class Files(Protocol):
-    """Where results are written for people to download, by key. All of it may be done twice."""
-
-    def put(self, key: str, body: bytes) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def delete(self, key: str) -> None: ...
-    def begin(self, key: str) -> str: ...
-    def add(self, key: str, upload: str, number: int, body: bytes) -> str: ...
-    def finish(self, key: str, upload: str, parts: Sequence[str], last: bytes) -> None: ...
 
 
 class Memory(Protocol):

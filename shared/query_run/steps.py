@@ -155,9 +155,8 @@ class QueryRuns:
             cursor = QueryCursor(epoch=turn.run_epoch)
         if cursor.phase == Phase.ADMIT:
             return self._admit(turn, outside, cursor)
-        if cursor.phase == Phase.POLL and (spent := decide.budget_spent(cursor, turn.now, self.config)) is not None:
-            self._count(QueryMetric.TIMED_OUT)
-            return Fail(spent)
+        if (spent := self._spent(turn, cursor)) is not None:
+            return spent
         with self._asked(turn, params, outside) as asked:
             match cursor.phase:
                 case Phase.TARGET:
@@ -172,6 +171,19 @@ class QueryRuns:
                     return self._verify(turn, cursor, asked)
                 case _:
                     raise Permanent(f"A query has no phase {cursor.phase!r}.", "unknown_phase")
+
+    def at_closed_gate(self, turn: Turn) -> Decision | None:
+        """A query's time runs on while its account is told to wait."""
+        return self._spent(turn, QueryCursor.read(turn.cursor)) if turn.key == MAIN else None
+
+    def _spent(self, turn: Turn, cursor: QueryCursor) -> Fail | None:
+        if cursor.epoch != turn.run_epoch or cursor.phase != Phase.POLL:
+            return None
+        spent = decide.budget_spent(cursor, turn.now, self.config)
+        if spent is None:
+            return None
+        self._count(QueryMetric.TIMED_OUT)
+        return Fail(spent, asked=False)
 
     @contextmanager
     def _asked(self, turn: Turn, params: QueryParams, outside: Outside) -> Iterator[Asked]:
@@ -312,10 +324,15 @@ class QueryRuns:
         try:
             after = self._look(turn, cursor, asked)
         except Throttled as error:
+            # What was asked before is known, and not asked again because the next question was one too many.
+            known = cursor if asked.progress is None else asked.progress.but(poll_count=cursor.poll_count + 1)
+            left_s = decide.time_left_s(cursor, turn.now, self.config)
+            if (error.retry_after_s or 0) > left_s:
+                # The account waits as long as it was told; the query does not have the time.
+                return Continue(cursor=known.to_json(), after_s=left_s, throttled=error, goes_on=True)
             if asked.progress is None:
                 raise
-            # What was asked before is known, and not asked again because the next question was one too many.
-            return Continue(cursor=asked.progress.but(poll_count=cursor.poll_count + 1).to_json(), throttled=error)
+            return Continue(cursor=known.to_json(), throttled=error)
         if isinstance(after, Failed):
             return Fail(after.problem)
         refusals = cursor.refusals + 1 if asked.refused else 0
@@ -643,8 +660,10 @@ def query_run(ports: Ports, limits: Limits | None = None) -> Kind:
         settle=decide.settle,
         on_end=queries.on_end,
         gates=queries.gates,
+        at_closed_gate=queries.at_closed_gate,
         clean=queries.clean,
         prune=prune,
+        rows=store.ROWS,
         listens={LATE: adopt},
         limits=limits or Limits(max_attempts=12),
     )

@@ -23,6 +23,11 @@ TAKE_SLOT = Statement(
        returning slot""",
     returns=True,
 )
+ROWS = Statement(
+    "query_run.rows",
+    """select run_id, row_count as done, 0 as failed, row_count as total from query_run
+       where run_id = any(cast(:run_ids as uuid[])) and tenant_id = :tenant_id and row_count is not null""",
+)
 HAS_SLOT = sa.text("select slot from query_slot where run_id = :run_id")
 FREE_SLOT = Statement("query_run.free_slot", "delete from query_slot where run_id = :run_id")
 

@@ -18,12 +18,13 @@ from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Key, Limit, RunId, Told
+from shared.kernel.api.shapes import Asked, Because, Done, Key, Limit, RunId, Told
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
 from shared.kernel.errors import NotFound, StepError
 from shared.kernel.paging import USUAL_PAGE
+from shared.kernel.params import with_connection
 from shared.row_job import control, images, store, table
 from shared.row_job.adapters.s3 import LARGEST_UPLOAD, LINK_S, S3Files
 from shared.row_job.build import PREFIX
@@ -32,6 +33,7 @@ from shared.row_job.model import (
     SCAN,
     TYPES,
     UPLOADS,
+    UPSTREAM,
     JobType,
     Options,
     RowJobParams,
@@ -39,6 +41,7 @@ from shared.row_job.model import (
     Status,
     type_of,
 )
+from shared.row_job.rows_api import queue_state
 
 router = Router()  # type: ignore[no-untyped-call]
 PREVIEWED = 200
@@ -140,28 +143,6 @@ class RowJob(Told):
     finished_at: datetime | None
 
 
-class RowItem(Told):
-    """A row, by its number in the file. `result` is what is shown and exported."""
-
-    row_no: int
-    status: Status
-    attempts: int
-    last_error: str | None
-    permanent: bool
-    result: dict[str, Any] | None
-    price: str | None
-    locked_at: datetime | None
-    updated_at: datetime
-    title: str | None
-    brand: str | None
-    sku: str | None
-
-
-class RowItems(Told):
-    items: list[RowItem]
-    next: str | None
-
-
 class Kickoff(Asked):
     """`duration_ms` is how long the caller would like work to go on; it never makes a slice longer."""
 
@@ -176,8 +157,8 @@ class KickedOff(Told):
 
 class ReprocessAsked(Asked):
     scope: Literal["job", "items"] = "job"
-    item_ids: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=10_000)] | None = Field(
-        default=None, alias="itemIds"
+    item_ids: Annotated[list[Annotated[int, Field(ge=1, le=2**53)]], Field(min_length=1, max_length=10_000)] | None = (
+        Field(default=None, alias="itemIds")
     )
     statuses: Statuses = Field(default=[Status.ERROR, Status.NOT_FOUND])
     reset_attempts: bool = False
@@ -211,9 +192,10 @@ def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
     """
     here, file_id, files = desk(router), new_id(), _files()
     asked = asked.model_copy(update={"job_type": asked.job_type or type_of(asked.name) or JobType.CSV})
-    options = asked.model_dump(mode="json", exclude_none=True, exclude={"name", "size", "hold"})
     address = _source_ip()
     with here.begin() as (line, tx):
+        asked = with_connection(tx, here.tenant_id, asked, UPSTREAM)
+        options = asked.model_dump(mode="json", exclude_none=True, exclude={"name", "size", "hold"})
         line.run(
             store.ISSUE,
             {
@@ -365,36 +347,6 @@ def get_row_job(run_id: RunId) -> RowJob:
     )
 
 
-def queue_state(status: str, *, paused: bool) -> Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]:
-    if status == "succeeded":
-        return "DONE"
-    if status in ("failed", "canceled"):
-        return "FAILED"
-    return "PAUSED" if paused else "QUEUED" if status == "queued" else "RUNNING"
-
-
-@operation(router, "GET", "/row-jobs/<run_id>/items", READS, tag="row jobs")
-def list_row_items(
-    run_id: RunId,
-    statuses: Annotated[list[Status] | None, Query(description="Only rows in one of these states")] = None,
-    limit: Limit = USUAL_PAGE,
-    cursor: Cursor = None,
-) -> RowItems:
-    """The rows of a job in the order of the file, a page at a time."""
-    here = desk(router)
-    wanted = sorted(set(statuses)) if statuses else None
-    pager = here.pager("row_items", {"run_id": str(run_id), "statuses": wanted})
-    after = pager.place(cursor)
-    if here.one(store.ACCOUNT, run_id=run_id) is None:
-        raise NotFound
-    rows = here.all(
-        store.ITEMS, run_id=run_id, statuses=wanted, after=0 if after is None else int(after[0]), most=limit + 1
-    )
-    page = rows[:limit]
-    more = pager.cursor([page[-1]["row_no"]]) if len(rows) > limit else None
-    return RowItems(items=[RowItem(**row) for row in page], next=more)
-
-
 @operation(router, "GET", "/row-jobs/<run_id>/pace", READS, tag="row jobs")
 def list_pace_decisions(run_id: RunId, limit: Limit = USUAL_PAGE) -> PaceDecisions:
     """How fast the provider was asked lately, newest first: each change of the rate, why, and what had been seen."""
@@ -417,25 +369,19 @@ def kick_off_row_job(run_id: RunId, asked: Annotated[Kickoff, Body()]) -> Kicked
 @operation(router, "POST", "/row-jobs/<run_id>/pause", STARTS, tag="row jobs", refuses=[409])
 def pause_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Pause a job: the slices in hand end, and no other begins."""
-    here = _of_job(run_id)
-    relay.pause_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
-    return Done()
+    return runs.done(relay.pause_run, _of_job(run_id), run_id, because)
 
 
 @operation(router, "POST", "/row-jobs/<run_id>/resume", STARTS, tag="row jobs", refuses=[409])
 def resume_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Let a paused job go on."""
-    here = _of_job(run_id)
-    relay.resume_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
-    return Done()
+    return runs.done(relay.resume_run, _of_job(run_id), run_id, because)
 
 
 @operation(router, "POST", "/row-jobs/<run_id>/promote", STARTS, tag="row jobs", refuses=[409])
 def promote_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Work on all rows of a job that was held back at its canary."""
-    here = desk(router)
-    control.promote(here.ports, here.tenant_id, run_id, here.by(because.reason))
-    return Done()
+    return runs.done(control.promote, desk(router), run_id, because)
 
 
 @operation(router, "POST", "/row-jobs/<run_id>/reprocess", STARTS, tag="row jobs", refuses=[409, 429])

@@ -166,6 +166,7 @@ def _connected(
             locale=params.locale,
             currency=params.currency,
             time_left_s=time_left_s,
+            longest_s=settings.provider_timeout_ms / 1000,
         )
     except ValueError as error:
         raise Permanent(f"{PREFIX}PROVIDER_URL: {error}", "bad_settings") from None

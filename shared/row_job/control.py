@@ -1,4 +1,5 @@
-"""What a person does to a row job: nudge it, promote its canary, work on rows again, delete it. Each under its run's lock."""
+"""What a person does to a row job: nudge it, promote its canary, work on rows again, fix them, delete it. Each under its run's
+lock."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.catalogue import Kind
 from shared.kernel.errors import Conflict, NotFound, Refused
 from shared.kernel.model import By, Due, Effect, NewLane, Run
 from shared.kernel.ports import Ports, Tx
-from shared.row_job import store
-from shared.row_job.model import ENDED, ERASE, RowSettings, Status
+from shared.row_job import fix, store, table
+from shared.row_job.model import ENDED, ERASE, FIX, JobType, RowSettings, Status
 from shared.row_job.steps import work_lanes
 
 AGAIN = (Status.ERROR, Status.NOT_FOUND)
@@ -21,8 +23,8 @@ AGAIN = (Status.ERROR, Status.NOT_FOUND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocess:
-    """Which rows to work on again. `row_nos`: these, and their attempts start anew; else all with one of the statuses that have
-    attempts left, or all of them with `reset_attempts`."""
+    """Which rows to work on again. `row_nos`: these, and their attempts start anew, also if they wait to be tried again later;
+    else all with one of the statuses that have attempts left, or all of them with `reset_attempts`."""
 
     row_nos: Sequence[int] | None = None
     statuses: Sequence[Status] = AGAIN
@@ -38,8 +40,7 @@ def reprocess(
         raise Refused("bad_statuses", "statuses: only rows that have ended can be worked on again.")
     with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
         job = _job(tx, run)
-        if run.cancel_requested_at is not None and not run.status.ended:
-            raise Conflict("being_canceled", "The job is being canceled.")
+        _refuse_canceling(run)
         which = _which(run, wanted, settings)
         if wanted.row_nos is not None:
             _refuse_open(tx, which)
@@ -52,19 +53,22 @@ def reprocess(
         return count
 
 
-def _go_on(tx: Tx, ports: Ports, kind: Kind, run: Run, job: Any, by: By) -> list[Due]:
-    """A new generation of lanes: it waits for the one before to end, so no row is ever two lanes'."""
+def _go_on(tx: Tx, ports: Ports, kind: Kind, run: Run, job: Any, by: By, *more: NewLane) -> list[Due]:
+    """A new generation of lanes: it waits for the one before to end, so no row is ever two lanes'. Lanes that are there and
+    wait for rows that come again look now: they may have a day to wait."""
     dues: list[Due] = []
     if run.status.ended:
         run = runs.reopen(tx, run, kind, by)
         dues += tx.reopen_lanes(run.id)
+    else:
+        dues += _wake(tx, run)
     generation = -(-int(job["lanes"]) // int(job["slots"]))
-    return dues + runs.create_lanes(tx, run, work_lanes(int(job["slots"]), generation), kind, ports)
+    return dues + runs.create_lanes(tx, run, [*more, *work_lanes(int(job["slots"]), generation)], kind, ports)
 
 
 def _which(run: Run, wanted: Reprocess, settings: RowSettings) -> dict[str, Any]:
     named = wanted.row_nos is not None
-    statuses = sorted(ENDED) if named else sorted(set(wanted.statuses))
+    statuses = sorted({*ENDED, Status.PENDING} if named else set(wanted.statuses))
     return {
         "run_id": run.id, "tenant_id": run.tenant_id, "statuses": [str(each) for each in statuses], "named": named,
         "row_nos": None if wanted.row_nos is None else list(wanted.row_nos), "anew": wanted.reset_attempts,
@@ -75,9 +79,72 @@ def _which(run: Run, wanted: Reprocess, settings: RowSettings) -> dict[str, Any]
 def _refuse_open(tx: Tx, which: dict[str, Any]) -> None:
     named = {name: which[name] for name in ("run_id", "tenant_id", "row_nos")}
     still = tx.read(store.OPEN_AMONG, named)
+    if empty := [str(row["row_no"]) for row in still if row["is_empty"]]:
+        raise Conflict(
+            "nothing_to_search", f"Rows that have nothing to search for must be fixed first: {', '.join(empty)}."
+        )
     if still:
         listed = ", ".join(f"{row['row_no']} is {row['status']}" for row in still)
-        raise Conflict("items_open", f"Only rows that have ended can be worked on again: {listed}.")
+        raise Conflict(
+            "items_open", f"Only rows that have ended or wait for a later time can be worked on again: {listed}."
+        )
+
+
+def resubmit(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, file_id: UUID, by: By) -> None:
+    """Read a file of fixed rows into the job; the rows that match are worked on again. The same file counts once."""
+    with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
+        job = _job(tx, run)
+        _refuse_canceling(run)
+        _refuse_no_table(job, run)
+        found = tx.read(store.FIX_FILE, {"file_id": file_id, "tenant_id": tenant_id})
+        if not found:
+            raise Refused("unknown_file", "file_id: upload not found.")
+        (file,) = found
+        if file["fixes"] == run_id:
+            if run.status.ended and not file["done"]:  # the job ended before all of it was read
+                dues.extend(_go_on(tx, ports, kind, run, job, by))
+                runs.note_action(tx, run, "resubmit", by, {"file_id": str(file_id)})
+            return
+        if file["fixes"] is not None or file["job_id"] is not None:
+            raise Conflict("file_used", "This file belongs to another job. Upload it again.")
+        if not file["arrived"]:
+            raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
+        tx.apply(Effect(store.ADD_FIX, {"file_id": file_id, **_key(run), "created_by": by.actor}))
+        dues.extend(_go_on(tx, ports, kind, run, job, by, NewLane(key=f"{FIX}:{file_id}")))
+        runs.note_action(tx, run, "resubmit", by, {"file_id": str(file_id)})
+
+
+def fix_rows(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, fixes: Sequence[fix.Fix], by: By) -> fix.Judged:
+    """The same for some rows, at once."""
+    with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
+        job = _job(tx, run)
+        _refuse_canceling(run)
+        _refuse_no_table(job, run)
+        for each in fixes:
+            if unknown := sorted(each.given.keys() - set(job["columns"])):
+                raise Refused(
+                    "unknown_column", f"input: row {each.row_no}: the job has no column {unknown[0][:100]!r}."
+                )
+        found = tx.read(store.FIXABLE, {**_key(run), "row_nos": [each.row_no for each in fixes]})
+        mapping = table.mapping_of(job["columns"], run.params.get("mapping"))
+        judged = fix.judge(fixes, store.fix_rows(found), job["columns"], mapping)
+        if judged.rows:
+            count = tx.apply(Effect(store.FIX_NOW, {**_key(run), "fixes": db.jsonb(judged.rows)}))
+            if count != len(judged.rows):
+                raise Conflict("changed", "A row was changed meanwhile. Look at it again.")
+            dues.extend(_go_on(tx, ports, kind, run, job, by))
+            runs.note_action(tx, run, "fixed", by, {"rows": count})
+        return judged
+
+
+def _refuse_canceling(run: Run) -> None:
+    if run.cancel_requested_at is not None and not run.status.ended:
+        raise Conflict("being_canceled", "The job is being canceled.")
+
+
+def _refuse_no_table(job: Any, run: Run) -> None:
+    if job["columns"] is None or run.params.get("job_type") == JobType.IMAGE:
+        raise Conflict("not_a_table", "Only rows of a CSV file can be fixed.")
 
 
 def kickoff(ports: Ports, tenant_id: UUID, run_id: UUID, by: By) -> int:

@@ -49,11 +49,6 @@ def slice_s(settings: RowSettings, time_left_s: float) -> float:
     return max(0.5, min(settings.worker_target_slice_ms / 1000, 0.6 * (time_left_s - LEAST_LEFT_S)))
 
 
-def call_s(settings: RowSettings, time_left_s: float) -> float:
-    """The longest that one call may take: it ends before the function does."""
-    return min(settings.provider_timeout_ms / 1000, time_left_s - LEAST_LEFT_S)
-
-
 def claim_size(avg_item_ms: float | None, seconds: float, settings: RowSettings, pressure: float = 0.0) -> int:
     """How many rows fit into a slice: what they took so far, and a margin. `pressure`: of memory or processor, from 0 to 1."""
     if avg_item_ms is None:
@@ -150,5 +145,7 @@ GIVEN_UP_AT = 4  # the claim of a turn: the first died with many rows, two more 
 
 
 def lost(item: Item, settings: RowSettings, claims: int) -> bool:
-    """Whether a row must be what kills its workers. `claims`: of this turn, all but this one by processes that died."""
-    return item.attempts > settings.max_attempts_error or claims >= GIVEN_UP_AT
+    """Whether a row must be what kills its workers. `claims`: of this turn, all but this one by processes that died. No verdict
+    leaves a row with attempts beyond both limits; one that wasn't found may have more than an error is given."""
+    most = max(settings.max_attempts_error, settings.max_attempts_not_found)
+    return item.attempts > most or claims >= GIVEN_UP_AT

@@ -24,6 +24,7 @@ MOST_IMAGE_BYTES = 64 * 1024 * 1024
 MOST_UNPACKED = 4 * 1024**3
 MOST_RATIO = 100  # of all that an archive holds, and of one member that is larger than a little
 SMALL = 1024 * 1024
+SLACK = 64 * 1024  # of what is packed and does not shrink
 MOST_DIRECTORY = 8 * 1024 * 1024
 HEAD = 512 * 1024  # of an image: its size is in there
 PIECE = 256 * 1024
@@ -62,7 +63,7 @@ def members(fetch: Fetch, size: int, name: str) -> list[Member]:
         raise BadFile("empty_file", "The file is empty.")
     if not fetch(0, 4).startswith(b"PK"):
         return [Member(name=name, size=size, packed=size, at=0, is_whole=True)]
-    found = list(_directory(fetch, size))
+    found = list(entries(fetch, size))
     _refuse_bombs(found, size)
     images = [each for each in found if not _is_passed_over(each.name)]
     if not images:
@@ -70,7 +71,7 @@ def members(fetch: Fetch, size: int, name: str) -> list[Member]:
     return images
 
 
-def _directory(fetch: Fetch, size: int) -> Iterator[Member]:
+def entries(fetch: Fetch, size: int) -> Iterator[Member]:
     tail_at = max(0, size - 65_557)
     tail = fetch(tail_at, size - tail_at)
     end = tail.rfind(b"PK\x05\x06")
@@ -171,6 +172,8 @@ def _refuse_announced(member: Member) -> None:
         raise BadImage("empty", "The image is empty.")
     if member.size > MOST_IMAGE_BYTES:
         raise BadImage("too_large", f"The image has {member.size:,} bytes; {MOST_IMAGE_BYTES:,} are the most.")
+    if member.packed > 2 * member.size + SLACK:  # all of it would be read for next to nothing
+        raise BadImage("damaged", "The image takes far more bytes packed than unpacked.")
     if member.size > SMALL and member.size > MOST_RATIO * max(1, member.packed):
         raise BadImage("zip_bomb", f"The image would grow {member.size // max(1, member.packed):,} times.")
 
@@ -178,7 +181,7 @@ def _refuse_announced(member: Member) -> None:
 def _known(member: Member, fetch: Fetch) -> dict[str, object]:
     _refuse_announced(member)
     digest, crc, size, head = hashlib.sha256(), 0, 0, b""
-    for piece in _unpacked(member, fetch):
+    for piece in content(member, fetch):
         size += len(piece)
         if size > member.size:
             raise BadImage("zip_bomb", "The image is larger than the archive says.")
@@ -194,7 +197,7 @@ def _known(member: Member, fetch: Fetch) -> dict[str, object]:
     return {"format": kind, "width": width, "height": height, "bytes": size, "sha256": digest.hexdigest()}
 
 
-def _unpacked(member: Member, fetch: Fetch) -> Iterator[bytes]:
+def content(member: Member, fetch: Fetch) -> Iterator[bytes]:
     at = member.at if member.is_whole else _content_at(member, fetch)
     left, inflate = member.packed, zlib.decompressobj(-15)
     while left > 0:
@@ -206,9 +209,14 @@ def _unpacked(member: Member, fetch: Fetch) -> Iterator[bytes]:
             yield packed
             continue
         try:
-            yield inflate.decompress(packed, PIECE)
-            while inflate.unconsumed_tail:
-                yield inflate.decompress(inflate.unconsumed_tail, PIECE)
+            # A piece that is full may have left some behind: in zlib itself, also when all that was packed is taken in.
+            piece = inflate.decompress(packed, PIECE)
+            yield piece
+            while inflate.unconsumed_tail or len(piece) == PIECE:
+                piece = inflate.decompress(inflate.unconsumed_tail, PIECE)
+                yield piece
+            if inflate.eof and (left or inflate.unused_data):  # zlib would keep it all, and copy it with each piece
+                raise BadImage("damaged", "The image ends before its bytes do.")
         except zlib.error:
             raise BadImage("damaged", "The image can't be unpacked.") from None
 

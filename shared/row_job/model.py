@@ -11,10 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from shared.kernel.settings import Settings
 
 KIND = "row_job"
-INGEST, ERASE, SCAN, TAKE = "ingest", "erase", "scan", "take"
+INGEST, ERASE, SCAN, TAKE, EXPORT, UNKEEP, FIX = "ingest", "erase", "scan", "take", "export", "unkeep", "fix"
 UPSTREAM = "product_search"
 UPLOADS = "uploads/{tenant_id}/rows/{file_id}"
 INBOX = "inbox/{tenant_id}/"
+EXPORTS = "exports/{tenant_id}/row-jobs/{export_id}-{gen}-{number}.{format}"
+FIXED = "exports/{tenant_id}/row-jobs/fixed-{file_id}.csv"  # a spreadsheet of fixed rows, as it is read
+KEPT_DAYS = 7  # as the bucket keeps what is below `exports/`
 FTP = "ftp"
 FIELDS = ("title", "brand", "sku")
 ANYWHERE = "any"  # the domain of a search that names no retailer
@@ -34,6 +37,8 @@ class Status(StrEnum):
 
 
 ENDED = frozenset({Status.DONE, Status.ERROR, Status.NOT_FOUND, Status.SKIPPED})
+OPEN = (Status.PENDING, Status.PROCESSING)
+FAILED = (Status.ERROR, Status.NOT_FOUND, Status.SKIPPED)  # what a person can fix
 
 
 class Strategy(StrEnum):
@@ -44,10 +49,12 @@ class Strategy(StrEnum):
 
 
 class WayPoint(StrEnum):
-    """Where a process may die on a file's way in, for the tests that make it."""
+    """Where a process may die on a file's way in or out, for the tests that make it."""
 
     SEEN = "row_job.seen"
     BROUGHT = "row_job.brought"
+    SNAPSHOT = "row_job.snapshot"
+    EXPORTED = "row_job.exported"
     PICTURED = "row_job.pictured"
 
 
@@ -108,6 +115,28 @@ class ScanParams(Options):
         return f"{self.scan}:{self.server}" if self.server else self.scan
 
 
+class Format(StrEnum):
+    CSV = "csv"
+    XLSX = "xlsx"
+
+
+class Which(StrEnum):
+    """Which rows an export has: all with their results, or those that failed, with what they were read from."""
+
+    ALL = "all"
+    FAILED = "failed"
+
+
+class ExportParams(BaseModel):
+    """`export`: the job whose rows are written to a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    export: Annotated[UUID, Field(strict=False)]
+    format: Annotated[Format, Field(strict=False)] = Format.CSV
+    rows: Annotated[Which, Field(strict=False)] = Which.ALL
+
+
 class RowSettings(Settings):
     """The thirteen bounds of the pipeline, and the provider's knobs. Within them the work tunes itself."""
 
@@ -132,6 +161,7 @@ class RowSettings(Settings):
     provider_min_rate: Annotated[float, Field(gt=0, le=1_000)] = 0.1
     provider_max_rate: Annotated[float, Field(gt=0, le=10_000)] = 500.0
     provider_timeout_ms: Annotated[int, Field(ge=100, le=60_000)] = 25_000
+    export_xlsx_rows: Annotated[int, Field(ge=1, le=1_048_575)] = 250_000
     provider_url: str | None = None
     folder: str | None = None
 

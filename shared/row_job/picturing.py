@@ -64,8 +64,7 @@ class Picturing:
 
     def _write(self, rows: Sequence[table.Row]) -> None:
         if rows:
-            packed = [{"n": row.row_no, "i": row.input, "c": row.normalized, "p": row.problem} for row in rows]
-            self.outside.write(Effect(store.ADD_IMAGES, {"items": db.jsonb(packed)}))
+            self.outside.write(store.kept(rows))
             point(WayPoint.PICTURED)
 
     def _bytes(self, job: Progress, offset: int, length: int) -> bytes:

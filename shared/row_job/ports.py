@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 from uuid import UUID
 
 from shared.kernel.clock import Chance
 from shared.kernel.control import Pace
 from shared.kernel.errors import Permanent
+from shared.kernel.files import Files as Results
+from shared.kernel.files import S3Files
 from shared.kernel.metrics import Meter, NoMeter
+from shared.kernel.ports import Beside, at_once
 from shared.row_job.decide import Answered
-from shared.row_job.model import Item, RowJobParams, RowSettings, ScanParams, Strategy
-
-T = TypeVar("T")
+from shared.row_job.model import Item, RowJobParams, RowSettings, ScanParams, Status, Strategy, Which
 
 
 class Files(Protocol):
@@ -77,18 +78,6 @@ class Hands(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class Beside(Protocol):
-    """Does something while the caller goes on; what it answers waits for the end, and raises what was raised."""
-
-    def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
-
-
-def at_once(work: Callable[[], T], /) -> Callable[[], T]:
-    """Beside nothing: one after the other, in an order that never changes."""
-    done = work()
-    return lambda: done
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     files: Files
@@ -102,6 +91,7 @@ class Ports:
     beside: Beside = at_once
     needs_connection: bool = False
     inbox: Callable[[UUID, ScanParams], Inbox] = no_inbox
+    results: Results = field(default_factory=S3Files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +120,49 @@ class OpenRows:
     elder: bool  # a lane before this one still owns the rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportState:
+    """An export and its job. `gen`: its newest snapshot; `open`: rows that change are kept for it."""
+
+    job_id: UUID
+    gen: int
+    open: bool
+    upto: int | None
+    deleted: bool
+    columns: list[str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    export_id: UUID
+    job_id: UUID
+    gen: int
+
+
 class RowReads(Protocol):
     def progress(self, tenant_id: UUID, run_id: UUID) -> Progress | None: ...
     def open_rows(self, tenant_id: UUID, run_id: UUID, slot: int, gen: int) -> OpenRows: ...
+    def export(self, tenant_id: UUID, run_id: UUID) -> ExportState | None: ...
+
+    def horizon(self) -> tuple[int, int]:
+        """The oldest transaction that may still be at work, and the first that has not begun."""
+
+    def copied(self, tenant_id: UUID, of: Snapshot, which: Which, after: int, upto: int) -> Iterator[list[bytes]]:
+        """Rows as they were at the snapshot, in the order of the file, each a line of CSV."""
+
+    def fixing(self, tenant_id: UUID, run_id: UUID, file_id: UUID) -> Progress | None: ...
+    def fixable(self, tenant_id: UUID, run_id: UUID, row_nos: Sequence[int]) -> dict[int, FixRow]: ...
+    def there(self, tenant_id: UUID, job_id: UUID, after: int, upto: int) -> int:
+        """How many rows of a stretch are there."""
+
+    def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixRow:
+    """A row as it is now, for whoever wants to change what it was read from."""
+
+    row_no: int
+    status: Status
+    hash: str
+    input: dict[str, Any]

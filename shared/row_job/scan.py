@@ -96,7 +96,7 @@ class Scanning:
             key = UPLOADS.format(tenant_id=self.turn.tenant_id, file_id=file_id)
             place = self.ports.inbox(self.turn.tenant_id, self.wanted).bring(file, key, place, seconds)
         except Changed:
-            logger.info("a file changed while it was taken; the next scan sees it anew", extra={"file": str(file_id)})
+            logger.info("a file changed while it was taken; the next scan reads it again", extra={"file": str(file_id)})
             return Finish()
         point(WayPoint.BROUGHT)
         if place is not None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from shared.kernel import db
 from shared.kernel.catalogue import Kind, Outside
@@ -42,15 +43,21 @@ from shared.kernel.model import (
 from shared.kernel.params import parse, with_connection
 from shared.kernel.points import point
 from shared.kernel.ports import Tx
+from shared.kernel.settings import RETENTION_DAYS
 from shared.kernel.slices import Slice
 from shared.row_job import decide, store, table
 from shared.row_job.decide import Answered, Batch
+from shared.row_job.export import Exporting, end_export, is_export, start_export, unkeep
+from shared.row_job.fixing import Fixing, bytes_of, header_of, records_at
 from shared.row_job.model import (
     ERASE,
+    EXPORT,
+    FIX,
     INGEST,
     KIND,
     SCAN,
     TAKE,
+    UNKEEP,
     UPSTREAM,
     Item,
     JobType,
@@ -63,12 +70,14 @@ from shared.row_job.picturing import Picturing
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
 from shared.row_job.scan import Scanning, is_scan, start_scan
 
+OptionsT = TypeVar("OptionsT", bound=Options)
 ERASED_AT_ONCE = 5_000
 IMAGES_DONE = "images.ingest.completed"
 READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
 REFUSED_S = 900.0  # a key that was refused is tried again by one call after so long, if nobody changes it before
-LONGEST_WAIT_S = 900.0
+LONGEST_WAIT_S, MOST_ELDER_S, FILE_S = 900.0, 300.0, 2.0
+LONG_WAIT_S = 5.0  # so long that somebody looks meanwhile
 DATA_ERRORS, TWICE = ("22", "23"), "23505"  # what the database will not keep; what it has already
 
 
@@ -103,11 +112,13 @@ class RowJobs:
     def start(self, tx: Tx, starting: Starting) -> NewRun | Already:
         if is_scan(starting.params):
             return start_scan(self.ports, tx, starting)
+        if is_export(starting.params):
+            return start_export(tx, starting)
         wanted = parse(RowJobParams, starting.params)
         which = {"file_id": wanted.file_id, "tenant_id": starting.tenant_id}
         found = tx.read(store.FILE, which)
         if not found:
-            raise Refused("unknown_file", "file_id: there is no such upload.")
+            raise Refused("unknown_file", "file_id: upload not found.")
         (file,) = found
         if file["run_id"] is not None:
             return Already(file["run_id"])
@@ -115,9 +126,7 @@ class RowJobs:
         wanted = parse(RowJobParams, {**file["options"], **wanted.model_dump(mode="json", exclude_unset=True)})
         if not file["arrived"]:
             raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
-        wanted = with_connection(tx, starting.tenant_id, wanted, UPSTREAM)
-        if self.ports.needs_connection and wanted.connection is None:
-            raise Refused("bad_params", f"connection: name a connection to {UPSTREAM}.")
+        wanted = self._connected(tx, starting.tenant_id, wanted)
         job = {
             **which, "run_id": starting.run_id, "user_id": starting.by.actor or file["created_by"],
             "ip_address": file["ip_address"], "job_type": wanted.job_type or JobType.CSV, "slots": self.ports.settings.slots,
@@ -125,9 +134,19 @@ class RowJobs:
         }  # fmt: skip
         tx.apply(Effect(store.ADD_JOB, job))
         lanes = [NewLane(key=INGEST), *work_lanes(self.ports.settings.slots, 0)]
+        # Of a file that starts its job by arriving, the job is its uploader's: whoever sees only their own runs must see this one.
         return NewRun(
-            params=wanted.model_dump(mode="json", exclude_none=True), lanes=lanes, label=str(file["name"])[:200]
+            params=wanted.model_dump(mode="json", exclude_none=True),
+            lanes=lanes,
+            label=str(file["name"])[:200],
+            created_by=file["created_by"],
         )
+
+    def _connected(self, tx: Tx, tenant_id: UUID, wanted: OptionsT) -> OptionsT:
+        wanted = with_connection(tx, tenant_id, wanted, UPSTREAM)
+        if self.ports.needs_connection and wanted.connection is None:
+            raise Refused("bad_params", f"connection: name a connection to {UPSTREAM}.")
+        return wanted
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         try:
@@ -140,15 +159,23 @@ class RowJobs:
             return Picturing(self.ports, turn, outside).step()
         if turn.key == INGEST:
             return _Reading(self.ports, turn, outside).step()
+        if turn.key.startswith(f"{FIX}:"):
+            return Fixing(self.ports, turn, outside).step()
+        if turn.key == EXPORT:
+            return Exporting(self.ports, turn, outside).step()
+        if turn.key.startswith(f"{UNKEEP}:"):
+            return unkeep(outside)
         if turn.key.startswith(ERASE):
-            return self._erase(outside)
+            return self._erase(turn, outside)
         if turn.key == SCAN:
             return Scanning(self.ports, turn, outside).look()
         if turn.key.startswith(f"{TAKE}:"):
             return Scanning(self.ports, turn, outside).take()
         return _Working(self.ports, turn, outside).step()
 
-    def _erase(self, outside: Outside) -> Decision:
+    def _erase(self, turn: Turn, outside: Outside) -> Decision:
+        for key in self.ports.reads.exported(turn.tenant_id, turn.run_id) if not turn.steps else ():
+            self.ports.results.delete(key)
         gone = outside.write(Effect(store.ERASE_ROWS, {"most": ERASED_AT_ONCE}))
         if len(gone) < ERASED_AT_ONCE:
             return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
@@ -158,9 +185,9 @@ class RowJobs:
         """A connection was changed: what waited because its key was refused goes on."""
         said = signal.payload
         if said.get("provider") == UPSTREAM and said.get("change") == "changed":
-            which = {"key": account_of(str(said.get("connection_id"))), "tenant_id": signal.tenant_id}
-            tx.apply(Effect(store.OPEN_ACCOUNT, which))
-            tx.apply(Effect(store.WAKE_ACCOUNT, which))
+            account = account_of(str(said.get("connection_id")))
+            tx.open_gate(signal.tenant_id, account)
+            tx.wake_waiting(signal.tenant_id, account)  # the tick sends what it finds awake
         return []
 
     def on_arrival(self, tx: Tx, signal: Signal) -> Sequence[Start]:
@@ -176,8 +203,13 @@ class RowJobs:
         found = tx.read(store.FILE, which)
         if not found or found[0]["hold"]:
             return []
-        options = parse(Options, found[0]["options"]).model_dump(mode="json", exclude_none=True)
-        return [Start(KIND, {**options, "file_id": str(file_id)})]
+        options = parse(Options, found[0]["options"])
+        try:
+            self._connected(tx, signal.tenant_id, options)
+        except Refused as error:  # nobody is there to be told: it waits for its owner, whom the start tells why
+            logger.warning("an upload waits to be started", extra={"file": str(file_id), "why": error.code})
+            return []
+        return [Start(KIND, {**options.model_dump(mode="json", exclude_none=True), "file_id": str(file_id)})]
 
 
 def gates(turn: Turn) -> list[str]:
@@ -196,9 +228,20 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
     return ending
 
 
+def on_reopen(tx: Tx, run: Run) -> None:
+    """A job that was deleted stays so: its rows are gone or going, and nobody would see what becomes of new ones."""
+    if is_scan(run.params) or is_export(run.params):
+        return
+    found = tx.read(store.SLOTS, {"run_id": run.id, "tenant_id": run.tenant_id})
+    if found and found[0]["deleted"]:
+        raise Conflict("deleted", "The job was deleted. Upload its file again.")
+
+
 def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
     if is_scan(run.params):
         return ()
+    if is_export(run.params):
+        return end_export(tx, run, ending)
     tx.apply(Effect(store.COUNT, {"run_id": run.id, "tenant_id": run.tenant_id}))
     what = "done" if ending.status is RunStatus.SUCCEEDED else "failed"
     tx.add_signal(run.tenant_id, f"{KIND}.{what}", {"run_id": str(run.id), "epoch": run.epoch, "status": ending.status})
@@ -209,8 +252,14 @@ def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
 
 def prune(tx: Tx, run: Run, most: int) -> int:
     which = {"run_id": run.id, "most": most}
-    gone = tx.apply(Effect(store.PRUNE_EVENTS, which)) or tx.apply(Effect(store.PRUNE_ITEMS, which))
-    return gone or tx.apply(Effect(store.PRUNE_JOB, {"run_id": run.id}))
+    for rows in (store.PRUNE_KEPT, store.PRUNE_EVENTS, store.PRUNE_ITEMS):
+        if gone := tx.apply(Effect(rows, which)):
+            return gone
+    gone = sum(
+        tx.apply(Effect(each, {"run_id": run.id})) for each in (store.PRUNE_EXPORT, store.PRUNE_FIXES, store.PRUNE_JOB)
+    )
+    old = {"tenant_id": run.tenant_id, "days": RETENTION_DAYS["run"], "most": most}
+    return gone + tx.apply(Effect(store.PRUNE_FILES, old))
 
 
 def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
@@ -220,8 +269,10 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         take_step=jobs.take_step,
         start=jobs.start,
         settle=settle,
+        on_reopen=on_reopen,
         on_end=on_end,
         prune=prune,
+        rows=store.ROWS,
         gates=gates,
         says=("images.ingest.",),
         listens={"object.created": jobs.on_arrival, "provider.connection.changed": jobs.on_connection},
@@ -255,21 +306,16 @@ class _Reading:
 
     def _read(self, job: Progress) -> Decision:
         settings, cursor = self.ports.settings, self.turn.cursor
-        fresh = "offset" not in cursor
-        if fresh:
+        if "offset" not in cursor:
             sample = self._bytes(job, 0, table.SAMPLE_BYTES)
-            dialect = table.detect(sample)
-            found, size = table.records(sample[dialect.first :], dialect, 1, last=len(sample) >= job.size)
-            if not found:
-                raise table.BadFile("bad_header", "The first line is too long to hold the names of the columns.")
-            names = table.columns(found[0], dialect)
-            offset, rows = dialect.first + size, 0
+            dialect, names, offset = header_of(sample, whole=len(sample) >= job.size, most=table.MOST_COLUMNS)
+            rows = 0
         else:
             dialect, names = table.Dialect(**cursor["dialect"]), list(cursor["columns"])
             offset, rows = int(cursor["offset"]), int(cursor["rows"])
         asked = RowJobParams.model_validate(dict(self.turn.params)).mapping
         mapping = table.mapping_of(names, asked)
-        if not mapping:
+        if not table.SOUGHT & mapping.keys():
             raise table.BadFile("no_columns", "No column holds a title or a SKU. Choose the columns and upload again.")
         batch = Batch(
             rows=int(cursor.get("batch", min(256, settings.ingest_max_rows))),
@@ -278,7 +324,7 @@ class _Reading:
         )
         place = _Place(offset, rows, batch)
         self._read_on(job, dialect, names, mapping, place)
-        if fresh and place.offset >= job.size and not place.rows:
+        if place.offset >= job.size and not place.rows:
             raise table.BadFile("no_rows", "The file holds the names of its columns and no rows.")
         return self._commit(job, dialect, names, place)
 
@@ -292,15 +338,7 @@ class _Reading:
         try:
             while place.offset < job.size and elapsed() < seconds:
                 wanted = int(min(settings.ingest_max_batch_bytes, max(65_536.0, READ_AHEAD * width * place.batch.rows)))
-                data = self._bytes(job, place.offset, wanted)
-                last = place.offset + len(data) >= job.size
-                found, size = table.records(data, dialect, place.batch.rows, last=last)
-                if not found and not last:
-                    data = self._bytes(job, place.offset, 4 * table.LONGEST_RECORD + 16)
-                    last = place.offset + len(data) >= job.size
-                    found, size = table.records(data, dialect, 1, last=last)
-                if not found:
-                    raise table.BadFile("unreadable", f"The file can't be read from byte {place.offset:,} on.")
+                found, size = records_at(self.ports, job, dialect, place.offset, wanted, place.batch.rows)
                 width = max(1.0, size / len(found))
                 rows = table.rows_of(found, place.rows, names, mapping, dialect)
                 place.rows, place.offset = place.rows + len(rows), place.offset + size
@@ -335,7 +373,7 @@ class _Reading:
     def _keep(self, rows: Sequence[table.Row]) -> int:
         """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
         try:
-            self.outside.write(_kept(rows))
+            self.outside.write(store.kept(rows))
         except Exception as error:
             if not _is_of_a_row(error):
                 raise
@@ -343,18 +381,12 @@ class _Reading:
                 half = len(rows) // 2
                 return self._keep(rows[:half]) + self._keep(rows[half:])
             aside = table.Row(row_no=rows[0].row_no, input={}, problem="The database can't store this row.")
-            self.outside.write(_kept([aside]))
+            self.outside.write(store.kept([aside]))
             return 1
         return 0
 
     def _bytes(self, job: Progress, offset: int, length: int) -> bytes:
-        length = min(length, job.size - offset)
-        if length <= 0:
-            return b""
-        data = self.ports.files.read(job.key, job.version_id, offset, length)
-        if len(data) != length:
-            raise Permanent("The file changed while it was read. Upload it again.", "file_changed")
-        return data
+        return bytes_of(self.ports, job, offset, length)
 
     def _commit(self, job: Progress, dialect: table.Dialect, names: Sequence[str], place: _Place) -> Decision:
         done = place.offset >= job.size
@@ -389,17 +421,6 @@ class _Place:
     rows: int
     batch: Batch
     width: float = 200.0
-
-
-def _kept(rows: Sequence[table.Row]) -> Effect:
-    problems = {str(at): row.problem for at, row in enumerate(rows, 1) if row.problem is not None}
-    return Effect(
-        store.ADD_ROWS,
-        {
-            "after": rows[0].row_no - 1, "inputs": db.jsonb([row.input for row in rows]),
-            "normalized": db.jsonb([row.normalized for row in rows]), "problems": db.jsonb(problems),
-        },
-    )  # fmt: skip
 
 
 def _is_of_a_row(error: Exception) -> bool:
@@ -487,8 +508,11 @@ class _Working:
 
     def _nothing_due(self, count_s: float) -> Decision:
         left = self.ports.reads.open_rows(self.turn.tenant_id, self.turn.run_id, self.slot, self.gen)
-        decision = idle(left)
-        cursor = {**self.turn.cursor, "count_s": count_s}
+        looks = int(self.turn.cursor.get("looks", 0))
+        decision = idle(left, looks)
+        if isinstance(decision, Wait) and decision.after_s >= LONG_WAIT_S:  # what is shown meanwhile is as it is now
+            self.outside.write(Effect(store.COUNT_NOW, {"every_s": 20 * count_s}))
+        cursor = {**self.turn.cursor, "count_s": count_s, "looks": min(looks + 1, 10) if left.elder else 0}
         return replace(decision, cursor=cursor) if isinstance(decision, Wait) else decision
 
     def _call(self, items: Sequence[Item], params: RowJobParams, hands: Hands, seconds: float) -> tuple[float, int]:
@@ -548,7 +572,10 @@ class _Working:
                     continue
                 item = waiting[domain].popleft()
                 strategy, retailers = decide.strategy_of(item), decide.retailers_of(item, params.retailers)
-                key = f"{self.turn.run_id}:{item.row_no}:{item.attempts}"
+                # Attempts begin anew when somebody fixes a row or asks for it again. Its turn tells that question from the
+                # one before: whoever answers by the key alone would repeat the old answer, or refuse the new words.
+                turn = f"{self.gen}.{self.turn.epoch}.{self.turn.seq}"
+                key = f"{self.turn.run_id}:{item.row_no}:{item.attempts}-{turn}"
 
                 def call(
                     item: Item = item, key: str = key, strategy: Any = strategy, retailers: list[str] = retailers
@@ -621,14 +648,16 @@ class _Working:
         count(RowMetric.THROTTLE_RATE, met.count("throttled") / called)
 
 
-def idle(left: OpenRows) -> Decision:
-    """What a lane does that found no row to take: it ends only when the file is read and none of its rows is open."""
+def idle(left: OpenRows, looks: int = 0) -> Decision:
+    """What a lane does that found no row to take: it ends only when the file is read and none of its rows is open. The lane
+    before it may wait for a day: it takes the rows that are open, so this one looks less and less often."""
     if left.elder:
-        return Wait(after_s=2, waits_for="the lane before it")
+        return Wait(after_s=min(2.0 * 2**looks, MOST_ELDER_S), waits_for="the lane before it")
     if left.next_due_s is not None:
-        return Wait(after_s=min(max(left.next_due_s, 0.5), LONGEST_WAIT_S), waits_for="rows that come again")
+        most = LONGEST_WAIT_S if left.read_done else FILE_S  # a file that is being read brings rows that are due now
+        return Wait(after_s=min(max(left.next_due_s, 0.5), most), waits_for="rows that are retried later")
     if not left.read_done:
-        return Wait(after_s=2, waits_for="rows of the file")
+        return Wait(after_s=FILE_S, waits_for="rows of the file")
     if left.held_back:
         return Wait(after_s=PROMOTION_S, waits_for="the canary to be promoted")
     return Finish()

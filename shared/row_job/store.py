@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from shared.kernel import direct
+from shared.kernel import db, direct
 from shared.kernel.clock import stopwatch
-from shared.kernel.model import Statement
-from shared.row_job.model import UPLOADS
-from shared.row_job.ports import OpenRows, Progress
+from shared.kernel.model import Effect, Statement
+from shared.row_job import grid
+from shared.row_job.model import UPLOADS, Status, Which
+from shared.row_job.ports import ExportState, FixRow, OpenRows, Progress, Snapshot
+from shared.row_job.table import Row
 
 # The start of a job, in the transaction that creates its run.
 FILE = Statement(
@@ -46,14 +50,29 @@ ADD_ROWS = Statement(
        cross join lateral (
            select coalesce(max(i.row_no), 0) as n from job_items i
            where i.run_id = t.run_id and i.row_no > cast(:after as bigint)
-             and i.row_no <= cast(:after as bigint) + jsonb_array_length(cast(:inputs as jsonb))) there
+             and i.row_no <= cast(:after as bigint) + cast(:count as bigint)) there
        cross join lateral (
-           select cast(:after as bigint) + x.at as n, x.i, x.c, cast(:problems as jsonb) ->> x.at::text as p
-           from (select generate_series(1, jsonb_array_length(cast(:inputs as jsonb))) as at,
+           select cast(:after as bigint) + x.at as n, x.i, x.c,
+                  case when cast(:problems as jsonb) is not null then cast(:problems as jsonb) ->> x.at::text end as p
+           from (select generate_series(1, cast(:count as bigint)) as at,
                         jsonb_array_elements(cast(:inputs as jsonb)) as i,
                         jsonb_array_elements(cast(:normalized as jsonb)) as c) x) r
        where r.n > there.n""",
 )
+
+
+def kept(rows: Sequence[Row]) -> Effect:
+    """Rows that follow each other, as they are kept."""
+    problems = {str(at): row.problem for at, row in enumerate(rows, 1) if row.problem is not None}
+    return Effect(
+        ADD_ROWS,
+        {
+            "after": rows[0].row_no - 1, "count": len(rows), "inputs": db.jsonb([row.input for row in rows]),
+            "normalized": db.jsonb([row.normalized for row in rows]), "problems": db.jsonb(problems) if problems else None,
+        },
+    )  # fmt: skip
+
+
 NOTE_READ = Statement(
     "row_job.read",
     """update file_jobs j set dialect = coalesce(cast(:dialect as jsonb), j.dialect),
@@ -65,10 +84,12 @@ NOTE_READ = Statement(
 
 # The work. A lane owns its slot while no elder lane of it is active, so a row that is at work without us was left by one that
 # died: it is taken again, in the same order, and its attempt was counted when it was taken. What a tenant may have at work is
-# shared by all its lanes.
+# shared by all its lanes. More of them than there are shares need not be counted: each gets one.
+# Postgres asks conditions in any order it likes: the key of another lane has no number to read.
+_GENERATION = "case when o.key like 'work:%' then split_part(o.key, ':', 3)::integer end"
 CLAIM = Statement(
     "row_job.claim",
-    """update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
+    f"""update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
               updated_at = now(),
               due_at = case when i.status = 'PENDING' then now() + cast(:lease_s as double precision) * interval '1 s' else i.due_at end
        from (select p.run_id, p.row_no from turn t
@@ -79,11 +100,12 @@ CLAIM = Statement(
                    and (i.due_at <= now() or i.status = 'PROCESSING') and (j.process_upto is null or i.row_no <= j.process_upto)
                  order by i.due_at, i.row_no
                  limit (select least(cast(:most as integer), greatest(1, cast(:tenant_most as integer) / greatest(1, count(*))))
-                        from run r join lane l on l.run_id = r.id and l.status = 'active' and l.key like 'work:%'
-                        where r.tenant_id = t.tenant_id and r.kind = t.kind and r.status in ('queued', 'running'))) p
+                        from (select from lane l where l.tenant_id = t.tenant_id and l.kind = t.kind
+                                and l.status = 'active' and l.key like 'work:%'
+                              limit cast(:tenant_most as integer)) l)) p
              where not exists (
                  select from lane o where o.run_id = t.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
-                   and split_part(o.key, ':', 3)::integer < cast(:gen as integer))) c
+                   and {_GENERATION} < cast(:gen as integer))) c
        where i.run_id = c.run_id and i.row_no = c.row_no
        returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error""",
     returns=True,
@@ -126,33 +148,51 @@ PRUNE_EVENTS = Statement(
            select ctid from search_events where run_id = :run_id limit cast(:most as integer)))""",
 )
 PRUNE_JOB = Statement("row_job.prune", "delete from file_jobs where run_id = :run_id")
+# Whatever file has no job, or none any more, leaves when its job would: who uploaded it, and from where, is kept no longer.
+# So do those that were asked for and never came. Their objects are gone by then.
+PRUNE_FILES = Statement(
+    "row_job.prune_files",
+    """delete from files where id = any(array(
+           select f.id from files f
+           where f.tenant_id = :tenant_id and f.created_at < now() - make_interval(days => cast(:days as integer))
+             and not exists (select from file_jobs j where j.file_id = f.id)
+             and not exists (select from row_fixes x where x.file_id = f.id)
+           order by f.created_at limit cast(:most as integer)))""",
+)
 
-# What a person does to a job, under its run's lock. Only what has ended is worked on again.
+# Rows that a person opens are taken as those that were never tried are: in the order of the file, before any that come again.
+_FIRST = "timestamptz '2000-01-01 00:00+00'"
+# What a person does to a job, under its run's lock. Only what has ended is worked on again, or, if it is named, what waits for
+# a later time: nobody works on either. What has nothing to search for can only be fixed.
+_AGAIN = """i.status = any(cast(:statuses as text[])) and (i.status <> 'PENDING' or i.due_at > now())
+         and i.normalized_json is not null"""
 RESET = Statement(
     "row_job.reset",
-    """update job_items i set status = 'PENDING', attempts = case when :anew or :named then 0 else i.attempts end, locked_by = null,
-              locked_at = null, updated_at = now(), due_at = now(), permanent = false
-       where i.run_id = :run_id and i.tenant_id = :tenant_id and i.status = any(cast(:statuses as text[]))
+    f"""update job_items i set status = 'PENDING', attempts = case when :anew or :named then 0 else i.attempts end, locked_by = null,
+              locked_at = null, updated_at = now(), due_at = {_FIRST}, permanent = false
+       where i.run_id = :run_id and i.tenant_id = :tenant_id and {_AGAIN}
          and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))
          and (:anew or :named or i.attempts < case i.status when 'NOT_FOUND' then cast(:most_not_found as integer)
               else cast(:most_error as integer) end)""",
 )
 COUNT_RESET = Statement(
     "row_job.count_reset",
-    """select count(*) as count from job_items i
-       where i.run_id = :run_id and i.tenant_id = :tenant_id and i.status = any(cast(:statuses as text[]))
+    f"""select count(*) as count from job_items i
+       where i.run_id = :run_id and i.tenant_id = :tenant_id and {_AGAIN}
          and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))
          and (:anew or :named or i.attempts < case i.status when 'NOT_FOUND' then cast(:most_not_found as integer)
               else cast(:most_error as integer) end)""",
 )
 OPEN_AMONG = Statement(
     "row_job.open_among",
-    """select row_no, status from job_items where run_id = :run_id and tenant_id = :tenant_id
-         and row_no = any(cast(:row_nos as bigint[])) and status in ('PENDING', 'PROCESSING') order by row_no limit 20""",
+    """select row_no, status, normalized_json is null as is_empty from job_items where run_id = :run_id and tenant_id = :tenant_id
+         and row_no = any(cast(:row_nos as bigint[]))
+         and (status = 'PROCESSING' or status = 'PENDING' and due_at <= now() or normalized_json is null)
+       order by row_no limit 20""",
 )
 SLOTS = Statement(
     "row_job.slots",
-    """select j.slots, j.deleted_at is not null as deleted,
+    """select j.slots, j.columns, j.deleted_at is not null as deleted,
               (select count(*) from lane l where l.run_id = j.run_id and l.key like 'work:%') as lanes
        from file_jobs j where j.run_id = :run_id and j.tenant_id = :tenant_id for update of j""",
 )
@@ -163,21 +203,6 @@ PROMOTE = Statement(
 DELETE = Statement(
     "row_job.delete",
     "update file_jobs set deleted_at = now() where run_id = :run_id and tenant_id = :tenant_id and deleted_at is null",
-)
-# An account that refused its key is asked again when the connection was changed.
-OPEN_ACCOUNT = Statement(
-    "row_job.open_account",
-    """update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
-       where key = :key and tenant_id = :tenant_id""",
-)
-WAKE_ACCOUNT = Statement(
-    "row_job.wake_account",
-    """update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
-       where id in (
-           select l.id from run r join lane l on l.run_id = r.id and l.status = 'active'
-           where r.tenant_id = :tenant_id and r.kind = 'row_job' and r.status in ('queued', 'running') and r.paused_at is null
-             and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
-           for update of l skip locked)""",
 )
 WAITING_LANES = Statement(
     "row_job.waiting",
@@ -191,6 +216,11 @@ _COUNTED = """select count(*) as total, count(*) filter (where i.status = 'PENDI
                   count(*) filter (where i.status = 'SKIPPED') as skipped"""
 _KEEP_COUNTS = """total_items = c.total, processed_items = c.done + c.errors + c.not_found + c.skipped,
               failed_items = c.errors + c.not_found, counts = to_jsonb(c), counted_at = now()"""
+ROWS = Statement(
+    "row_job.rows",
+    """select run_id, processed_items - failed_items as done, failed_items as failed, total_items as total from file_jobs
+       where run_id = any(cast(:run_ids as uuid[])) and tenant_id = :tenant_id and total_items > 0""",
+)
 COUNT = Statement(
     "row_job.count",
     f"""with c as ({_COUNTED} from job_items i where i.run_id = :run_id)
@@ -207,19 +237,6 @@ COUNT_NOW = Statement(
        where j.run_id = due.run_id
        returning c.pending""",
     returns=True,
-)
-
-# Images, by their number in the file.
-ADD_IMAGES = Statement(
-    "row_job.images",
-    """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, normalized_json,
-                              last_error, permanent, due_at, updated_at)
-       select j.run_id, r.n, j.tenant_id, j.user_id, j.job_type, r.n % j.slots,
-              case when r.p is null then 'PENDING' else 'SKIPPED' end, r.i, r.c, r.p, r.p is not null,
-              timestamptz '2000-01-01 00:00+00', now()
-       from turn t join file_jobs j on j.run_id = t.run_id
-       cross join jsonb_to_recordset(cast(:items as jsonb)) as r (n bigint, i jsonb, c jsonb, p text)
-       on conflict (run_id, row_no) do nothing""",
 )
 
 # A scan. What was seen is kept with the scan that saw it first as it is now; another one that finds it unchanged takes it.
@@ -256,14 +273,115 @@ ISSUE_SCANNED = Statement(
        on conflict (id) do nothing""",
 )
 
+# Exports. The snapshot is opened under the lane's token; whoever changes a row from then on keeps it as it was.
+EXPORTABLE = Statement(
+    "row_job.exportable",
+    """select f.name, j.job_type from file_jobs j join files f on f.id = j.file_id
+       where j.run_id = :job_id and j.tenant_id = :tenant_id and j.deleted_at is null""",
+)
+EXPORTING = Statement(
+    "row_job.exporting",
+    """select e.run_id from row_exports e join run r on r.id = e.run_id and r.status in ('queued', 'running')
+       where e.job_id = :job_id and e.tenant_id = :tenant_id and e.format = :format and e.rows = :rows
+         and e.created_by is not distinct from cast(:created_by as text) and not e.open and e.gen = 0 limit 1""",
+)
+ADD_EXPORT = Statement(
+    "row_job.add_export",
+    """insert into row_exports (run_id, tenant_id, job_id, format, rows, created_by, created_at)
+       values (:run_id, :tenant_id, :job_id, :format, :rows, :created_by, now())""",
+)
+OPEN_EXPORT = Statement(
+    "row_job.open_export",
+    """update row_exports e set open = true, gen = e.gen + 1, taken_at = now(), written = null, finished_at = null, files = '[]',
+              upto = coalesce((select max(i.row_no) from job_items i where i.run_id = e.job_id), 0)
+       from turn t where e.run_id = t.run_id returning e.gen, e.upto""",
+    returns=True,
+)
+END_EXPORT = Statement(
+    "row_job.end_export",
+    """update row_exports e set open = false, files = cast(:files as jsonb), written = cast(:written as bigint), finished_at = now()
+       from turn t where e.run_id = t.run_id""",
+)
+CLOSE_EXPORT = Statement(
+    "row_job.close_export",
+    "update row_exports set open = false where run_id = :run_id and tenant_id = :tenant_id and open",
+)
+IS_KEPT = Statement(
+    "row_job.is_kept",
+    "select from export_kept where export_id = :run_id and tenant_id = :tenant_id limit 1",
+)
+UNKEEP_ROWS = Statement(
+    "row_job.unkeep",
+    """delete from export_kept k using turn t where k.export_id = t.run_id and (k.gen, k.row_no) in (
+           select x.gen, x.row_no from export_kept x join row_exports e on e.run_id = x.export_id
+           where x.export_id = t.run_id and (not e.open or x.gen < e.gen) order by x.gen, x.row_no limit cast(:most as integer))
+       returning k.row_no""",
+    returns=True,
+)
+PRUNE_KEPT = Statement(
+    "row_job.prune_kept",
+    """delete from export_kept where export_id = :run_id and (gen, row_no) in (
+           select gen, row_no from export_kept where export_id = :run_id order by gen, row_no limit cast(:most as integer))""",
+)
+PRUNE_EXPORT = Statement("row_job.prune_export", "delete from row_exports where run_id = :run_id")
+PRUNE_FIXES = Statement("row_job.prune_fixes", "delete from row_fixes where run_id = :run_id")
+
+# Fixes. A row is replaced only if it is as it was downloaded, and nobody works on it.
+HASH = "left(md5(i.input_json::text), 16)"
+FIXABLE = Statement(
+    "row_job.fixable",
+    f"""select i.row_no, i.status, {HASH} as hash, i.input_json as input from job_items i
+       where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no = any(cast(:row_nos as bigint[]))""",
+)
+_REPLACE = f"""status = 'PENDING', input_json = r.input, normalized_json = r.normalized, result_json = null, price = null, attempts = 0,
+              last_error = null, permanent = false, locked_by = null, locked_at = null, updated_at = now(), due_at = {_FIRST}
+       from {{of}} jsonb_to_recordset(cast(:fixes as jsonb)) as r (n bigint, hash text, input jsonb, normalized jsonb)
+       where i.run_id = {{run}} and i.row_no = r.n and i.status in ('ERROR', 'NOT_FOUND', 'SKIPPED') and {HASH} = r.hash"""
+FIX_ROWS = Statement(
+    "row_job.fix_rows",
+    "update job_items i set " + _REPLACE.format(of="turn t cross join", run="t.run_id") + " returning i.row_no",
+)
+FIX_NOW = Statement(
+    "row_job.fix_now",
+    "update job_items i set " + _REPLACE.format(of="", run=":run_id") + " and i.tenant_id = :tenant_id",
+)
+FIX_FILE = Statement(
+    "row_job.fix_file",
+    """select f.id, f.arrived_at is not null as arrived, j.run_id as job_id, x.run_id as fixes, x.finished_at is not null as done
+       from files f left join file_jobs j on j.file_id = f.id left join row_fixes x on x.file_id = f.id
+       where f.id = :file_id and f.tenant_id = :tenant_id for update of f""",
+)
+ADD_FIX = Statement(
+    "row_job.add_fix",
+    """insert into row_fixes (file_id, run_id, tenant_id, created_by, created_at)
+       values (:file_id, :run_id, :tenant_id, :created_by, now())""",
+)
+# What a file of fixed rows has brought. `effect_0` is FIX_ROWS in the same commit: only rows that it wrote count. Of two files
+# that bring the same row at once, the one that comes second has found it as it was and not changed it.
+NOTE_FIX = Statement(
+    "row_job.note_fix",
+    """update row_fixes x set fixed = x.fixed + cast(:fixed as bigint) - lost.n, unchanged = x.unchanged + cast(:unchanged as bigint),
+              unmatched = x.unmatched + cast(:unmatched as bigint) + lost.n,
+              examples = case when jsonb_array_length(x.examples) < 100 then x.examples || cast(:examples as jsonb) || lost.told
+                              else x.examples end,
+              finished_at = case when :done then now() end
+       from turn t cross join (
+           select count(*) as n, coalesce(jsonb_agg(jsonb_build_object('row', j.row_no, 'code', 'changed', 'message', cast(:words as text))
+                                                    order by j.row_no) filter (where j.at <= 100), '[]') as told
+           from (select r.row_no, row_number() over (order by r.row_no) as at from unnest(cast(:row_nos as bigint[])) r (row_no)
+                 where not exists (select from effect_0 w where w.row_no = r.row_no)) j) lost
+       where x.run_id = t.run_id and x.file_id = cast(:file_id as uuid)""",
+)
+
 PROGRESS = sa.text("""
 select f.id as file_id, f.name, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, j.read_at is not null as read_done
 from file_jobs j join files f on f.id = j.file_id where j.run_id = :run_id and j.tenant_id = :tenant_id
 """)
 # A file that could not be read to its end brings no more rows either.
-OPEN_ROWS = sa.text("""
-select j.read_at is not null
-       or not exists (select from lane l where l.run_id = j.run_id and l.key = 'ingest' and l.status = 'active') as read_done,
+OPEN_ROWS = sa.text(f"""
+select (j.read_at is not null
+        or not exists (select from lane l where l.run_id = j.run_id and l.key = 'ingest' and l.status = 'active'))
+       and not exists (select from lane l where l.run_id = j.run_id and l.key like 'fix:%' and l.status = 'active') as read_done,
        (select extract(epoch from i.due_at - now())::double precision from job_items i
         where i.run_id = j.run_id and i.slot = cast(:slot as smallint) and i.status in ('PENDING', 'PROCESSING')
           and (j.process_upto is null or i.row_no <= j.process_upto)
@@ -272,9 +390,49 @@ select j.read_at is not null
            select from job_items i where i.run_id = j.run_id and i.slot = cast(:slot as smallint)
              and i.status in ('PENDING', 'PROCESSING') and i.row_no > j.process_upto) as held_back,
        exists (select from lane o where o.run_id = j.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
-                 and split_part(o.key, ':', 3)::integer < cast(:gen as integer)) as elder
+                 and {_GENERATION} < cast(:gen as integer)) as elder
 from file_jobs j where j.run_id = :run_id and j.tenant_id = :tenant_id
 """)
+
+
+FIX_PROGRESS = sa.text("""
+select f.id as file_id, f.name, f.version_id, f.size, j.dialect, j.columns, j.read_bytes, j.read_rows, true as read_done
+from file_jobs j join row_fixes x on x.run_id = j.run_id join files f on f.id = x.file_id
+where j.run_id = :run_id and j.tenant_id = :tenant_id and x.file_id = cast(:file_id as uuid)
+""")
+EXPORT_STATE = sa.text("""
+select e.job_id, e.gen, e.open, e.upto, coalesce(j.deleted_at is not null, true) as deleted, j.columns
+from row_exports e left join file_jobs j on j.run_id = e.job_id where e.run_id = :run_id and e.tenant_id = :tenant_id
+""")
+HORIZON = sa.text("""
+select pg_snapshot_xmin(s)::text::bigint as low, pg_snapshot_xmax(s)::text::bigint as high from pg_current_snapshot() s
+""")
+THERE = sa.text("""
+select count(*) as n from job_items i where i.run_id = :job_id and i.tenant_id = :tenant_id
+  and i.row_no > cast(:after as bigint) and i.row_no <= cast(:upto as bigint)
+""")
+EXPORTED = sa.text("""
+select f ->> 'key' as key from row_exports e cross join jsonb_array_elements(e.files) f
+where e.job_id = :job_id and e.tenant_id = :tenant_id
+""")
+# A row as it was at the snapshot: as it was kept, or as it is.
+_AS_IT_WAS = ", ".join(
+    f"case when k.row_no is null then i.{name} else k.{name} end as {name}"
+    for name in ("status", "input_json", "normalized_json", "result_json", "attempts", "last_error", "updated_at")
+)
+_SNAPSHOT = f"""from job_items i
+    left join export_kept k on k.export_id = '{{export_id}}' and k.gen = {{gen:d}} and k.row_no = i.row_no
+         and k.row_no > {{after:d}} and k.row_no <= {{upto:d}}
+    cross join lateral (select {_AS_IT_WAS}) v"""
+_PAGE = (
+    """where i.run_id = '{job_id}' and i.tenant_id = '{tenant_id}' and i.row_no > {after:d} and i.row_no <= {upto:d}"""
+)
+_CELLS = ", ".join(f"{column.sql} as {column.name}" for column in grid.COLUMNS)
+COPY_ALL = f"""copy (select {_CELLS}, null as cut {_SNAPSHOT} {grid.BEST} {_PAGE} order by i.row_no)
+to stdout with (format csv, force_quote ({", ".join(grid.QUOTED)}))"""
+COPY_FAILED = f"""copy (select jsonb_build_object('n', i.row_no, 'status', v.status, 'error', v.last_error,
+                               'hash', left(md5(v.input_json::text), 16), 'input', v.input_json)
+      {_SNAPSHOT} {_PAGE} and v.status in ('ERROR', 'NOT_FOUND', 'SKIPPED') order by i.row_no) to stdout"""
 
 
 class RowStore:
@@ -303,9 +461,55 @@ class RowStore:
             return OpenRows(read_done=True, next_due_s=None, held_back=False, elder=False)
         return OpenRows(**row)
 
+    def fixing(self, tenant_id: UUID, run_id: UUID, file_id: UUID) -> Progress | None:
+        with direct.alone(self._engine, tenant_id) as line:
+            row = line.one(FIX_PROGRESS, {"run_id": run_id, "tenant_id": tenant_id, "file_id": file_id})
+        if row is None:
+            return None
+        known = {name: value for name, value in row.items() if name != "file_id"}
+        return Progress(key=UPLOADS.format(tenant_id=tenant_id, file_id=file_id), **known)
+
+    def fixable(self, tenant_id: UUID, run_id: UUID, row_nos: Sequence[int]) -> dict[int, FixRow]:
+        asked = {"run_id": run_id, "tenant_id": tenant_id, "row_nos": list(row_nos)}
+        with direct.alone(self._engine, tenant_id) as line:
+            return fix_rows(line.all(sa.text(FIXABLE.sql), asked))
+
+    def export(self, tenant_id: UUID, run_id: UUID) -> ExportState | None:
+        with direct.alone(self._engine, tenant_id) as line:
+            row = line.one(EXPORT_STATE, {"run_id": run_id, "tenant_id": tenant_id})
+        return None if row is None else ExportState(**row)
+
+    def horizon(self) -> tuple[int, int]:
+        with direct.alone(self._engine) as line:
+            row = line.one(HORIZON, {})
+        assert row is not None
+        return int(row["low"]), int(row["high"])
+
+    def copied(self, tenant_id: UUID, of: Snapshot, which: Which, after: int, upto: int) -> Iterator[list[bytes]]:
+        """The text holds ids and numbers, no value of anybody: COPY takes no parameters."""
+        form = COPY_ALL if which is Which.ALL else COPY_FAILED
+        text = form.format(
+            export_id=of.export_id, gen=of.gen, job_id=of.job_id, tenant_id=tenant_id, after=after, upto=upto
+        )
+        with direct.alone(self._engine, tenant_id) as line:
+            yield from line.copy_out(text)
+
+    def there(self, tenant_id: UUID, job_id: UUID, after: int, upto: int) -> int:
+        with direct.alone(self._engine, tenant_id) as line:
+            asked = {"job_id": job_id, "tenant_id": tenant_id, "after": after, "upto": upto}
+            return int(line.scalars(THERE, asked)[0])
+
+    def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]:
+        with direct.alone(self._engine, tenant_id) as line:
+            return [str(key) for key in line.scalars(EXPORTED, {"job_id": job_id, "tenant_id": tenant_id})]
+
+
+def fix_rows(rows: Sequence[Mapping[str, Any]]) -> dict[int, FixRow]:
+    return {row["row_no"]: FixRow(**{**row, "status": Status(row["status"])}) for row in rows}
+
 
 COUNTED_AT_ONCE = 20_000  # rows that are counted whenever somebody asks; of more, the last count is told with its age
-# What the API asks. The tenant's walls hold it, and those of somebody who sees only his own.
+# What the API asks. The tenant's walls hold it, and those of somebody who sees only their own.
 ISSUE = sa.text("""
 insert into files (id, tenant_id, name, options, hold, created_by, ip_address)
 values (:file_id, :tenant_id, :name, cast(:options as jsonb), :hold, :created_by, cast(:ip_address as inet)) returning id
@@ -330,15 +534,127 @@ cross join lateral (select j.read_rows <= {COUNTED_AT_ONCE} or j.counts is null 
 cross join lateral ({_COUNTED} from job_items i where i.run_id = j.run_id and small.yes) live
 where j.run_id = :run_id and j.tenant_id = :tenant_id and j.deleted_at is null
 """)
+# Lists. Each status (and type) is a stretch of an index in the order of the list; several are merged, so that a page costs the
+# same wherever it begins and whatever it is filtered by. The rows themselves are read for those of the page alone, and never what
+# they were read from, which may be long. A row that moves meanwhile may come twice or not at all: such a list is live.
+_SHOWN = f"""i.row_no, i.status, i.attempts, i.permanent, i.locked_by, i.locked_at, i.updated_at, i.last_error,
+       i.normalized_json ->> 'title' as title, i.normalized_json ->> 'brand' as brand, i.normalized_json ->> 'sku' as sku,
+       array[{", ".join(f"({column.sql.replace('v.', 'i.')})::text" for column in grid.COLUMNS)}] as cells"""
+_BEST = grid.BEST.replace("v.", "i.")
+
+
+def _items(compares: str, order: str) -> sa.TextClause:
+    return sa.text(f"""
+with keys as (
+    select k.updated_at, k.row_no from unnest(cast(:statuses as text[])) s (status)
+    cross join lateral (
+        select i.updated_at, i.row_no from job_items i
+        where i.run_id = :run_id and i.tenant_id = :tenant_id and i.status = s.status
+          and (i.updated_at, i.row_no) {compares} (cast(:after_at as timestamptz), cast(:after_row as bigint))
+          and i.updated_at >= cast(:from_at as timestamptz) and i.updated_at < cast(:before_at as timestamptz)
+        order by i.updated_at {order}, i.row_no {order} limit :most) k
+    order by k.updated_at {order}, k.row_no {order} limit :most)
+select {_SHOWN}
+from keys k join job_items i on i.run_id = :run_id and i.row_no = k.row_no and i.tenant_id = :tenant_id {_BEST}
+order by k.updated_at {order}, k.row_no {order}
+""")
+
+
+ITEMS = {"updated_at": _items(">", ""), "-updated_at": _items("<", "desc")}
 # By the row's number, which never changes: no row comes twice and none is passed over while lanes work.
-ITEMS = sa.text("""
-select i.row_no, i.status, i.attempts, i.last_error, i.permanent, i.result_json as result, i.price::text as price,
-       i.locked_at, i.updated_at, i.normalized_json ->> 'title' as title, i.normalized_json ->> 'brand' as brand,
-       i.normalized_json ->> 'sku' as sku
-from job_items i join file_jobs j on j.run_id = i.run_id and j.deleted_at is null
-where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no > cast(:after as bigint)
-  and (cast(:statuses as text[]) is null or i.status = any(cast(:statuses as text[])))
+ITEMS_IN_ORDER = sa.text(f"""
+select {_SHOWN} from job_items i {_BEST}
+where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no > cast(:after_row as bigint)
 order by i.row_no limit :most
+""")
+_PENDING_KEYS = """
+    select i.updated_at, i.run_id, i.row_no from job_items i
+    where i.tenant_id = :tenant_id {mine} and i.job_type = y.job_type and i.status = s.status and i.status in ('PENDING', 'PROCESSING')
+      and (i.updated_at, i.run_id, i.row_no) > (cast(:after_at as timestamptz), cast(:after_run as uuid), cast(:after_row as bigint))
+      and i.updated_at >= cast(:from_at as timestamptz) and i.updated_at < cast(:before_at as timestamptz)
+    order by i.updated_at, i.run_id, i.row_no limit :most"""
+_PENDING_OF_JOB = """
+    select i.updated_at, i.run_id, i.row_no from job_items i
+    where i.run_id = j.run_id and i.tenant_id = :tenant_id and i.status = s.status
+      and (i.updated_at, i.row_no) > (cast(:after_at as timestamptz), cast(:after_row as bigint))
+      and i.updated_at >= cast(:from_at as timestamptz) and i.updated_at < cast(:before_at as timestamptz)
+    order by i.updated_at, i.row_no limit :most"""
+_TYPES_AND_STATUSES = (
+    "unnest(cast(:types as text[])) y (job_type) cross join unnest(cast(:statuses as text[])) s (status)"
+)
+
+
+# A job has one type and one owner: whether they are asked for is a question to the job, not to each of its rows.
+_JOB_AND_STATUSES = """file_jobs j cross join unnest(cast(:statuses as text[])) s (status)"""
+_IS_ASKED = "where j.run_id = :job_id and j.tenant_id = :tenant_id and j.job_type = any(cast(:types as text[])) {mine}"
+
+
+def _pending(keys: str, mine: str) -> sa.TextClause:
+    of, only = (
+        (_JOB_AND_STATUSES, _IS_ASKED.format(mine=mine.replace("i.", "j.")))
+        if keys is _PENDING_OF_JOB
+        else (_TYPES_AND_STATUSES, "")
+    )
+    return sa.text(f"""
+with keys as (
+    select k.updated_at, k.run_id, k.row_no from {of}
+    cross join lateral ({keys.format(mine=mine)}) k {only}
+    order by k.updated_at, k.run_id, k.row_no limit :most)
+select i.run_id, i.row_no, i.updated_at, i.status, i.attempts, i.locked_by, i.locked_at, i.job_type, i.user_id,
+       i.normalized_json ->> 'title' as title, i.normalized_json ->> 'brand' as brand, i.normalized_json ->> 'sku' as sku,
+       f.name as job_name, r.status as run_status, r.paused_at is not null as paused, j.counts, j.counted_at,
+       j.deleted_at is not null as gone
+from keys k join job_items i on i.run_id = k.run_id and i.row_no = k.row_no and i.tenant_id = :tenant_id
+join file_jobs j on j.run_id = i.run_id join files f on f.id = j.file_id join run r on r.id = i.run_id
+order by k.updated_at, k.run_id, k.row_no
+""")
+
+
+# Whose rows: two statements, not one with a parameter that may be missing.
+_MINE = "and i.user_id = :user_id"
+PENDING_MINE, PENDING_OF_TENANT = _pending(_PENDING_KEYS, _MINE), _pending(_PENDING_KEYS, "")
+PENDING_MINE_OF_JOB, PENDING_OF_JOB = _pending(_PENDING_OF_JOB, _MINE), _pending(_PENDING_OF_JOB, "")
+PENDING_OF_ALL_TENANTS = sa.text("""
+select * from pending_of_all_tenants(:subject, cast(:types as text[]), cast(:statuses as text[]), cast(:after_at as timestamptz),
+    cast(:after_run as uuid), cast(:after_row as bigint), cast(:from_at as timestamptz), cast(:before_at as timestamptz),
+    cast(:most as integer))
+""")
+MOST_COUNTED = 10_000
+
+
+def _pending_count(mine: str) -> sa.TextClause:
+    return sa.text(f"""
+select coalesce(sum(k.n), 0)::bigint as n from {_TYPES_AND_STATUSES} cross join lateral (
+    select count(*) as n from (
+        select from job_items i
+        where i.tenant_id = :tenant_id {mine} and i.job_type = y.job_type and i.status = s.status
+          and i.status in ('PENDING', 'PROCESSING') limit {MOST_COUNTED + 1}) few) k
+""")
+
+
+COUNT_MINE, COUNT_OF_TENANT = _pending_count(_MINE), _pending_count("")
+ITEM = sa.text(f"""
+select i.row_no, i.status, i.attempts, i.permanent, i.locked_by, i.locked_at, i.updated_at, i.last_error, i.due_at, i.input_json as input,
+       i.normalized_json as normalized, i.result_json as result, {HASH} as hash
+from job_items i where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no = cast(:row_no as bigint)
+""")
+SEARCHES = sa.text("""
+select e.attempt, e.strategy, e.domain, e.status, e.ms, e.at from search_events e
+where e.run_id = :run_id and e.tenant_id = :tenant_id and e.row_no = cast(:row_no as bigint) order by e.attempt, e.at limit 50
+""")
+LIST_EXPORTS = sa.text("""
+select e.run_id as id, e.format, e.rows, e.created_by, e.created_at, e.taken_at, e.upto, e.written, e.files, e.finished_at,
+       r.status, r.error, now() as now,
+       (select l.cursor from lane l where l.run_id = e.run_id and l.key = 'export') as cursor,
+       (select f.name from files f where f.id = j.file_id) as name
+from row_exports e join run r on r.id = e.run_id join file_jobs j on j.run_id = e.job_id and j.deleted_at is null
+where e.tenant_id = :tenant_id and e.job_id = :job_id and e.run_id = coalesce(cast(:export_id as uuid), e.run_id)
+order by e.created_at desc limit :most
+""")
+LIST_FIXES = sa.text("""
+select x.file_id, f.name, x.created_by, x.created_at, x.finished_at, x.fixed, x.unchanged, x.unmatched, x.examples
+from row_fixes x join files f on f.id = x.file_id
+where x.tenant_id = :tenant_id and x.run_id = :run_id order by x.created_at desc limit :most
 """)
 DECISIONS = sa.text("""
 select d.domain, d.at, d.rate_before, d.rate_after, d.reason, d.seen from pace_decision d

@@ -13,16 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import orjson
+from orjson import Fragment
+
 from shared.kernel.storable import unstorable
 from shared.row_job.model import FIELDS
 
 SAMPLE_BYTES = 262_144
 MOST_COLUMNS = 1_000
 LONGEST_CELL = 100_000
+LONGEST_FIELD = 500  # of what is searched for
 LONGEST_RECORD = 400_000  # characters; what is longer is taken for a quote that nobody closed
 DELIMITERS = ",;\t|"
+SAYS = re.compile('"?sep=([,;\t|])"?(?:\r?\n|\r)')
+NO_TEXT = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"\x1f\x8b", b"%PDF-")
 # A BOM says it; without one, text of Windows is what is not UTF-8.
 BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+SOUGHT = frozenset({"title", "sku"})  # one of them is needed to search for anything
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "title": ("title", "name", "product", "productname", "producttitle", "description"),
     "brand": ("brand", "manufacturer", "maker", "vendor"),
@@ -32,6 +39,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 # What makes a record more than text between delimiters.
 SURROGATE = re.compile("[\\ud800-\\udfff]")
 ODD = re.compile('["\\x00\\r\\ud800-\\udfff]')
+
+# What JSON writes in another way, and what makes a record more than that.
+ODD_BYTES = bytes(range(32)) + b'"\\\x7f'
+# Of cells in lines: a blank beside another one or at an end, and a cell without anything.
+UNCLEAN = ("  ", "\n ", " \n", "\n\n")
 
 csv.field_size_limit(LONGEST_RECORD)
 
@@ -57,34 +69,46 @@ class Dialect:
         return asdict(self)
 
     def decode(self, data: bytes, *, last: bool) -> str:
-        """Bytes that are none of this encoding become lone surrogates: they come back as they were, and the row shows it."""
+        """Bytes that are none of this encoding become lone surrogates: they come back as they were, and the row shows it. So
+        does half a character at the end of the file, which no decoder lets pass."""
         decoder = codecs.getincrementaldecoder(self.encoding)(errors=self.errors)
-        return decoder.decode(data, last)
+        half = len(data) % 2 if last and self.is_wide else 0
+        return decoder.decode(data[: len(data) - half], last) + "\udc80" * half
 
     def size(self, text: str) -> int:
         return len(text.encode(self.encoding, self.errors))
 
     @property
+    def is_wide(self) -> bool:
+        return self.encoding.startswith("utf-16")
+
+    @property
     def errors(self) -> str:
-        return "surrogatepass" if self.encoding.startswith("utf-16") else "surrogateescape"
+        return "surrogatepass" if self.is_wide else "surrogateescape"
 
 
 class Row(NamedTuple):
-    """A row as it will be kept. `problem`: why it is left out; its input is then shown as far as it can be."""
+    """A row as it will be kept: objects, or the JSON of them. `problem`: why it is left out; its input is then shown as far as
+    it can be."""
 
     row_no: int
-    input: dict[str, Any]
-    normalized: dict[str, str] | None = None
+    input: Any
+    normalized: Any = None
     problem: str | None = None
 
 
 def detect(sample: bytes) -> Dialect:
     """Encoding, line ends and delimiter of a file, from how it begins."""
+    if sample.startswith(NO_TEXT):
+        raise BadFile("not_csv", "The file is a spreadsheet or an archive. Save its rows as CSV, and upload that.")
     if not sample.strip(b"\x00\t\r\n \xef\xbb\xbf\xff\xfe"):
         raise BadFile("empty_file", "The file is empty.")
     encoding, first = _encoding(sample)
     text = Dialect(encoding=encoding, delimiter=",", newline="\n", first=0).decode(sample[first:], last=False)
     newline = "\n" if "\n" in text else "\r" if "\r" in text else "\n"
+    if said := SAYS.match(text):  # a first line that some spreadsheets write for each other
+        size = Dialect(encoding=encoding, delimiter=",", newline=newline, first=0).size(said[0])
+        return Dialect(encoding=encoding, delimiter=said[1], newline=newline, first=first + size)
     header = _first_line(text, newline)
     delimiter = max(DELIMITERS, key=lambda each: (_outside_quotes(header, each), -DELIMITERS.index(each)))
     return Dialect(encoding=encoding, delimiter=delimiter, newline=newline, first=first)
@@ -141,7 +165,7 @@ def records(data: bytes, dialect: Dialect, most: int, *, last: bool) -> tuple[li
                 stop = end if stop < 0 else stop
         found.append(text[at:stop])
         at = taken = min(end, stop + 1)
-    return found, dialect.size(text[:taken])
+    return found, min(len(data), dialect.size(text[:taken]))
 
 
 def _end_of_record(text: str, at: int, dialect: Dialect) -> tuple[int, bool]:
@@ -173,18 +197,23 @@ def _end_of_quotes(text: str, place: int, end: int) -> int:
 
 def cells(record: str, dialect: Dialect) -> list[str]:
     """The cells of a record. One that cannot be read as such is a single cell."""
-    record = record.removesuffix("\r")
+    found = _split(record, dialect)
+    return [record] if found is None else found
+
+
+def _split(record: str, dialect: Dialect) -> list[str] | None:
+    """None: it has a line end of another kind outside of quotes, so it may be two rows or one."""
     try:
-        return next(csv.reader([record], delimiter=dialect.delimiter, strict=False), [])
+        return next(csv.reader([record.removesuffix("\r")], delimiter=dialect.delimiter, strict=False), [])
     except csv.Error:
-        return [record]
+        return None
 
 
-def columns(header: str, dialect: Dialect) -> list[str]:
+def columns(header: str, dialect: Dialect, *, most: int = MOST_COLUMNS) -> list[str]:
     """The names of the columns: without space around, none empty, none twice."""
     found = cells(header, dialect)
-    if len(found) > MOST_COLUMNS:
-        raise BadFile("too_many_columns", f"The file has {len(found):,} columns; {MOST_COLUMNS:,} are the most.")
+    if len(found) > most:
+        raise BadFile("too_many_columns", f"The file has {len(found):,} columns; {most:,} are the most.")
     if unstorable(found, 2) or any(len(each) > 1_000 for each in found):
         raise BadFile("bad_header", "The first line doesn't hold column names that can be read.")
     names: list[str] = []
@@ -213,18 +242,20 @@ def mapping_of(names: Sequence[str], wanted: Mapping[str, str] | None) -> dict[s
 def rows_of(
     found: Sequence[str], after: int, names: Sequence[str], mapping: Mapping[str, str], dialect: Dialect
 ) -> list[Row]:
-    """Records as rows, numbered from `after` on. Nearly all are plain and are split here; the others are looked at closely."""
-    rows: list[Row] = []
+    """Records as rows, numbered from `after` on. Nearly all batches are plain and are taken apart as a whole; of the others,
+    each record is looked at, and most are split here."""
+    texts = [record.removesuffix("\r") for record in found]
+    rows = _plain_rows(texts, after, names, mapping, dialect)
+    if rows is not None:
+        return rows
+    rows = []
     delimiter, width, wanted = dialect.delimiter, len(names), tuple(mapping.items())
-    whole = "".join(found)
-    all_plain = whole.isascii() and not any(each in whole for each in '"\x00\r')
-    for record in found:
-        text = record.removesuffix("\r")
-        if len(text) <= LONGEST_CELL and (all_plain or not ODD.search(text)):
+    for record, text in zip(found, texts, strict=True):
+        if len(text) <= LONGEST_CELL and not ODD.search(text):
             parts = text.split(delimiter)
             if len(parts) == width:
                 given = dict(zip(names, parts, strict=True))
-                normalized = {field: " ".join(given[column].split())[:500] for field, column in wanted}
+                normalized = {field: " ".join(given[column].split())[:LONGEST_FIELD] for field, column in wanted}
                 if all(normalized.values()):
                     rows.append(Row(after + len(rows) + 1, given, normalized))
                     continue
@@ -234,26 +265,84 @@ def rows_of(
     return rows
 
 
+def _plain_rows(
+    texts: Sequence[str], after: int, names: Sequence[str], mapping: Mapping[str, str], dialect: Dialect
+) -> list[Row] | None:
+    """Rows of records that hold nothing odd, written as JSON just as they are: that takes a third of the time. None: one of
+    them has something odd, another number of cells, or none where one is wanted; each must be looked at."""
+    try:
+        data = "".join(texts).encode()
+    except UnicodeEncodeError:
+        return None
+    odd = ODD_BYTES.replace(dialect.delimiter.encode(), b"")
+    if not texts or len(data.translate(None, odd)) != len(data) or len(max(texts, key=len)) > LONGEST_CELL:
+        return None
+    parts = [text.split(dialect.delimiter) for text in texts]
+    if set(map(len, parts)) != {len(names)}:
+        return None
+    wanted = [_clean([cells[at] for cells in parts]) for at in map(names.index, mapping.values())]
+    if not all(map(all, wanted)):
+        return None
+    given, normalized = _form(names), _form(list(mapping))
+    return [
+        Row(number, Fragment(given % tuple(cells)), Fragment(normalized % clean))
+        for number, cells, clean in zip(
+            range(after + 1, after + 1 + len(texts)), parts, zip(*wanted, strict=True), strict=True
+        )
+    ]
+
+
+def _form(names: Sequence[str]) -> str:
+    """A JSON object of these names, with a place for each value that needs no escaping."""
+    return "{" + ",".join(orjson.dumps(name).decode().replace("%", "%%") + ':"%s"' for name in names) + "}"
+
+
+def _clean(cells: Sequence[str]) -> Sequence[str]:
+    """Cells without space around and with one blank within; most are so already, which is asked of all at once."""
+    whole = "\n".join(["", *cells, ""])
+    if whole.isascii() and not any(each in whole for each in UNCLEAN) and len(max(cells, key=len)) <= LONGEST_FIELD:
+        return cells
+    return [" ".join(cell.split())[:LONGEST_FIELD] for cell in cells]
+
+
 def row_of(row_no: int, record: str, names: Sequence[str], mapping: Mapping[str, str], dialect: Dialect) -> Row | None:
     """A record as a row; None for an empty line. What cannot be used is kept with its reason."""
-    found = cells(record, dialect)
+    split = _split(record, dialect)
+    found = [record] if split is None else split
     if not any(cell.strip() for cell in found):
         return None
     problem = _problem(record, found, names, dialect)
+    if problem is None and split is None:
+        problem = "The row has a line end outside of quotes."
     if problem is not None:
         shown = {"row": record[:2_000].encode("utf-8", "replace").decode().replace("\x00", "\ufffd")}
         return Row(row_no=row_no, input=shown, problem=problem)
     given = dict(zip(names, found, strict=False))
-    clean = {field: " ".join(given.get(column, "").split())[:500] for field, column in mapping.items()}
-    normalized = {field: value for field, value in clean.items() if value}
-    if not normalized.get("title") and not normalized.get("sku"):
+    normalized = normalized_of(given, mapping)
+    if normalized is None:
         return Row(row_no=row_no, input=given, problem="The row has neither a title nor a SKU.")
     return Row(row_no=row_no, input=given, normalized=normalized)
 
 
-def _problem(record: str, found: Sequence[str], names: Sequence[str], dialect: Dialect) -> str | None:
+def normalized_of(given: Mapping[str, str], mapping: Mapping[str, str]) -> dict[str, str] | None:
+    """What is searched for; None: there is nothing to search for."""
+    clean = {field: " ".join(given.get(column, "").split())[:LONGEST_FIELD] for field, column in mapping.items()}
+    normalized = {field: value for field, value in clean.items() if value}
+    return normalized if SOUGHT & normalized.keys() else None
+
+
+def misplaced(record: str, found: Sequence[str], names: Sequence[str], dialect: Dialect) -> str | None:
+    """Why the cells of a record need not be those of the columns that they stand in."""
     if '"' in record and _end_of_record(record, 0, dialect)[1]:
         return "A quote is opened and not closed."
+    if len(found) > len(names) and any(cell.strip() for cell in found[len(names) :]):
+        return f"The row has {len(found)} cells; the file has {len(names)} columns."
+    return None
+
+
+def _problem(record: str, found: Sequence[str], names: Sequence[str], dialect: Dialect) -> str | None:
+    if (problem := misplaced(record, found, names, dialect)) is not None:
+        return problem
     if len(record) > LONGEST_RECORD:
         return f"The row is longer than {LONGEST_RECORD:,} characters."
     if longest := [len(cell) for cell in found if len(cell) > LONGEST_CELL]:
@@ -262,6 +351,4 @@ def _problem(record: str, found: Sequence[str], names: Sequence[str], dialect: D
         return "The row holds a NUL character."
     if SURROGATE.search(record):
         return "The row isn't written in the file's encoding."
-    if len(found) > len(names) and any(cell.strip() for cell in found[len(names) :]):
-        return f"The row has {len(found)} cells; the file has {len(names)} columns."
     return None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Annotated, Any, Literal
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
@@ -14,7 +13,6 @@ from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
 from pydantic import Field
 
 from shared.kernel import run as relay
-from shared.kernel.api import sql as kernel_sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Limit, Short, Told
@@ -29,10 +27,12 @@ from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.params import parse
 from shared.kernel.redact import redact, redact_json
 from shared.kernel.store import PgTx
+from shared.kernel.zones import zone_named
 from shared.search import decide, store
 from shared.search.model import CLIENTS, KIND, MAX_OFFERS, MAX_PAGES, Window, canonical, changes, query_key
+from shared.search.parse import EARLIEST
 from shared.search.sheets import store as sheet_store
-from shared.search.sheets.model import CLOSES, OPENS, PROVIDER, TAB, ZONE
+from shared.search.sheets.model import CLOSES, OPENS, PROVIDER, TAB, ZONE, next_night
 
 router = Router()  # type: ignore[no-untyped-call]
 SearchId = Annotated[UUID, Path(description="The search's id")]
@@ -53,7 +53,7 @@ class SaveSearch(Asked):
     client: ClientName
     connection: Short
     params: dict[str, Any] = Field(default_factory=dict)
-    seed_from: date
+    seed_from: Annotated[date, Field(ge=EARLIEST.date())]  # a year with a digit too few is two thousand years of weeks
     max_pages: Annotated[int, Field(ge=1, le=1_000)] = MAX_PAGES
     max_offers: Annotated[int, Field(ge=1, le=100_000)] = MAX_OFFERS
     every_hours: Annotated[int, Field(ge=1, le=744)] = 24
@@ -320,7 +320,7 @@ def save_search(asked: Annotated[SaveSearch, Body()]) -> Response[str]:
         }  # fmt: skip
         if not line.all(store.SAVE, told):
             raise Problem(409, "search_exists", "A search with this name or these parameters exists already.")
-        _new_state(line, here, asked.client, search_id)
+        _new_state(line, tx, here, asked.client, search_id)
         here.audit(tx, "search.create", f"search:{search_id}", after={"name": asked.name, "client": asked.client})
         dues = _begin_cycle(here, line, tx)
     deliver(here.ports, dues)
@@ -362,7 +362,7 @@ def change_search(search_id: SearchId, asked: Annotated[ChangeSearch, Body()]) -
                 raise Problem(409, "search_exists", "Another search has these parameters already.")
             line.run(store.DEACTIVATE, told)
             line.run(store.CHANGE, {**told, "params": jsonb(canonical(client, asked.params))})
-            _new_state(line, here, client, search_id)
+            _new_state(line, tx, here, client, search_id)
             here.audit(tx, "search.change", f"search:{search_id}", row["params"], canonical(client, asked.params))
             dues = _begin_cycle(here, line, tx)
         deliver(here.ports, dues)
@@ -457,11 +457,11 @@ def list_search_runs(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Cur
 def list_quarantine(search_id: SearchId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Records:
     """List records that could not be read as offers, oldest first."""
     here = desk(router)
-    _row(here, search_id)
+    row = _row(here, search_id)
     pager = here.pager("quarantine", {"id": search_id})
     place = pager.place(cursor)
     after = {"at": None, "after_id": None} if place is None else {"at": place[0], "after_id": place[1]}
-    rows = here.all(store.QUARANTINED, id=search_id, most=limit + 1, **after)
+    rows = here.all(store.QUARANTINED, id=search_id, query_key=row["query_key"], most=limit + 1, **after)
     page = [
         Record(**{**row, "payload": redact_json(row["payload"]), "problem": redact(row["problem"])})
         for row in rows[:limit]
@@ -535,7 +535,7 @@ def set_company_feedback(company_id: CompanyId, asked: Annotated[Feedback, Body(
         if line.one(sheet_store.KNOWN_COMPANY, which) is None:
             raise NotFound
         if asked.feedback is None:
-            line.run(sheet_store.UNSAY, which)
+            line.run(sheet_store.UNSAY, {**which, "said_by": here.principal.actor})
         else:
             line.all(sheet_store.SAY, {**which, "feedback": asked.feedback, "said_by": here.principal.actor})
         here.audit(tx, "company.feedback", f"company:{company_id}", after={"feedback": asked.feedback})
@@ -549,15 +549,14 @@ def set_company_feedback(company_id: CompanyId, asked: Annotated[Feedback, Body(
 def add_sheet(asked: Annotated[AddSheet, Body()]) -> Response[str]:
     """Keep a Google sheet filled with the companies, once a night. The first sync is in the window that is open or next."""
     here, sheet_id = desk(router), new_id()
-    _checked_zone(asked.zone)
+    _checked_window(asked)
     with here.begin() as (line, tx):
         connection = tx.find_connection(here.tenant_id, PROVIDER, asked.connection)
         if connection is None:
             raise Refused("unknown_connection", f"connection: no connection to {PROVIDER} has this name or id.")
         told = {
             "id": sheet_id, "tenant_id": here.tenant_id, "connection": connection, "tab": asked.tab, "zone": asked.zone,
-            "opens": asked.opens.replace(tzinfo=None).isoformat(), "closes": asked.closes.replace(tzinfo=None).isoformat(),
-            "created_by": here.principal.actor,
+            "opens": asked.opens.isoformat(), "closes": asked.closes.isoformat(), "created_by": here.principal.actor,
         }  # fmt: skip
         rows = line.all(sheet_store.ADD, told)
         if not rows:
@@ -566,13 +565,14 @@ def add_sheet(asked: Annotated[AddSheet, Body()]) -> Response[str]:
         here.audit(tx, "sheet.create", f"sheet:{sheet_id}", after={"connection": str(connection), "tab": asked.tab})
         params = {"sheet": str(sheet_id)}
         started = relay.create_run(tx, here.ports, here.kinds[KIND], here.tenant_id, params, here.by())
-    deliver(here.ports, started.dues)
+        dues = _move_night(here, line, tx, asked, started.run_id) if started.already else list(started.dues)
+    deliver(here.ports, dues)
     return Response(201, "application/json", jsonb({"id": str(sheet_id), "run_id": str(started.run_id)}))
 
 
 @operation(router, "GET", "/search-sheets", READS, tag="searches")
 def list_sheets() -> ListOfSheets:
-    """List the sheets, each with its last nights and what came of them."""
+    """List the sheets, each with its last nights and how they went."""
     return ListOfSheets(sheets=[Sheet(**row) for row in desk(router).all(sheet_store.LIST)])
 
 
@@ -632,7 +632,7 @@ def resume_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -
         raise NotFound
     with here.begin() as (line, tx):
         for row in line.all(store.ACCOUNTS, {"tenant_id": here.tenant_id, "client": client}):
-            line.run(kernel_sql.OPEN_GATE, {"tenant_id": here.tenant_id, "key": row["account"]})
+            tx.open_gate(here.tenant_id, row["account"])
         line.run(store.CLIENT_DUE, {"tenant_id": here.tenant_id, "client": client})
         here.audit(tx, "search_client.resume", f"search-client:{client}", reason=asked.reason)
         dues = _begin_cycle(here, line, tx)
@@ -643,21 +643,45 @@ def resume_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -
 # --- what several of them do
 
 
-def _checked_zone(zone: str) -> None:
-    try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise Refused("unknown_timezone", f"zone: {zone[:64]!r} is no time zone, such as Europe/Madrid.") from None
+def _checked_window(asked: AddSheet) -> None:
+    """`zone` is a name that means the same everywhere, and the only one: a time may not bring another."""
+    if zone_named(asked.zone) is None:
+        raise Refused("unknown_timezone", f"zone: {asked.zone!r} is no time zone, such as Europe/Madrid.")
+    if asked.opens.tzinfo is not None or asked.closes.tzinfo is not None:
+        raise Refused("bad_window", "opens, closes: local times of zone, as 03:00, without an offset.")
 
 
-def _new_state(line: Line, here: Desk, client: str, search_id: UUID) -> None:
-    """A query that was there before goes on where it was; any other begins with nothing."""
+def _new_state(line: Line, tx: PgTx, here: Desk, client: str, search_id: UUID) -> None:
+    """A query that was there before goes on where it was; any other begins with nothing. A board that somebody paused is
+    paused for an account that it is asked with for the first time, too."""
     (row,) = line.all(store.ONE_SAVED, {"tenant_id": here.tenant_id, "id": search_id})
     account = account_name(client, str(row["connection"]))
+    paused = line.one(store.PAUSED_BY_HAND, {"tenant_id": here.tenant_id, "client": client})
+    if paused is not None:
+        closing = GateClosing(key=account, shared=False, retry_after_s=UNTIL_RESUMED_S, reason=paused["reason"])
+        tx.close_gate(here.tenant_id, closing)
     line.run(
         store.NEW_STATE,
         {"tenant_id": here.tenant_id, "id": search_id, "account": account, "zone": CLIENTS[client].zone},
     )
+    line.run(store.ADOPT, {"tenant_id": here.tenant_id, "id": search_id})
+
+
+def _move_night(here: Desk, line: Line, tx: PgTx, asked: AddSheet, run_id: UUID) -> list[Any]:
+    """The sheet was removed while it waited for a night: that night is in the window that it is added with."""
+    which = {"tenant_id": here.tenant_id, "run_id": run_id}
+    waits = line.one(sheet_store.WAITING_NIGHT, which)
+    if waits is None:
+        return []
+    night, opens_at, closes_at = next_night(waits["now"], waits["last_night"], asked.opens, asked.closes, asked.zone)
+    line.run(sheet_store.MOVE_NIGHT, {**which, "night": night, "opens_at": opens_at, "closes_at": closes_at})
+    return _woken(line, tx, which)
+
+
+def _woken(line: Line, tx: PgTx, which: Mapping[str, Any]) -> list[Any]:
+    lane = line.one(store.WAITING_LANE, which)
+    due = None if lane is None else tx.wake_lane(lane["id"])
+    return [] if due is None else [due]
 
 
 def _begin_cycle(here: Desk, line: Line, tx: PgTx) -> list[Any]:
@@ -665,9 +689,7 @@ def _begin_cycle(here: Desk, line: Line, tx: PgTx) -> list[Any]:
     started = relay.create_run(tx, here.ports, here.kinds[KIND], here.tenant_id, {}, here.by())
     if not started.already:
         return list(started.dues)
-    lane = line.one(store.WAITING_LANE, {"tenant_id": here.tenant_id, "run_id": started.run_id})
-    due = None if lane is None else tx.wake_lane(lane["id"])
-    return [] if due is None else [due]
+    return _woken(line, tx, {"tenant_id": here.tenant_id, "run_id": started.run_id})
 
 
 def _switch(search_id: UUID, *, paused: bool, reason: str) -> None:

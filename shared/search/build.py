@@ -21,7 +21,7 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.clock import process_time
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.control import Paced, Paces, Plain
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Later, Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import RunCommand, Turn, account_name
 from shared.kernel.settings import Settings
@@ -147,8 +147,11 @@ def slot_of(accounts: Accounts, paces: Paces, turn: Turn, cursor: SheetCursor) -
     """Connections of one service account share its quota, so the slots are the account's and not the connection's."""
     account = accounts.of(turn.tenant_id, sheets_provider(), cursor.connection)
     paced = Paced(f"{PROVIDER}:{account.settings.client_email}", "Google Sheets", turn.tenant_id)
-    (in_s,) = paces.take(paced, Plain(per_minute=PER_MINUTE, burst=BURST), patience_s=PATIENCE_S)
-    return in_s
+    plain = Plain(per_minute=PER_MINUTE, burst=BURST)
+    slots = paces.take(paced, plain, want=cursor.requests, patience_s=PATIENCE_S)
+    if len(slots) < cursor.requests:
+        raise Later(PATIENCE_S / 2, "its turn at Google Sheets")
+    return slots[-1]
 
 
 def sheets_urls(env: Mapping[str, str]) -> tuple[str, str]:

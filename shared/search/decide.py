@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from shared.kernel.errors import Transient
-from shared.search.model import CLIENTS, DAY, PAGE_SIZE, Job, Page, Purpose, SearchConfig, Stop, Walk, Window
+from shared.search.model import CLIENTS, DAY, PAGE_SIZE, Job, Page, SearchConfig, Stop, Walk, Window
 
 FIRST_WAIT = timedelta(minutes=15)
 LONGEST_WAIT = timedelta(hours=6)
@@ -72,9 +74,22 @@ def after_page(job: Job, page: Page) -> Step:
         return _or_capped(job, _back(walk, math.ceil((walk.total - page.total) / page.size), total=page.total))
     reached = min([*times, *([] if walk.reached is None else [walk.reached])], default=None)
     here = walk.but(aligned=True, total=page.total, mark=page.mark, reached=reached, backs=0)
-    if page.is_last or (newest is not None and newest < walk.lo):
+    if (page.is_last and not _overfull(walk.page, page)) or (
+        newest is not None and newest < walk.lo and _in_order(times)
+    ):
         return Step(here, Stop.EXHAUSTED)
     return _or_capped(job, here.but(page=walk.page + 1))
+
+
+def _overfull(number: int, page: Page) -> bool:
+    """A full page beyond what is announced: whoever counts like that does not know which page is the last."""
+    held = len(page.offers) + len(page.bad)
+    return held >= page.size and (number - 1) * page.size + held > page.total
+
+
+def _in_order(times: Sequence[datetime]) -> bool:
+    """Newest first, or nearly so. A client that sorts by anything else has newer ones on any later page."""
+    return all(later <= earlier + DAY for earlier, later in pairwise(times))
 
 
 def _follows(walk: Walk, newest: datetime | None) -> bool:
@@ -139,10 +154,6 @@ def pause_s(asked_s: float | None, config: SearchConfig) -> float:
     return usual if asked_s is None or not math.isfinite(asked_s) else max(usual, asked_s)
 
 
-def moves_watermark(purpose: str, stop: Stop) -> bool:
-    return stop is Stop.EXHAUSTED and purpose == Purpose.HEAD
-
-
 def estimate_pages(window: Window, now: datetime, per_day: float, client: str) -> tuple[int, int]:
     """Offers and requests that a backfill will take, by what was seen per day so far: newer ones are paged past first."""
     days = (window.hi - window.lo) / DAY
@@ -159,11 +170,14 @@ def night_of(now: datetime, opens: time, closes: time, zone: str) -> tuple[date,
     """The night window that is open or comes next: its local date, when it opens and when it closes.
 
     A time that the clocks skip comes as much later as they skip; one that they repeat is its first. A window that closes
-    no later than it opens closes on the next day.
+    no later than it opens closes on the next day. One that would be over before it opens, because the clocks skip its
+    opening and not its end, is open as long as on other nights.
     """
     day, over = now.astimezone(ZoneInfo(zone)).date(), DAY if closes <= opens else timedelta()
     for each in (day - DAY, day, day + DAY):
         begins, ends = _instant(each, opens, zone), _instant(each + over, closes, zone)
+        if ends <= begins:
+            ends = begins + (datetime.combine(each + over, closes) - datetime.combine(each, opens))
         if now < ends:
             return each, begins, ends
     raise AssertionError("a day has no end")  # pragma: no cover

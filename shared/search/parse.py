@@ -27,11 +27,14 @@ def _time(value: Any) -> Any:
 def _sensible(value: datetime) -> datetime:
     if not value >= EARLIEST:
         raise ValueError("a time before 1990")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a time after the year 9999") from None
 
 
 At = Annotated[AwareDatetime, BeforeValidator(_time), AfterValidator(_sensible)]
-Id = Annotated[str, Field(min_length=1, max_length=200)]
+Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 Words = Annotated[str, Field(min_length=1, max_length=LONGEST)]
 
 

@@ -159,7 +159,7 @@ class Cycles:
         row = self.ports.store.next_job(turn)
         if row is None:
             self.ports.meter.count(SearchMetric.STALE, self.ports.store.not_fresh(turn))
-            return Finish(cursor=cursor.to_json(), effects=begins)
+            return Finish(cursor=cursor.to_json(), effects=[*begins, Effect(store.UNSEEN)])
         point(SearchPoint.PICKED)
         job = self._job(turn, row)
         if job is None:  # its history was completed by a head meanwhile
@@ -365,6 +365,8 @@ def search(ports: Ports, limits: Limits | None = None) -> Kind:
         gates=gates,
         at_closed_gate=cycles.at_closed_gate,
         prune=prune,
+        rows=store.OFFERS_READ,
+        counts="offers",
         listens={f"run.{status}": cycles.next_cycle for status in ("succeeded", "failed", "canceled")},
         limits=cycle_limits,
         limits_of=lambda turn: cycles.sheets.limits() if is_sheet(turn) else cycle_limits,

@@ -19,6 +19,13 @@ from shared.search.model import Bad, Job, Offer, Purpose, Stop, Walk, company_id
 
 # --- cycles
 
+# How many offers a cycle has read. How many there will be, nobody says.
+OFFERS_READ = Statement(
+    "search.offers_read",
+    """select run_id, sum(offers_fetched)::bigint as done, 0 as failed, null::bigint as total from ingestion_runs
+       where run_id = any(cast(:run_ids as uuid[])) and tenant_id = :tenant_id group by run_id""",
+)
+
 # The index on open cycles is the lock: nothing comes back if one is open.
 OPEN_CYCLE = Statement(
     "search.open_cycle",
@@ -146,6 +153,7 @@ PROGRESS = Statement(
        from turn where i.id = cast(:ingestion as uuid)""",
 )
 # The one way a window becomes covered. Only a head moves the watermark, only seeding its place; a backfill moves neither.
+# Its search may have been deleted meanwhile: what was read is read all the same, and nothing stays RUNNING.
 EXHAUSTED = Statement(
     "search.exhausted",
     """update query_state q
@@ -166,9 +174,9 @@ EXHAUSTED = Statement(
                     or exists (select from search_backfill b where b.tenant_id = q.tenant_id and b.query_key = q.query_key
                                  and b.finished_at is null and b.id is distinct from cast(:backfill_id as uuid))
                then case when :purpose = 'head' then coalesce(q.history_due_at, now()) else now() end end
-       from turn cross join lateral (
+       from turn left join lateral (
            select make_interval(secs => s.fresh_within_s) as fresh from saved_search s
-           join query_state k on k.search_id = s.id where k.tenant_id = turn.tenant_id and k.query_key = :query_key) f
+           join query_state k on k.search_id = s.id where k.tenant_id = turn.tenant_id and k.query_key = :query_key) f on true
        where q.tenant_id = turn.tenant_id and q.query_key = :query_key""",
 )
 END_BACKFILL = Statement(
@@ -202,7 +210,8 @@ KEEP_BACKFILL = Statement(
 
 # --- a page
 
-# One statement for the offers of a page. An unchanged one is written again only to say that it is still there.
+# One statement for the offers of a page. An unchanged one is written again only to say that it is still there. What an old
+# page says of an offer does not undo what a newer one said; but a date that has not come yet is nobody's newest word.
 UPSERT_OFFERS = Statement(
     "search.upsert_offers",
     """insert into offers as o (tenant_id, client, external_id, company_id, title, location, link, salary, published_at,
@@ -216,7 +225,7 @@ UPSERT_OFFERS = Statement(
            salary = excluded.salary, published_at = excluded.published_at, updated_at = excluded.updated_at,
            fingerprint = excluded.fingerprint, hash = excluded.hash, payload = excluded.payload, seen_at = excluded.seen_at,
            found_by = case when o.found_by @> excluded.found_by then o.found_by else o.found_by || excluded.found_by end
-       where o.updated_at <= excluded.updated_at
+       where (o.updated_at <= excluded.updated_at or o.updated_at > now())
          and (o.hash <> excluded.hash or not o.found_by @> excluded.found_by or o.seen_at < now() - interval '12 hours')""",
 )
 UPSERT_COMPANIES = Statement(
@@ -282,6 +291,15 @@ AGGREGATE = Statement(
                          count(*) filter (where t.first_id = t.external_id and t.seen_at > now() - interval '{_OPEN_DAYS} days') as open_offers
                   from ({_THEIRS}) t group by t.company_id) f on f.company_id = w.id
        where c.tenant_id = turn.tenant_id and c.id = w.id""",  # noqa: S608 - our own words
+)
+# Who was not seen for so long has nothing open any more. Nobody else would say so: figures are made when a company is seen.
+# A bounded batch; the next cycle goes on.
+UNSEEN = Statement(
+    "search.unseen",
+    f"""update companies c set open_offers = 0 from turn
+       where c.tenant_id = turn.tenant_id and c.id = any(array(
+           select u.id from companies u join turn t on t.tenant_id = u.tenant_id
+           where u.open_offers > 0 and u.last_seen_at < now() - interval '{_OPEN_DAYS} days' limit 1000))""",  # noqa: S608 - our own words
 )
 SET_ASIDE = Statement(
     "search.set_aside",
@@ -472,14 +490,19 @@ where (select count(*) from saved_search where tenant_id = :tenant_id) < cast(:m
 on conflict do nothing returning id
 """)
 NEW_STATE = sa.text("""
-insert into query_state as q (tenant_id, query_key, search_id, client, account, zone, seed_floor, next_due_at, fresh_at)
-select s.tenant_id, s.query_key, s.id, s.client, :account, :zone, s.seed_floor, now(),
+insert into query_state as q (tenant_id, query_key, search_id, client, account, zone, active, seed_floor, next_due_at, fresh_at)
+select s.tenant_id, s.query_key, s.id, s.client, :account, :zone, s.paused_at is null, s.seed_floor, now(),
        now() + make_interval(secs => s.fresh_within_s)
 from saved_search s where s.id = :id and s.tenant_id = :tenant_id
 on conflict (tenant_id, query_key) do update
-set search_id = excluded.search_id, account = excluded.account, active = true, next_due_at = excluded.next_due_at,
+set search_id = excluded.search_id, account = excluded.account, active = excluded.active, next_due_at = excluded.next_due_at,
     seed_floor = excluded.seed_floor, fresh_at = greatest(q.fresh_at, excluded.fresh_at),
     history_due_at = case when q.seed_cursor > excluded.seed_floor then now() end
+""")
+# What the query has in quarantine is its search's, also if that was deleted and saved again.
+ADOPT = sa.text("""
+update search_quarantine z set search_id = s.id from saved_search s
+where s.id = :id and s.tenant_id = :tenant_id and z.tenant_id = s.tenant_id and z.query_key = s.query_key and z.search_id <> s.id
 """)
 ONE_SAVED = sa.text("select connection from saved_search where id = :id and tenant_id = :tenant_id")
 KEY_TAKEN = sa.text("select id from saved_search where tenant_id = :tenant_id and query_key = :query_key and id <> :id")
@@ -540,7 +563,8 @@ from saved_search s
 join query_state q on q.tenant_id = s.tenant_id and q.query_key = s.query_key
 cross join lateral (
     select coalesce(range_agg(tstzrange(z.window_from, z.window_to)), '{{}}') as unclean, count(*)::integer as in_quarantine
-    from search_quarantine z where z.tenant_id = s.tenant_id and z.search_id = s.id and z.resolved_at is null) u
+    from search_quarantine z
+    where z.tenant_id = s.tenant_id and z.search_id = s.id and z.query_key = s.query_key and z.resolved_at is null) u
 where s.tenant_id = :tenant_id"""  # noqa: S608 - our own words
 ONE = sa.text(f"{_ONE} and s.id = :id")
 LIST = sa.text(f"{_ONE} and s.name > :after order by s.name limit :most")
@@ -554,7 +578,7 @@ order by started_at desc, id desc limit :most
 """)
 QUARANTINED = sa.text("""
 select id, key, problem, payload, times, window_from, window_to, first_seen_at, seen_at, replay_at from search_quarantine
-where tenant_id = :tenant_id and search_id = :id and resolved_at is null
+where tenant_id = :tenant_id and search_id = :id and query_key = :query_key and resolved_at is null
   and (cast(:at as timestamptz) is null or (first_seen_at, id) > (cast(:at as timestamptz), cast(:after_id as uuid)))
 order by first_seen_at, id limit :most
 """)
@@ -578,6 +602,11 @@ select q.client, count(*)::integer as searches, max(g.until) as paused_until, ma
 from query_state q
 left join gate g on g.tenant_id = q.tenant_id and g.key = q.account and g.state <> 'open' and g.until > now()
 where q.tenant_id = :tenant_id and q.active group by q.client
+""")
+# Somebody paused the board. Nothing else closes a gate for so long.
+PAUSED_BY_HAND = sa.text("""
+select g.reason from query_state q join gate g on g.tenant_id = q.tenant_id and g.key = q.account
+where q.tenant_id = :tenant_id and q.client = :client and g.state <> 'open' and g.until > now() + interval '1 year' limit 1
 """)
 ACCOUNTS = sa.text("select distinct account from query_state where tenant_id = :tenant_id and client = :client")
 SEEN = sa.text("""

@@ -14,9 +14,10 @@ from uuid import UUID
 
 import pytest
 
+from infra.cli import main, make_parser
 from infra.client import discover, kinds, session, show
-from infra.client.cli import main, words
 from infra.client.http import Refusal, ask
+from infra.client.parser import commands_of
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 from shared.kernel.dead_letter import note_dead_letter
@@ -72,7 +73,7 @@ def test_a_login_is_kept_for_its_owner_alone_and_renewed(
     monkeypatch.setattr(sys, "stdin", io.StringIO("wrong\ncanary-pass\n"))
     assert "Incorrect username or password" in baton("login", "ann@example.com", "--password-stdin", code=1)
 
-    assert "logged in" in baton("login", "ann@example.com", "--password-stdin")
+    assert "Logged in" in baton("login", "ann@example.com", "--password-stdin")
 
     kept = baton.home / session.KEPT
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -80,7 +81,7 @@ def test_a_login_is_kept_for_its_owner_alone_and_renewed(
     assert baton.json("me")["actor"] == acme.admin.actor
 
     baton.gateway.tokens.clear()  # an hour later
-    assert baton.json("runs") == []
+    assert baton.json("runs") == {"runs": [], "next": None}
     baton.gateway.tokens.clear()
     assert baton.json("me")["actor"] == acme.admin.actor  # what was renewed was kept
 
@@ -114,8 +115,8 @@ def test_a_run_from_its_start_to_its_retry(as_admin: Command, door: Door) -> Non
     baton = as_admin
     run_id = baton("start", "tally", "--params", ONE, "--label", "mine").strip()
 
-    assert [(run["id"], run["label"]) for run in baton.json("runs", "--label", "mine")] == [(run_id, "mine")]
-    assert baton.json("runs", "--status", "failed") == []
+    assert [(run["id"], run["label"]) for run in baton.json("runs", "--label", "mine")["runs"]] == [(run_id, "mine")]
+    assert baton.json("run", "list", "--status", "failed")["runs"] == []
     assert run_id in baton("run", "show", run_id)
     baton("pause", run_id, "--reason", "lunch")
     assert "The run is paused." in baton("why", run_id)
@@ -128,9 +129,9 @@ def test_a_run_from_its_start_to_its_retry(as_admin: Command, door: Door) -> Non
     door.finish(UUID(run_id))
 
     assert baton.json("run", "show", run_id)["status"] == "succeeded"
-    told = [line["type"] for line in baton.json("run", "history", run_id)]
+    told = [line["type"] for line in baton.json("run", "history", run_id)["lines"]]
     assert [type_ for type_ in told if type_ in {"canceled", "succeeded"}] == ["canceled", "succeeded"]
-    acts = [(line["action"], line["reason"]) for line in baton.json("audit")]
+    acts = [(line["action"], line["reason"]) for line in baton.json("audit")["lines"]]
     assert (acts[0], acts[-2:]) == (("run.retry", "again"), [("run.pause", "lunch"), ("run.start", "")])
 
 
@@ -237,12 +238,12 @@ def test_a_file_that_is_there_is_a_kinds_commands(
         joined.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
         discover.found.cache_clear()
         run_id = as_admin("tally", "count", "3").strip()
-        assert {"tally", "page-ingest"} <= words()
+        assert {"tally", "ingest"} <= commands_of(make_parser()).keys()
     discover.found.cache_clear()
     del sys.modules["infra.client.kinds.tally"]
 
     assert as_admin.json("run", "show", run_id)["params"] == {"lanes": 1, "target": 3}
-    assert "tally" not in words()
+    assert "tally" not in commands_of(make_parser())
 
 
 TALLY = """
@@ -261,21 +262,24 @@ def test_the_same_key_starts_one_run(as_admin: Command) -> None:
     first, again = (as_admin("start", "tally", "--params", ONE, "--key", "k1") for _ in range(2))
 
     assert first == again
-    assert len(as_admin.json("runs")) == 1
+    assert len(as_admin.json("runs")["runs"]) == 1
 
 
 def test_lists_are_read_page_after_page(as_admin: Command, door: Door, acme: TenantHouse) -> None:
     for _ in range(103):
         door.start(acme)
 
-    assert len(as_admin.json("runs", "--limit", "102")) == 102
+    told = as_admin.json("runs", "--limit", "102")
+
+    assert len(told["runs"]) == 102
+    assert told["next"] is not None
     assert as_admin.gateway.requests.count(("GET", "/machine/api/v1/runs")) == 2
 
 
 def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     baton = as_admin
     made = baton("token", "add", "ci", "--role", "viewer").strip()
-    (token,) = [each for each in baton.json("token", "list") if each["name"] == "ci"]
+    (token,) = [each for each in baton.json("token", "list")["tokens"] if each["name"] == "ci"]
     with monkeypatch.context() as other:
         other.setenv("BATON_TOKEN", made)
         assert baton.json("me")["tenants"][0]["role"] == "viewer"

@@ -244,6 +244,28 @@ def test_a_vault_that_is_away_is_a_503_and_tells_nothing(
     assert (answer.status, answer.code) == (503, "no_vault")
 
 
+@pytest.mark.parametrize("what", ["settings", "secret"])
+def test_what_was_changed_while_it_was_checked_has_not_been_checked(
+    door: Door, acme: TenantHouse, nivoda: NivodaStandIn, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    connection_id = made(door, acme.admin, asked(nivoda))
+    change = {"settings": {"username": "nobody"}} | ({"secret": {"password": "other"}} if what == "secret" else {})
+    get = SecretsManager.get
+
+    def meanwhile(vault: SecretsManager, name: str, version: str) -> dict[str, str] | None:
+        monkeypatch.setattr(SecretsManager, "get", get)
+        path = f"/connections/{connection_id}"
+        assert door.call(acme.admin, "PUT", path, {"name": "main", **change}).status == 200
+        return get(vault, name, version)
+
+    monkeypatch.setattr(SecretsManager, "get", meanwhile)
+    checked = door.call(acme.admin, "POST", f"/connections/{connection_id}/check", {})
+
+    assert (checked.status, checked.code) == (409, "changed_meanwhile")
+    shown = door.call(acme.admin, "GET", f"/connections/{connection_id}").json()
+    assert (shown["works"], shown["checked_at"]) == (None, None)
+
+
 def test_only_admins_move_connections_and_another_tenants_is_unknown(
     door: Door, acme: TenantHouse, globex: TenantHouse, nivoda: NivodaStandIn
 ) -> None:
@@ -341,7 +363,7 @@ def test_a_change_counts_from_the_next_step_and_a_deletion_fails_the_lane(
     take_turn(door.baton(run_id), kind, door.worker_ports)
     failed = door.lane(run_id)
     assert (failed["status"], failed["last_error"]["code"]) == ("failed", "connection_gone")
-    assert "add one and start a new run" in failed["last_error"]["message"]
+    assert "Add one, and start a new run with it" in failed["last_error"]["message"]
 
 
 def test_another_tenants_connection_is_unknown_also_when_it_is_written_into_the_row(

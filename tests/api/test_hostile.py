@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from shared.kernel.api import sql
+from shared.kernel.api import frame, sql
 from shared.kernel.api.frame import DEEPEST_BODY, LARGEST_BODY
 from shared.kernel.clock import new_id
 from shared.kernel.paging import Pager
 from tests.support.door import ANONYMOUS, Answer, Door, TenantHouse
 
 RUN = {"kind": "tally", "params": {"lanes": 1, "target": 1}}
+SOME_ID = "01a1e92e-eff8-7274-ba1e-206dafe9ad34"
 
 
 def assert_refused(answer: Answer, *statuses: int) -> None:
@@ -112,6 +114,11 @@ def test_a_path_that_leads_nowhere(door: Door, tenant: TenantHouse, path: str, m
     assert_refused(door.call(tenant.admin, method, path, body))
 
 
+@pytest.mark.parametrize("path", ["/me\n", "/runs\n", "/runs/bulk\n", "/ru\tns"])
+def test_a_path_with_a_line_break_is_not_the_path_without_it(door: Door, tenant: TenantHouse, path: str) -> None:
+    assert_refused(door.call(tenant.admin, "GET", path), 400)
+
+
 @pytest.mark.parametrize("method", ["PATCH", "HEAD", "TRACE"])
 def test_a_method_that_is_not_there(door: Door, tenant: TenantHouse, method: str) -> None:
     assert_refused(door.call(tenant.admin, method, "/runs"), 404, 405)
@@ -161,7 +168,7 @@ def test_the_same_parameter_twice_is_refused(door: Door, tenant: TenantHouse) ->
 
 def test_a_cursor_signed_with_another_key_is_broken(door: Door, tenant: TenantHouse) -> None:
     scope = ("runs", str(tenant.id), "")
-    forged, true = Pager(b"x" * 32, scope, {}), Pager(door.front.cursor_key(), scope, {})
+    forged, true = Pager(b"x" * 32, scope, {"state": None}), Pager(door.front.cursor_key(), scope, {"state": None})
     place = ["2026-01-01T00:00:00+00:00", str(new_id())]
 
     assert door.call(tenant.admin, "GET", "/runs", cursor=forged.cursor(place)).code == "bad_cursor"
@@ -301,6 +308,39 @@ def test_what_is_wrong_with_a_request_is_told_to_nobody_who_may_not_ask(
     assert told.status in {400, 422}
 
 
+@pytest.mark.parametrize("spelled", [str.lower, str.title], ids=["lower", "title"])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/members/max", {"role": "admin"}),
+        ("PUT", "/members/max", "no json"),
+        ("DELETE", f"/tokens/{SOME_ID}", None),
+        ("POST", "/tokens", {"name": "ci", "role": "admin"}),
+        ("PATCH", f"/admin/jobs/definitions/{SOME_ID}", {"is_enabled": False}),
+        ("POST", f"/runs/{SOME_ID}/cancel", {}),
+        ("POST", "/gates/upstream/close", {"for_s": 1, "reason": "x"}),
+    ],
+)
+def test_a_method_in_other_letters_needs_the_same_role(
+    door: Door, tenant: TenantHouse, method: str, path: str, body: Any, spelled: Callable[[str], str]
+) -> None:
+    refused = door.call(tenant.viewer, spelled(method), path, body)
+
+    assert (refused.status, refused.code) == (403, "not_allowed")
+
+
+def test_a_route_itself_asks_for_the_role_that_it_needs(
+    door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever way around the first look somebody finds."""
+    monkeypatch.setattr(frame, "_refuse_other_roles", lambda *_: None)
+
+    refused = door.call(acme.viewer, "POST", "/gates/upstream/close", {"for_s": 1, "reason": "x"})
+
+    assert (refused.status, refused.code) == (403, "not_allowed")
+    assert door.call(acme.admin, "POST", "/gates/upstream/close", {"for_s": 1, "reason": "x"}).status == 200
+
+
 def test_a_tenant_cannot_grow_its_gates_without_end(
     door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,3 +392,10 @@ def test_ribbons_on_a_long_page_cost_no_more_than_on_a_short_one(door: Door, ten
 
     assert sum(len(lane["ribbon"]) for lane in answer.json()["lanes"]) <= sql.MOST_STEPS_SHOWN
     assert {len(lane["ribbon"]) for lane in few.json()["lanes"]} == {100}
+
+
+@pytest.mark.parametrize("seed_from", ["0206-11-01", "1989-12-31", "2026-02-30"])
+def test_a_search_begins_at_a_day_that_somebody_means(door: Door, tenant: TenantHouse, seed_from: str) -> None:
+    saved = {"name": "n", "client": "infojobs", "connection": "main", "params": {"q": "x"}, "seed_from": seed_from}
+
+    assert "seed_from" in door.call(tenant.admin, "POST", "/searches", saved).json()["detail"]

@@ -62,7 +62,7 @@ def test_a_job_is_added_shown_listed_canceled_and_retried(baton: Command, door: 
     assert told["payload"] == {"model": "7", "path_prefix": "/a", "seconds": 1.5}, "the schema says what is text"
     assert told["priority"] == 5
     assert "No worker is running for the queue default" in baton("job", "show", job_id)
-    assert [row["id"] for row in baton.json("job", "list", "--status", "queued")] == [job_id]
+    assert [row["id"] for row in baton.json("job", "list", "--status", "queued")["jobs"]] == [job_id]
     assert KEY in baton("job", "list")
     assert "not been started yet. No worker is running" in baton("job", "logs", job_id, code=1)
     baton("job", "cancel", job_id, "--reason", "wrong folder")
@@ -141,7 +141,7 @@ def test_dead_letters_are_counted_before_they_are_retried(
     assert "2 dead letters would be retried" in baton("job", "redrive", "--reason", "fixed", code=1)
     assert baton.json("job", "redrive", "--definition", "other", "--reason", "fixed") == {"done": 0}
     assert baton("job", "redrive", "--reason", "fixed", "--yes").strip() == "2 retried"
-    assert {row["status"] for row in baton.json("job", "list")} == {"queued"}
+    assert {row["status"] for row in baton.json("job", "list")["jobs"]} == {"queued"}
 
 
 def test_definitions_and_workers_are_for_super_admins_to_change(

@@ -56,7 +56,7 @@ def questions(waiting: UUID, ended: UUID) -> Iterator[tuple[str, sa.TextClause, 
     yield "why it waits", store.WHY, {"job_id": waiting}
     yield "attempts", store.ATTEMPTS, {"job_id": ended, "before": 2**31 - 1}
     yield "one attempt", store.ATTEMPT, {"job_id": ended, "attempt_no": 1}
-    yield "workers", store.WORKERS, {}
+    yield "workers", store.WORKERS, {"subject": "sue"}
     for status in (None, "queued", "running", "succeeded", "dead_letter"):
         asked = store.list_jobs(status, source=False, since=False, until=False, after=False)
         yield f"jobs: {status}", asked, {}

@@ -4,10 +4,17 @@ dead letters are redriven as they were counted."""
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
+from shared.job_queue.steps import Jobs
+from shared.job_queue.store import MOST_WORKERS
+from shared.kernel import db
+from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
+from shared.kernel.offers import PgOffers
 from tests.support.door import Answer, Door, TenantHouse
 
 SCHEMA = {
@@ -67,6 +74,9 @@ def seen(door: Door, acme: TenantHouse, job_id: str) -> Any:
         ({"payload": {"run": str(new_id())}}, 422, "bad_payload"),
         ({"priority": 10}, 422, "bad_priority"),
         ({"priority": -1}, 422, "bad_priority"),
+        ({"priority": True}, 422, "invalid"),
+        ({"priority": "60"}, 422, "invalid"),
+        ({"priority": 60.0}, 422, "invalid"),
         ({"scheduled_for": "2099-01-01T00:00:00Z"}, 422, "bad_schedule"),
         ({"dedupe_key": "x" * 201}, 422, None),
         ({"manages": True}, 422, None),
@@ -80,6 +90,59 @@ def test_bad_input_gets_its_code_and_adds_nothing(
     assert answer.status == status, answer
     assert code is None or answer.code == code
     assert door.value("select count(*) from run where tenant_id = :t", t=acme.id) == 0
+
+
+def test_many_are_added_at_once_and_each_has_its_answer(door: Door, acme: TenantHouse) -> None:
+    key = define(door, acme)
+    there = add(door, acme, key, dedupe_key="there")
+    asked = [
+        {"definition_key": key},
+        {"definition_key": key, "payload": {"nobody": 1}},
+        {"definition_key": key, "dedupe_key": "there"},
+        {"definition_key": "nobody-has-this"},
+        {"definition_key": key, "dedupe_key": "new"},
+        {"definition_key": key, "priority": "first"},
+        {"definition_key": key, "dedupe_key": "new"},
+        {"definition_key": key, "priority": 1},
+        {},
+    ]
+
+    answer = door.call(acme.member, "POST", "/jobs/batch", {"jobs": asked})
+
+    assert answer.status == 200, answer
+    jobs = answer.json()["jobs"]
+    assert [each["code"] for each in jobs] == [
+        None, "bad_payload", None, "unknown_definition", None, "bad_params", None, "bad_priority", "bad_params",
+    ]  # fmt: skip
+    assert jobs[8]["detail"] == "definition_key: Field required"
+    assert [each["found"] for each in jobs] == [False, False, True, False, False, False, True, False, False]
+    assert (jobs[2]["id"], jobs[6]["id"]) == (there, jobs[4]["id"])
+    added = [each["id"] for each in jobs if each["id"] and not each["found"]]
+    assert len(added) == 2
+    assert [seen(door, acme, each)["status"] for each in added] == ["queued"] * 2
+    assert door.value("select count(*) from run where label = :key", key=key) == 3
+    told = "select target from audit where tenant_id = :t and action = 'run.start' and target = any(:some)"
+    assert {row.target for row in door.sql(told, t=acme.id, some=[f"run:{each}" for each in added])} == {
+        f"run:{each}" for each in added
+    }
+
+
+def test_many_are_added_once_per_idempotency_key(door: Door, acme: TenantHouse) -> None:
+    key = define(door, acme)
+    body, once = {"jobs": [{"definition_key": key}] * 3}, {"Idempotency-Key": str(new_id())}
+
+    first = door.call(acme.member, "POST", "/jobs/batch", body, headers=once)
+    again = door.call(acme.member, "POST", "/jobs/batch", body, headers=once)
+
+    assert first.json() == again.json()
+    assert door.value("select count(*) from run where label = :key", key=key) == 3
+    other = door.call(acme.member, "POST", "/jobs/batch", {"jobs": body["jobs"][:1]}, headers=once)
+    assert (other.status, other.json()["code"]) == (422, "key_reused")
+
+
+@pytest.mark.parametrize("jobs", [[], [{"definition_key": "x"}] * 1_001, "x", None])
+def test_not_none_and_not_too_many_at_once(door: Door, acme: TenantHouse, jobs: Any) -> None:
+    assert door.call(acme.member, "POST", "/jobs/batch", {"jobs": jobs}).status == 422
 
 
 def test_the_general_route_asks_for_the_role_too(door: Door, acme: TenantHouse) -> None:
@@ -98,12 +161,29 @@ def test_the_general_route_asks_for_the_role_too(door: Door, acme: TenantHouse) 
         ({"executor": "lambda", "timeout_seconds": 841}, "too_long_for_lambda"),
         ({"arg_schema": {"$ref": "https://example.com"}}, "bad_schema"),
         ({"arg_schema": {"type": "object"}}, "bad_schema"),
+        ({"arg_schema": {**SCHEMA, "properties": [1]}}, "bad_schema"),
+        ({"arg_schema": {**SCHEMA, "properties": {"runs": {"items": {"x-baton-resolves": "run"}}}}}, "bad_schema"),
+        ({"arg_schema": {**SCHEMA, "allOf": [{"properties": {"run": {"x-baton-resolves": "run"}}}]}}, "bad_schema"),
+        ({"timeout_seconds": True}, "invalid"),
+        ({"max_attempts": "3"}, "invalid"),
     ],
 )
 def test_a_bad_definition_is_refused(door: Door, acme: TenantHouse, asked: dict[str, Any], code: str) -> None:
     body = {"key": f"d-{str(new_id())[-12:]}", "command": "sync-dropbox", **asked}
     answer = door.call(door.super_admin.choosing(acme.id), "POST", "/admin/jobs/definitions", body)
     assert (answer.status, answer.code) == (422, code)
+
+
+@pytest.mark.parametrize("name", ["arg_schema", "timeout_seconds", "max_attempts", "queue", "is_active", "description"])
+def test_a_definition_is_not_emptied_by_null(door: Door, acme: TenantHouse, name: str) -> None:
+    """Guards that null is no value: a schema of null would let in nothing more, and no time-out is none."""
+    key = define(door, acme)
+    definition = door.value("select id from job_definitions where key = :key", key=key)
+    before = door.sql("select * from job_definitions where key = :key", key=key)
+    path = f"/admin/jobs/definitions/{definition}"
+    answer = door.call(door.super_admin.choosing(acme.id), "PATCH", path, {name: None})
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert door.sql("select * from job_definitions where key = :key", key=key) == before
 
 
 def test_the_executor_follows_from_the_time(door: Door, acme: TenantHouse) -> None:
@@ -160,6 +240,140 @@ def test_a_failure_told_by_a_worker_is_tried_again_and_numbered_on(door: Door, a
     assert tell(door, acme, "fail", job, reason="exit").code == "bad_exit_code"
 
 
+def test_a_heartbeat_takes_nothing_back(door: Door, acme: TenantHouse) -> None:
+    """Guards that what a heartbeat leaves out stays as it was told before."""
+    key = define(door, acme)
+    job_id = add(door, acme, key)
+    (job,) = claim(door, acme, key)
+    tell(door, acme, "heartbeat", job, pid=7, stdout_tail="out", stderr_tail="err")
+    tell(door, acme, "heartbeat", job, stdout_tail="more")
+    (told,) = door.call(acme.viewer, "GET", f"/jobs/{job_id}/attempts").json()["attempts"]
+    assert (told["pid"], told["stdout_tail"], told["stderr_tail"]) == (7, "more", "err")
+
+
+def test_no_worker_cancels_what_nobody_has_canceled(door: Door, acme: TenantHouse) -> None:
+    """Guards that a worker says how an attempt ended, and that the end of a job is for its people to ask for."""
+    key = define(door, acme)
+    job_id = add(door, acme, key)
+    (job,) = claim(door, acme, key)
+    assert tell(door, acme, "fail", job, reason="canceled").code == "not_canceled"
+    assert tell(door, acme, "fail", job, reason="timeout", exit_code=0).code == "bad_exit_code"
+    assert seen(door, acme, job_id)["status"] == "running"
+    assert tell(door, acme, "complete", job).status == 200
+
+
+def test_a_worker_that_comes_again_is_seen_for_the_queues_it_names_now(door: Door, acme: TenantHouse) -> None:
+    """Guards that a worker that was started again for another queue is not waited for at the old one."""
+    old, new = define(door, acme), define(door, acme)
+    claim(door, acme, old)
+    claim(door, acme, new)
+    assert [seen(door, acme, add(door, acme, key))["why"]["workers"] for key in (old, new)] == [0, 1]
+
+
+def test_a_claim_tells_what_it_took_though_one_could_not_be_begun(
+    door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards that a job in a worker's hands is known to it, and that one that could not be begun is put back at no cost."""
+    key = define(door, acme, max_attempts=1)
+    jobs = [add(door, acme, key) for _ in range(3)]
+    begin = Jobs.begin
+
+    def fails_once(self: Jobs, turn: Any) -> int:
+        if str(turn.run_id) == jobs[1]:
+            raise ConnectionRefusedError
+        return begin(self, turn)
+
+    monkeypatch.setattr(Jobs, "begin", fails_once)
+    assert [job["id"] for job in claim(door, acme, key, most=3)] == [jobs[0], jobs[2]]
+    monkeypatch.undo()
+    assert [job["id"] for job in claim(door, acme, key, most=3)] == [jobs[1]]
+
+
+def test_an_end_that_could_not_be_written_is_told_again(
+    door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards that a job stays with the worker that ran it until its end is written: given to another, it would run again."""
+    key = define(door, acme, max_attempts=1)
+    job_id = add(door, acme, key)
+    (job,) = claim(door, acme, key)
+
+    def nobody_listens(*_: Any) -> Any:
+        raise ConnectionRefusedError
+
+    with monkeypatch.context() as away:
+        away.setattr(PgOffers, "end", nobody_listens)
+        assert tell(door, acme, "complete", job).status == 503
+    assert claim(door, acme, key) == []
+    assert tell(door, acme, "complete", job).status == 200
+    assert (seen(door, acme, job_id)["status"], seen(door, acme, job_id)["attempt_count"]) == ("succeeded", 1)
+
+
+def test_a_job_at_work_is_not_begun_anew_behind_its_workers_back(door: Door, acme: TenantHouse) -> None:
+    """Its attempt would be nobody's: never ended, or ended by what another worker says."""
+    key = define(door, acme)
+    job_id = add(door, acme, key)
+    (job,) = claim(door, acme, key)
+    assert tell(door, acme, "heartbeat", job, stdout_tail="half of it").status == 200
+    lane = door.lane(UUID(job_id))["id"]
+
+    refused = door.call(acme.admin, "POST", f"/runs/{job_id}/lanes/{lane}/restart", {"reason": "again"})
+
+    assert (refused.status, refused.code) == (409, "at_work")
+    assert claim(door, acme, key) == []
+    assert tell(door, acme, "complete", job).status == 200
+    attempts = door.call(acme.viewer, "GET", f"/jobs/{job_id}/attempts").json()["attempts"]
+    assert [(each["attempt_no"], each["status"]) for each in attempts] == [(1, "succeeded")]
+
+
+def test_a_claim_whose_answer_was_lost_is_answered_again(door: Door, acme: TenantHouse) -> None:
+    """Guards that a lost answer costs a job no attempt: whoever asks again is told what they have, and takes more only if
+    they have nothing."""
+    key = define(door, acme, max_attempts=1)
+    jobs = [add(door, acme, key) for _ in range(3)]
+    queues = [queue_of(door, key), "another"]
+
+    def asks(worker: str, claim_id: Any, *, again: bool) -> list[str]:
+        body = {"worker_id": worker, "queues": queues, "most": 2, "claim_id": claim_id, "again": again}
+        answer = door.call(acme.worker, "POST", "/worker/jobs/claim", body)
+        assert answer.status == 200, answer
+        assert all(job["claim_token"] == claim_id and job["attempt_no"] == 1 for job in answer.json()["jobs"])
+        return sorted(job["id"] for job in answer.json()["jobs"])
+
+    lost, never, other = (str(new_id()) for _ in range(3))
+    assert asks("a", lost, again=False) == asks("a", lost, again=True) == sorted(jobs[:2])
+    assert asks("b", lost, again=True) == [jobs[2]]  # another worker's claim is not told
+    assert asks("a", never, again=True) == asks("a", other, again=False) == []
+    bare = {"worker_id": "a", "queues": queues, "again": True}
+    assert door.call(acme.worker, "POST", "/worker/jobs/claim", bare).status == 422
+
+
+def test_workers_of_a_tenant_are_nobody_elses_to_see(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    """Guards that the API's own role finds a tenant's workers, and those of all tenants, and nobody else's."""
+    key = define(door, acme)
+    for tenant in (acme, globex):
+        claim(door, tenant, key)
+    queue = queue_of(door, key)
+    door.sql(
+        "insert into job_workers (worker_id, hostname, queues) values ('h:1', 'h', array[:queue]) on conflict do nothing",
+        queue=queue,
+    )
+    own = "select worker_id from job_workers where :queue = any(queues) order by worker_id"
+    with door.engine.begin() as connection:
+        assert connection.execute(sa.text(own), {"queue": queue}).scalars().all() == ["h:1"]
+        db.set_tenant(connection, acme.id)
+        told = connection.execute(sa.text(own), {"queue": queue}).scalars().all()
+        assert [each.rpartition("/")[2] for each in told] == ["h:1", "far:1"]
+        theirs = connection.execute(
+            sa.text("update job_workers set running_count = 9 where worker_id = 'h:1' or tenant_id = :t"),
+            {"t": globex.id},
+        )
+        assert theirs.rowcount == 0
+    everywhere = door.call(door.super_admin.choosing(acme.id), "GET", "/admin/jobs/workers").json()["workers"]
+    assert len([each for each in everywhere if queue in each["queues"]]) == 3
+    with door.engine.begin() as connection:
+        assert connection.execute(sa.text("select count(*) from workers_everywhere('nobody')")).scalar_one() == 0
+
+
 def test_a_worker_elsewhere_hears_of_a_cancel(door: Door, acme: TenantHouse) -> None:
     key = define(door, acme)
     job_id = add(door, acme, key)
@@ -170,11 +384,60 @@ def test_a_worker_elsewhere_hears_of_a_cancel(door: Door, acme: TenantHouse) -> 
     assert seen(door, acme, job_id)["status"] == "canceled"
 
 
+def test_what_a_command_did_counts_though_it_was_canceled_meanwhile(door: Door, acme: TenantHouse) -> None:
+    key = define(door, acme)
+    job_id = add(door, acme, key)
+    (job,) = claim(door, acme, key)
+    assert door.call(acme.member, "POST", f"/jobs/{job_id}/cancel", {"reason": "x"}).status == 200
+
+    assert tell(door, acme, "complete", job).status == 200
+    assert seen(door, acme, job_id)["status"] == "succeeded"
+
+
 def test_a_worker_takes_nothing_of_another_tenant(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
     key = define(door, acme)
     theirs, mine = add(door, globex, key), add(door, acme, key)
     assert [job["id"] for job in claim(door, acme, key, most=10)] == [mine]
     assert seen(door, globex, theirs)["status"] == "queued"
+
+
+def test_a_worker_of_another_tenant_is_nobody_to_wait_for(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    key = define(door, acme)
+    claim(door, acme, key)
+    door.call(
+        acme.machines[Role.WORKER], "POST", "/worker/jobs/claim", {"worker_id": "m", "queues": [queue_of(door, key)]}
+    )
+
+    def why(tenant: TenantHouse) -> tuple[str, int]:
+        told = seen(door, tenant, add(door, tenant, key))["why"]
+        return told["code"], told["workers"]
+
+    assert (why(acme), why(globex)) == (("next", 2), ("no_worker", 0))
+
+
+def test_a_worker_with_a_new_name_every_time_fills_no_table(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    key = define(door, acme)
+    claim(door, globex, key)
+    claim(door, acme, key)
+    door.sql(
+        """insert into job_workers (worker_id, hostname, queues, tenant_id, last_seen_at)
+           select 'old:' || n, 'gone', array['elsewhere'], :tenant, now() - make_interval(mins => n)
+           from generate_series(1, :most) as n""",
+        tenant=acme.id, most=MOST_WORKERS - 1,
+    )  # fmt: skip
+    for name in ("one", "two", "two"):
+        body = {"worker_id": name, "queues": [queue_of(door, key)]}
+        assert door.call(acme.worker, "POST", "/worker/jobs/claim", body).status == 200
+
+    count = "select count(*) from job_workers where tenant_id = :tenant"
+    assert door.value(count, tenant=acme.id) == MOST_WORKERS
+    left = [row.worker_id for row in door.sql("select worker_id from job_workers where hostname = 'gone'")]
+    assert set(left) == {f"old:{n}" for n in range(1, MOST_WORKERS - 2)}, (
+        "those that were not seen for longest made room"
+    )
+    told = seen(door, acme, add(door, acme, key))["why"]
+    assert (told["code"], told["workers"]) == ("next", 3), "and all that work are seen"
+    assert door.value(count, tenant=globex.id) == 1
 
 
 def test_a_job_whose_worker_stopped_is_put_back_at_no_cost(door: Door, acme: TenantHouse) -> None:

@@ -99,6 +99,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "created between": {"created_from": "2026-01-01T01:00:00Z", "created_before": "2026-01-01T01:01:00Z"},
     "finished between": {"finished_from": "2026-01-01T01:00:00Z", "finished_before": "2026-01-01T01:01:00Z"},
     "nothing": {"label": "there is no such label"},
+    "open, of any status": {"open": True},
+    "cause": {"fingerprint": "3"},
+    "part of a label": {"q": "%are%"},
+    "part of no label": {"q": "%there is none%", "owner": "user:often"},
+    "id": {"id": str(UUID(int=5))},
 }
 MIDDLE = {"after_at": "2026-01-01T05:00:00Z", "after_id": str(UUID(int=2**127))}
 
@@ -129,6 +134,10 @@ def questions(run_id: UUID, lane_id: UUID) -> Iterator[tuple[str, sa.TextClause,
         yield f"now: {name}", sql.now(own=True), {"owner": name}
     yield "now", sql.now(own=False), {}
     yield "now: a tenant without runs", sql.now(own=False), {"tenant_id": QUIET_TENANT}
+    yield "failures", sql.failures(own=False), {}
+    yield "failures: user:often", sql.failures(own=True), {"owner": "user:often"}
+    yield "kinds", sql.USED_KINDS, {}
+    yield "own kinds", sql.OWN_KINDS, {"owner": "user:often"}
     yield "system", sql.SYSTEM, {"subject": None}
     yield "system: a tenant without runs", sql.SYSTEM, {"subject": None, "tenant_id": QUIET_TENANT}
     yield "steps", sql.list_steps(after=False), lane
@@ -150,6 +159,8 @@ def questions(run_id: UUID, lane_id: UUID) -> Iterator[tuple[str, sa.TextClause,
     yield "partitions, later", page_ingest.list_partitions(after=True), {"run_id": WIDE, "after_key": "part:001000"}
     yield "partitions with heat", page_ingest.list_partitions(after=False, with_heat=True), {"run_id": WIDE, "heat": 40}
     yield "an ingestion", page_ingest.SUMMARY, {"run_id": WIDE}
+    yield "coverage", page_ingest.coverage(own=False), {"days": 28}
+    yield "own coverage", page_ingest.coverage(own=True), {"days": 28, "owner": "user:often"}
 
 
 def measured(url: str) -> dict[str, int]:

@@ -22,7 +22,9 @@ from shared.kernel.api import sql as statements
 from shared.kernel.api.frame import API
 from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.clock import new_id
+from tests.kinds.page_ingest.cells import source_rows
 from tests.kinds.query_run.cells import queried
+from tests.kinds.row_job.cells import with_two_rows
 from tests.support.cells import ADMINS, EVERYBODY, READERS, STARTERS, Cells, Named
 from tests.support.door import ANONYMOUS, Answer, Door, TenantHouse, Who
 from tests.support.subject import brought
@@ -49,6 +51,7 @@ def an_account() -> dict[str, Any]:
 BULK = {"action": "cancel", "mode": "preview", "reason": "x"}
 CELLS: dict[str, Cells] = {
     "get_me": Cells(roles=EVERYBODY),
+    "answer_invitation": Cells(roles=EVERYBODY, body=lambda: {"tenant_id": str(new_id()), "accept": True}, ok=404),
     "list_members": Cells(roles=ADMINS),
     "get_member": Cells(roles=ADMINS, target="member"),
     "put_member": Cells(roles=ADMINS, target="member", body={"role": "viewer"}, any_name=True),
@@ -59,6 +62,10 @@ CELLS: dict[str, Cells] = {
     "list_audit": Cells(roles=ADMINS),
     "get_now": Cells(roles=READERS),
     "get_system": Cells(roles=ADMINS),
+    "list_failures": Cells(roles=READERS),
+    "mute_failure": Cells(roles=ADMINS, body={"kind": "tally", "fingerprint": "f", "reason": "x"}),
+    "unmute_failure": Cells(roles=ADMINS, body={"kind": "tally", "fingerprint": "f"}),
+    "list_kinds": Cells(roles=READERS),
     "list_runs": Cells(roles=READERS),
     "start_run": Cells(roles=STARTERS, body={"kind": "tally", "params": {"lanes": 1, "target": 1}}, ok=201),
     "get_run": Cells(roles=READERS, target="run"),
@@ -72,6 +79,7 @@ CELLS: dict[str, Cells] = {
     "resume": Cells(roles=STARTERS, target="run", body={}, prepare=paused),
     "retry": Cells(roles=STARTERS, target="run", body={}, prepare=ended),
     "wake": Cells(roles=STARTERS, target="lane", body={}),
+    "wake_waiting": Cells(roles=STARTERS, target="run", body={}),
     "restart": Cells(roles=STARTERS, target="lane", body={}),
     "act_on_many": Cells(roles=STARTERS, body=BULK),
     "list_gates": Cells(roles=READERS),
@@ -122,7 +130,8 @@ def read_operations(document: Mapping[str, Any]) -> dict[str, Operation]:
 
 @pytest.fixture(scope="module", autouse=True)
 def vault() -> Iterator[Any]:
-    with mocked_vault() as vault:
+    with mocked_vault() as vault, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENDING_DASHBOARD_ENABLED", "true")
         yield vault
 
 
@@ -218,7 +227,7 @@ class Town:
             case "run" | "lane":
                 run_id = self.door.start(tenant, lanes=2)
                 cells.prepare(self.door, tenant, run_id)
-                return {"run_id": str(run_id), "lane_id": str(self.door.lane(run_id)["id"])}
+                return {"run_id": str(run_id), "lane_id": str(self.door.lane(run_id)["id"]), "row_no": "1"}
             case "token":
                 made = self.door.call(tenant.admin, "POST", "/tokens", {"name": "x", "role": "viewer"}).json()
                 return {"token_id": made["id"]}
@@ -241,7 +250,7 @@ class Town:
         """Ids that are nobody's."""
         named = {name: str(new_id()) for name in ("run_id", "lane_id", "token_id", "connection_id")}
         named |= {name: str(new_id()) for cells in CELLS.values() for name in cells.names}
-        return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}", "attempt_no": "1"}
+        return {**named, "subject": f"m-{new_id()}", "key": f"g-{new_id()}", "attempt_no": "1", "row_no": "1"}
 
     def ask(self, operation: Operation, who: Who, named: Named) -> Answer:
         cells = CELLS[operation.id]
@@ -330,7 +339,7 @@ def test_nobody_of_the_tenant(acme_and_globex: Town, operations: dict[str, Opera
         who = town.actor(actor)
         hers, nobodys = (town.ask(operation, who, named) for named in (own, unknown))
         assert (hers.status, hers.body) == (nobodys.status, nobodys.body), actor
-        if actor in STRANGERS and operation_id == "get_me":
+        if actor in STRANGERS and operation_id in ("get_me", "answer_invitation"):
             assert str(town.acme.id) not in hers.body, actor
             continue
         expected = {"stranger": (403, "no_tenant"), "other tenant's admin": (403, "not_your_tenant")}
@@ -358,7 +367,8 @@ def test_another_tenants_lane_in_a_run_of_ones_own(
 LISTS = (
     "list_members", "list_tokens", "list_audit", "list_runs", "list_lanes", "list_steps", "list_gates", "list_partitions",
     "list_connections", "list_jobs", "list_attempts", "list_query_runs", "list_triggers", "list_firings", "list_events",
-    "list_searches", "list_search_runs", "list_quarantine", "list_search_offers", "list_companies", "list_row_items",
+    "list_searches", "list_search_runs", "list_quarantine", "list_search_offers", "list_companies", "list_row_items", "list_pending",
+    "list_source_partitions", "list_source_rows", "list_source_quarantine",
 )  # fmt: skip
 
 
@@ -382,19 +392,27 @@ def test_a_cursor_of_another_tenant_is_like_a_broken_one(
         town.door.start(tenant)
         for _ in range(2 if operation_id == "list_query_runs" else 0):
             queried(town.door, tenant, town.door.start(tenant))
+        if operation_id in ("list_source_rows", "list_source_quarantine"):
+            source_rows(town.door, tenant)
+        if operation_id == "list_pending":
+            with_two_rows(town.door, tenant, town.door.start(tenant))
+            mine = f"user:{tenant.admin.subject}"
+            town.door.sql(
+                "update job_items set user_id = :mine, status = 'PENDING' where tenant_id = :t", mine=mine, t=tenant.id
+            )
         if operation_id == "list_steps":
             for seq in range(2):
                 town.door.sql(
                     "insert into step (lane_id, epoch, seq, tenant_id, outcome) values (:l, 1, :n, :t, 'moved')",
                     l=UUID(named["lane_id"]), n=seq, t=tenant.id,
                 )  # fmt: skip
-        page = town.door.call(tenant.admin, operation.method, operation.at(named), limit=1)
+        page = town.door.call(tenant.admin, operation.method, operation.at(named), **{"limit": 1, **cells.query})
         return named, str(page.json()["next"])
 
     (own, our_cursor), (_, their_cursor) = first_page(town.acme), first_page(town.globex)
 
     def second_page(cursor: str, who: Who = town.acme.admin) -> Answer:
-        return town.door.call(who, operation.method, operation.at(own), limit=1, cursor=cursor)
+        return town.door.call(who, operation.method, operation.at(own), **{"limit": 1, "cursor": cursor, **cells.query})
 
     assert second_page(our_cursor).status == 200
     body, _, signature = our_cursor.partition(".")

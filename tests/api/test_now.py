@@ -165,7 +165,7 @@ def test_only_a_recent_commit_proves_that_a_run_moves(door: Door, acme: TenantHo
 @pytest.mark.parametrize(
     ("lanes", "run", "says"),
     [
-        ("next_due_at = now() - interval '3 minutes'", "", "nobody has taken it"),
+        ("next_due_at = now() - interval '3 minutes'", "", "The next step is overdue"),
         ("claim_token = gen_random_uuid(), lease_until = now() - interval '3 minutes'", "", "didn't finish"),
         ("updated_at = now()", "deadline_at = now() - interval '1 s'", "Past its deadline"),
         ("next_due_at = now() - interval '1 minute'", "", None),

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from shared.kernel import db, direct
 from shared.kernel.api import sql
-from shared.kernel.auth import Role
+from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.clock import new_id
+from shared.kernel.people import Person, add_person
 from tests.support.databases import as_user
 from tests.support.door import ANONYMOUS, Door, TenantHouse, Who
 
@@ -111,6 +113,7 @@ def test_somebody_is_let_in_moved_and_let_go(door: Door, acme: TenantHouse) -> N
     path = f"/members/auth0%7C{acme.id}"
 
     assert door.call(acme.admin, "PUT", path, {"role": "viewer", "name": "Vi"}).status == 200
+    assert answer(door, new, acme, accept=True) == 200
     assert door.call(new, "GET", "/runs").status == 200
     assert door.call(acme.admin, "PUT", path, {"role": "worker"}).status == 200
     assert door.call(new, "GET", "/runs").status == 403
@@ -120,6 +123,7 @@ def test_somebody_is_let_in_moved_and_let_go(door: Door, acme: TenantHouse) -> N
     target = f"member:{new.subject}"
     assert door.audited(acme) == [
         (acme.admin.actor, "member.put", target),
+        (new.actor, "member.accept", target),
         (acme.admin.actor, "member.put", target),
         (acme.admin.actor, "member.remove", target),
     ]
@@ -171,7 +175,8 @@ def test_two_admins_who_remove_each_other_leave_one(door: Door, acme: TenantHous
         answer = ours.result()
     theirs.dispose()
 
-    assert (answer.status, answer.code) == (409, "last_admin")
+    assert (answer.status, answer.code) == (403, "not_allowed"), "who comes second is no admin any more"
+    assert door.call(second, "GET", f"/members/{second.subject}").json()["role"] == "admin"
 
 
 # Tokens.
@@ -278,17 +283,36 @@ def test_what_a_revoked_token_made_is_revoked_with_it(door: Door, acme: TenantHo
     assert door.call(theirs, "GET", "/runs").status == 401
 
 
-def test_a_token_made_while_its_maker_is_removed_is_revoked_or_never_made(door: Door, acme: TenantHouse) -> None:
-    for n in range(10):
-        second = Who(f"second-{n}-{acme.id}")
-        door.join(second, acme, Role.ADMIN)
-        with ThreadPoolExecutor(2) as pool:
-            made = pool.submit(door.call, second, "POST", "/tokens", {"name": "late", "role": "admin"})
-            pool.submit(door.call, acme.admin, "DELETE", f"/members/{second.subject}").result()
-        if made.result().status == 201:
-            assert door.call(Who(token=made.result().json()["token"]), "GET", "/me").status == 401
-        else:
-            assert made.result().status == 403
+@pytest.mark.parametrize("first", ["removal", "token"])
+def test_a_token_made_while_its_maker_is_removed_is_revoked_or_never_made(
+    door: Door, acme: TenantHouse, first: str
+) -> None:
+    """The one is under way, and not committed, when the other comes."""
+    second, token, mine = second_admin(door, acme), new_token(), {"tenant_id": acme.id}
+    values = {"name": "late", "role": "admin", "created_by": second.actor, "days": 1, "most": 200, "most_kept": 2_000}
+    theirs = db.connect_engine(as_user(door.url, "baton_api"))
+    with ThreadPoolExecutor(1) as pool:
+        with direct.together(theirs, acme.id) as line:
+            if first == "removal":
+                line.scalars(sql.LOCK_ADMINS, mine)
+                line.run(sql.REMOVE_MEMBER, {**mine, "subject": second.subject})
+                ours = pool.submit(door.call, second, "POST", "/tokens", {"name": "late", "role": "admin"})
+            else:
+                assert line.one(sql.HOLD_MEMBER, {**mine, "id": second.subject})
+                assert line.run(sql.MAKE_TOKEN, {**mine, **values, "id": new_id(), "hash": token_hash(token)})
+                ours = pool.submit(door.call, acme.admin, "DELETE", f"/members/{second.subject}")
+            while not door.value(
+                "select count(*) from pg_stat_activity where application_name = 'api' and wait_event_type = 'Lock'"
+            ):
+                assert not ours.done(), ours.result()
+        answer = ours.result()
+    theirs.dispose()
+
+    if first == "removal":
+        assert (answer.status, answer.code) == (403, "not_allowed")
+    else:
+        assert len(answer.json()["revoked_tokens"]) == 1
+        assert door.call(Who(token=token), "GET", "/me").status == 401
 
 
 def test_a_member_who_is_not_there_is_not_found(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
@@ -313,3 +337,143 @@ def test_nobody_rewrites_the_audit(door: Door) -> None:
     rights = "select has_table_privilege('baton_api', 'audit', :what)"
 
     assert [door.value(rights, what=what) for what in ("update", "delete", "truncate")] == [False] * 3
+
+
+# --- invitations ------------------------------------------------------------------------------------------------------
+
+
+def invite(door: Door, tenant: TenantHouse, who: Who, role: str = "viewer") -> None:
+    assert door.call(tenant.admin, "PUT", f"/members/{who.subject}", {"role": role}).status == 200
+
+
+def answer(door: Door, who: Who, tenant: TenantHouse, *, accept: bool) -> int:
+    return door.call(who, "POST", "/me/invitations", {"tenant_id": str(tenant.id), "accept": accept}).status
+
+
+def test_an_admin_who_adds_a_stranger_does_not_break_the_strangers_calls(
+    door: Door, acme: TenantHouse, globex: TenantHouse
+) -> None:
+    invite(door, globex, acme.member, "admin")
+
+    assert door.call(acme.member, "GET", "/runs").status == 200, "still of one tenant alone"
+    me = door.call(acme.member, "GET", "/me").json()
+    assert [UUID(each["id"]) for each in me["tenants"]] == [acme.id]
+    assert [(UUID(each["id"]), each["role"], each["invited_by"]) for each in me["invitations"]] == [
+        (globex.id, "admin", globex.admin.actor)
+    ]
+    assert door.call(acme.member.choosing(globex.id), "GET", "/members").code == "not_your_tenant"
+
+
+def test_an_invitation_counts_once_it_is_accepted_and_is_audited(door: Door, acme: TenantHouse) -> None:
+    guest = Who(f"guest-{new_id()}")
+    invite(door, acme, guest, "member")
+    assert door.call(guest, "GET", "/runs").code == "no_tenant"
+    assert door.call(acme.admin, "GET", f"/members/{guest.subject}").json()["accepted_at"] is None
+
+    assert answer(door, guest, acme, accept=True) == 200
+
+    assert door.call(guest, "GET", "/runs").status == 200
+    assert door.call(guest, "GET", "/me").json()["invitations"] == []
+    assert door.call(acme.admin, "GET", f"/members/{guest.subject}").json()["accepted_at"] is not None
+    lines = door.call(acme.admin, "GET", "/audit").json()["lines"]
+    assert (lines[0]["actor"], lines[0]["action"]) == (guest.actor, "member.accept")
+    # Another role is no new invitation.
+    invite(door, acme, guest, "viewer")
+    assert door.call(guest, "GET", "/runs").status == 200
+    assert answer(door, guest, acme, accept=False) == 404, "a member does not leave by declining"
+
+
+def test_a_declined_invitation_leaves_nothing_behind(door: Door, acme: TenantHouse) -> None:
+    guest = Who(f"guest-{new_id()}")
+    invite(door, acme, guest)
+
+    assert answer(door, guest, acme, accept=False) == 200
+
+    assert door.call(acme.admin, "GET", f"/members/{guest.subject}").status == 404
+    assert answer(door, guest, acme, accept=True) == 404
+
+
+def test_nobody_accepts_for_somebody_else(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    guest = Who(f"guest-{new_id()}")
+    invite(door, acme, guest)
+
+    for who in (acme.admin, globex.admin, door.super_admin, acme.machines[Role.ADMIN], Who("stranger")):
+        assert answer(door, who, acme, accept=True) == 404
+    assert answer(door, ANONYMOUS, acme, accept=True) == 401
+    assert door.call(guest, "GET", "/runs").code == "no_tenant"
+    with pytest.raises(Exception, match="permission denied"), direct.alone(door.engine, acme.id) as line:
+        line.run(sa.text("update member set accepted_at = now() where tenant_id = :t"), {"t": acme.id})
+
+
+def test_an_admin_who_never_accepted_is_not_the_admin_that_a_tenant_needs(door: Door, acme: TenantHouse) -> None:
+    guest = Who(f"guest-{new_id()}")
+    invite(door, acme, guest, "admin")
+
+    assert door.call(acme.admin, "DELETE", f"/members/{acme.admin.subject}").code == "last_admin"
+    assert answer(door, guest, acme, accept=True) == 200
+    assert door.call(acme.admin, "DELETE", f"/members/{acme.admin.subject}").status == 200
+
+
+@pytest.mark.parametrize("by", ["themselves", "token", "token alone"])
+def test_a_removed_admin_does_not_come_back_by_an_invitation(door: Door, acme: TenantHouse, by: str) -> None:
+    second, alias, friend = second_admin(door, acme), Who(f"alias-{new_id()}"), Who(f"friend-{new_id()}")
+    token_id, machine = token_by(door, second)
+    inviting = second if by == "themselves" else machine
+    for guest in (alias, friend):
+        assert door.call(inviting, "PUT", f"/members/{guest.subject}", {"role": "admin"}).status == 200
+    assert answer(door, friend, acme, accept=True) == 200
+    shown = door.call(acme.admin, "GET", f"/members/{second.subject}").json()
+
+    path = f"/tokens/{token_id}" if by == "token alone" else f"/members/{second.subject}"
+    gone = door.call(acme.admin, "DELETE", path).json()
+
+    assert shown["invited"] == gone["withdrawn_invitations"] == [alias.subject]
+    assert answer(door, alias, acme, accept=True) == 404
+    assert door.call(alias, "GET", "/runs").code == "no_tenant"
+    assert door.call(friend, "GET", "/runs").status == 200, "who has accepted is nobody's to withdraw"
+    (line,) = door.call(acme.admin, "GET", "/audit", limit=1).json()["lines"]
+    assert line["after"]["withdrawn_invitations"] == [alias.subject]
+
+
+@pytest.mark.parametrize("by", ["themselves", "token"])
+@pytest.mark.parametrize("what", ["invites", "promotes", "removes"])
+def test_an_admin_who_is_being_removed_changes_nobody_any_more(
+    door: Door, acme: TenantHouse, what: str, by: str
+) -> None:
+    """Their removal is under way, and not committed, when they come."""
+    second, alias = second_admin(door, acme), Who(f"alias-{new_id()}")
+    _, machine = token_by(door, second)
+    whom = {"invites": alias, "promotes": acme.viewer, "removes": acme.member}[what]
+    asked = ("DELETE", None) if what == "removes" else ("PUT", {"role": "admin"})
+    theirs = db.connect_engine(as_user(door.url, "baton_api"))
+    with ThreadPoolExecutor(1) as pool:
+        with direct.together(theirs, acme.id) as line:
+            line.scalars(sql.LOCK_ADMINS, {"tenant_id": acme.id})
+            line.run(sql.REMOVE_MEMBER, {"tenant_id": acme.id, "subject": second.subject})
+            line.scalars(sql.REVOKE_MADE_BY, {"tenant_id": acme.id, "actor": second.actor})
+            who = second if by == "themselves" else machine
+            ours = pool.submit(door.call, who, asked[0], f"/members/{whom.subject}", asked[1])
+            while not door.value(
+                "select count(*) from pg_stat_activity where application_name = 'api' and wait_event_type = 'Lock'"
+            ):
+                assert not ours.done(), ours.result()
+        answer = ours.result()
+    theirs.dispose()
+
+    assert (answer.status, answer.code) == (403, "not_allowed")
+    roles = {each["subject"]: each["role"] for each in door.call(acme.admin, "GET", "/members").json()["members"]}
+    assert (alias.subject in roles, roles[acme.viewer.subject], roles[acme.member.subject]) == (
+        False,
+        "viewer",
+        "member",
+    )
+
+
+def test_whom_the_deployment_adds_need_not_accept(door: Door, acme: TenantHouse) -> None:
+    guest, name = Who(f"guest-{new_id()}"), f"tenant-{new_id()}"
+    door.sql("update tenant set name = :name where id = :id", name=name, id=acme.id)
+    invite(door, acme, guest)
+
+    add_person(door.owner, Person(tenant=name, subject=str(guest.subject), role=Role.MEMBER))
+
+    assert door.call(guest, "GET", "/runs").status == 200

@@ -11,6 +11,8 @@ import pytest
 from moto import mock_aws
 
 from shared.kernel import aws
+from shared.kernel.intake import take_in
+from shared.kernel.signals import announced, dispatch
 from shared.row_job.adapters.s3 import S3Files
 from tests.support.door import Door, TenantHouse
 from tests.support.pictures import packed, png
@@ -49,6 +51,19 @@ def arrive(door: Door, bucket: Any, tenant: TenantHouse, file_id: str, content: 
     )  # fmt: skip
 
 
+def told(door: Door, bucket: Any, tenant: TenantHouse, file_id: str, content: bytes) -> None:
+    """The file arrives, and the bucket says so."""
+    key = f"uploads/{tenant.id}/rows/{file_id}"
+    put = bucket.put_object(Bucket=BUCKET, Key=key, Body=content)
+    found = {"key": key, "size": len(content), "etag": "e", "version-id": put["VersionId"]}
+    event = {
+        "source": "aws.s3", "detail-type": "Object Created", "detail": {"bucket": {"name": BUCKET}, "object": found},
+    }  # fmt: skip
+    taken = take_in(announced(door.worker_ports, door.kinds), event, BUCKET)
+    assert taken["outcome"] == "taken"
+    dispatch(door.worker_ports, door.kinds)  # at once only so many are told: those of other tests may be before it
+
+
 def test_a_place_to_upload_to_is_for_one_file_of_one_size(door: Door, acme: TenantHouse) -> None:
     place = upload(door, acme)
 
@@ -57,6 +72,28 @@ def test_a_place_to_upload_to_is_for_one_file_of_one_size(door: Door, acme: Tena
     assert BUCKET in place["url"]
     refused = door.call(acme.member, "POST", "/row-jobs/uploads", {"name": "x.csv", "size": 10, "key": "../x"})
     assert refused.status == 422
+
+
+def test_a_job_that_starts_when_its_file_arrives_is_the_uploaders_and_no_other_members(
+    door: Door, acme: TenantHouse, bucket: Any
+) -> None:
+    file_id = upload(door, acme)["file_id"]
+    told(door, bucket, acme, file_id, csv_of(3).encode())
+
+    job_id = door.call(acme.member, "GET", f"/row-jobs/uploads/{file_id}").json()["run_id"]
+    assert job_id is not None
+    for at in (f"/row-jobs/{job_id}", f"/row-jobs/{job_id}/items", f"/runs/{job_id}"):
+        assert [door.call(who, "GET", at).status for who in (acme.member, acme.admin, acme.other)] == [200, 200, 404]
+
+
+def test_an_upload_for_a_connection_that_is_not_there_is_refused_at_once(door: Door, acme: TenantHouse) -> None:
+    """When the file has come, nobody is there to be told."""
+    asked = {"name": "rows.csv", "size": 10_000, "connection": "nobody"}
+
+    refused = door.call(acme.member, "POST", "/row-jobs/uploads", asked)
+
+    assert (refused.status, refused.code) == (422, "unknown_connection")
+    assert door.sql("select 1 from files where tenant_id = :t", t=acme.id) == []
 
 
 def test_a_file_is_looked_at_before_anything_runs(door: Door, acme: TenantHouse, bucket: Any) -> None:
@@ -149,6 +186,14 @@ def test_a_job_from_its_upload_to_its_rows(door: Door, acme: TenantHouse, bucket
         )  # fmt: skip
     job = door.call(acme.member, "GET", f"/row-jobs/{job_id}").json()
     assert (job["total_items"], job["processed_items"], job["failed_items"]) == (3, 2, 1)
+    # As they were counted last, a list of runs has them too.
+    assert door.call(acme.member, "GET", f"/runs/{job_id}").json()["progress"]["rows"] is None
+    door.sql(
+        "update file_jobs set total_items = 3, processed_items = 2, failed_items = 1 where run_id = :id",
+        id=UUID(job_id),
+    )
+    (run,) = door.call(acme.member, "GET", "/runs", kind="row_job").json()["runs"]
+    assert run["progress"]["rows"] == {"done": 1, "failed": 1, "all": 3, "unit": "rows"}
 
     first = door.call(acme.member, "GET", f"/row-jobs/{job_id}/items", limit=2).json()
     rest = door.call(acme.member, "GET", f"/row-jobs/{job_id}/items", limit=2, cursor=first["next"]).json()

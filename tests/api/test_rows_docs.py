@@ -36,6 +36,7 @@ BUCKET = "baton-uploads"
 @pytest.fixture(autouse=True)
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[SearchStandIn]:
     with mocked_vault(), SearchStandIn() as standin:
+        monkeypatch.setenv("PENDING_DASHBOARD_ENABLED", "true")
         monkeypatch.setenv("BATON_BUCKET", BUCKET)
         monkeypatch.setenv("BATON_ROWS_PROVIDER_URL", standin.start())
         aws.client.cache_clear()
@@ -103,18 +104,25 @@ def test_from_a_key_to_processed_rows(door: Door, acme: TenantHouse, cloud: Sear
             arrive(door, acme, told)
         if path == "/ingestion/scan":
             scan_twice(door, acme, told["id"], sent)
+        if path.endswith("/export"):
+            known.setdefault("export_id", told["id"])
+            work_off(door, UUID(told["id"]))
         if path == "/row-jobs":
             known["run_id"] = told["id"]
             work_off(door, UUID(told["id"]))
         answers.append(told)
 
-    preview, tried, job, items, counted = answers[2], answers[3], answers[5], answers[6], answers[7]
+    preview, tried, job, items, row, counted, _, export, _, fixed, pending = *answers[2:4], *answers[5:14]
     assert tried["mapping"] == {"title": "brand", "sku": "sku"}
     assert (len(preview["rows"]), preview["problems"]) == (12, 0)
     assert (job["queue_state"], job["total_items"], job["done"]) == ("DONE", 12, 12)
-    assert [row["row_no"] for row in items["items"]] == list(range(1, 13))
-    assert items["items"][0]["result"]["offers"][0]["title"] == "Product 1"
+    assert [each["row_no"] for each in items["items"]] == list(range(1, 13))
+    assert dict(zip(items["columns"], items["items"][0]["cells"], strict=True))["found_title"] == "Product 1"
+    assert row["result"]["offers"][0]["title"] == "Product 1"
     assert counted == {"rows": 0, "dry_run": True}
+    assert (export["status"], export["written"], len(export["files"])) == ("ready", 12, 1)
+    assert (fixed["fixed"], fixed["unmatched"][0]["code"]) == (0, "not_failed")
+    assert pending["items"] == []
     assert cloud.at_once() == []
     assert len(cloud.asked) == 12
     pace = door.call(acme.admin, "GET", f"/row-jobs/{known['run_id']}/pace").json()

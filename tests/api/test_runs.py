@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shared.kernel import db, direct
 from shared.kernel.api import runs, sql
 from shared.kernel.api.runs import RunFilter
+from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 from shared.kernel.model import Problem, StepOutcome
 from shared.page_ingest import store as page_ingest
@@ -160,6 +161,94 @@ def test_an_ingestion_as_a_whole(door: Door, acme: TenantHouse) -> None:
     )  # fmt: skip
     assert door.call(acme.other, "GET", path).status == 404
     assert door.call(acme.member, "GET", f"/page-ingestions/{door.start(acme)}").status == 404
+
+
+def test_an_ingestion_counts_in_rows(door: Door, acme: TenantHouse) -> None:
+    run_id = an_ingestion(door, acme)
+
+    def rows(path: str = f"/runs/{run_id}") -> Any:
+        told = door.call(acme.member, "GET", path).json()
+        return (told["runs"][0] if "runs" in told else told)["progress"]["rows"]
+
+    assert rows() is None, "not planned yet"
+    plan = {"planned": True, "todo": [], "parts": [[0, 10, 70], [10, 50, 500], [50, 100, 30]]}
+    door.sql(
+        "update lane set status = 'done', cursor = cast(:c as jsonb) where run_id = :id and key = 'plan'",
+        id=run_id, c=db.jsonb(plan),
+    )  # fmt: skip
+    crawl_of(door, run_id, 50, 100, "active", counted=None)
+    crawl_of(door, run_id, 0, 10, counted=70, offset=70)
+    assert rows() == {"done": 70, "failed": 0, "all": 600, "unit": "rows"}, "the plan has counted"
+    crawl_of(door, run_id, 0, 10, crawl=2, counted=80, offset=80)
+    crawl_of(door, run_id, 10, 50, split=True, counted=500, offset=90)
+    crawl_of(door, run_id, 10, 20, "failed", counted=600, offset=5)
+    door.sql(
+        'update lane set cursor = cursor || \'{"counted": 30, "offset": 7}\' where run_id = :id and key = :k',
+        id=run_id,
+        k=part_key(50, 100),
+    )
+    assert rows() == rows("/runs") == {"done": 92, "failed": 595, "all": 710, "unit": "rows"}
+    door.sql("update run set status = 'failed', finished_at = now() where id = :id", id=run_id)
+    an_ingestion(door, acme)
+    assert rows() is not None
+    assert [run["progress"]["rows"] for run in door.call(acme.member, "GET", "/runs").json()["runs"]] == [None, None]
+
+
+# Coverage.
+
+
+def covered(
+    door: Door, tenant: TenantHouse, low: int, high: int, ended: str, days_ago: int = 0, who: Any = None
+) -> UUID:
+    asked = {"source": "nivoda", "low": low, "high": high}
+    run_id = UUID(door.call(who or tenant.member, "POST", "/page-ingestions", asked).json()["id"])
+    status, _, outcome = ended.partition(" ")
+    door.sql(
+        """update run set status = :s, outcome = nullif(:o, ''), finished_at = case when :s <> 'running' then now() end,
+               created_at = date_trunc('day', now() at time zone 'utc') at time zone 'utc' - make_interval(days => :d) where id = :id""",
+        s=status, o=outcome, d=days_ago, id=run_id,
+    )  # fmt: skip
+    return run_id
+
+
+def test_coverage_tells_which_prices_were_read_on_which_day(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
+    covered(door, acme, 0, 100, "succeeded complete", 2)
+    partial = covered(door, acme, 50, 200, "succeeded partial", 1)
+    crawl_of(door, partial, 50, 100)
+    crawl_of(door, partial, 100, 150, split=True)
+    crawl_of(door, partial, 100, 120, "failed")
+    crawl_of(door, partial, 120, 150, "failed")
+    crawl_of(door, partial, 150, 200, "failed")
+    crawl_of(door, partial, 150, 200, crawl=2)
+    covered(door, acme, 0, 999, "succeeded complete", 30)
+    covered(door, acme, 0, 999, "canceled", 0)
+    covered(door, globex, 0, 500, "succeeded complete")
+    covered(door, acme, 190, 200, "running", who=acme.other)
+
+    told = door.call(acme.admin, "GET", "/page-ingestion-coverage").json()
+
+    days = {day: (date.fromisoformat(told["until"]) - timedelta(days=day)).isoformat() for day in range(28)}
+    assert told["since"] == days[27]
+    assert [
+        (band["low"], band["high"], {each["day"]: each["state"] for each in band["days"]}) for band in told["bands"]
+    ] == [
+        (0, 50, {days[2]: "complete"}),
+        (50, 100, {days[2]: "complete", days[1]: "read"}),
+        (100, 150, {days[1]: "failed"}),
+        (150, 190, {days[1]: "read"}),
+        (190, 200, {days[1]: "read", days[0]: "running"}),
+    ]
+    assert [band["complete_at"] is None for band in told["bands"]] == [False, False, True, True, True]
+    assert [band["latest_state"] for band in told["bands"]] == ["complete", "read", "failed", "read", "running"]
+    assert told["bands"][2]["latest_run"] == str(partial)
+    assert told["gaps"] == [{"low": 100, "high": 200}]
+    mine = door.call(acme.member, "GET", "/page-ingestion-coverage", days=2).json()
+    assert [(band["low"], band["high"]) for band in mine["bands"]] == [(50, 100), (100, 150), (150, 200)], (
+        "their own runs"
+    )
+    assert mine["since"] == days[1]
+    assert door.call(globex.admin, "GET", "/page-ingestion-coverage").json()["gaps"] == []
+    assert door.call(acme.member, "GET", "/page-ingestion-coverage", days=91).status == 422
 
 
 def test_the_heat_of_a_partition_is_its_steps_in_equal_shares(door: Door, acme: TenantHouse) -> None:
@@ -310,10 +399,11 @@ def test_each_filter_finds_its_runs(door: Door, acme: TenantHouse) -> None:
 
 
 def test_bulk_filters_and_list_filters_have_the_same_names() -> None:
-    asked = set(inspect.signature(runs.list_runs).parameters) - {"limit", "cursor"}
+    """Besides what only a list can ask for: a part of a name, and what a run is doing now."""
+    asked = set(inspect.signature(runs.list_runs).parameters) - {"limit", "cursor", "q", "state"}
 
     assert asked == set(RunFilter.model_fields)
-    assert {*RunFilter.model_fields, "paused", "owner"} == set(sql.FILTERS)
+    assert {*RunFilter.model_fields, "paused", "owner", "id"} == set(sql.FILTERS)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +480,7 @@ DUE = "next_due_at = now()"
 FAILED_ONCE = f"attempts = 2, last_error = '{db.jsonb(Problem('timeout', 'no answer').to_json())}'"
 LATER_ON = "next_due_at = now() + interval '1 hour'"
 AT_WORK = "claim_token = gen_random_uuid(), lease_until = now() + interval '1 minute'"
+BEFORE = "updated_at = now() - interval '1 minute'"
 ENDED_BEFORE = "lease_until = now() - interval '3 minutes', claim_token = gen_random_uuid()"
 
 
@@ -403,7 +494,9 @@ ENDED_BEFORE = "lease_until = now() - interval '3 minutes', claim_token = gen_ra
         (f"{AT_WORK}, {FAILED_ONCE}", f"{LATER_ON}, {FAILED_ONCE}", "retrying"),
         (f"{AT_WORK}, {FAILED_ONCE}", f"{LATER_ON}", "retrying"),
         (f"{LATER_ON}, {FAILED_ONCE}", f"{LATER_ON}, {FAILED_ONCE}", "retrying"),
-        (f"{AT_WORK}, {FAILED_ONCE}", DUE, "running"),
+        (f"{AT_WORK}, {FAILED_ONCE}", DUE, "retrying"),  # what has done nothing yet is no proof that anything works
+        (f"{AT_WORK}, {FAILED_ONCE}, {BEFORE}", f"{DUE}, steps = 1, updated_at = now()", "running"),
+        (f"{AT_WORK}, {FAILED_ONCE}, updated_at = now()", f"{DUE}, steps = 1, {BEFORE}", "retrying"),
         (f"{LATER_ON}, waits_for = 'gate:api'", f"{LATER_ON}, waits_for = 'gate:api'", "throttled"),
         (LATER_ON, LATER_ON, "waiting"),
         ("next_due_at = now() - interval '3 minutes'", LATER_ON, "stalled"),
@@ -434,7 +527,7 @@ def test_each_word_for_a_run_means_one_thing(
     (listed,) = (run for run in door.call(acme.member, "GET", "/runs").json()["runs"] if run["id"] == str(run_id))
 
     assert (told["status"], told["state"], listed["state"]) == ("running", state, state)
-    assert (told["eta"] is not None) == (state == "running")
+    assert (told["eta"] is not None) == (state == "running" and told["progress"]["failing"] == 0)
 
 
 def test_a_run_that_waits_for_a_worker_is_paused_or_over_says_so(door: Door, acme: TenantHouse) -> None:
@@ -555,6 +648,32 @@ def closed_gate(door: Door, tenant: TenantHouse | None, key: str = "api") -> Non
            values (cast(:t as uuid), :k, 'closed', now() + interval '1 hour', 'busy')""",
         t=None if tenant is None else tenant.id, k=key,
     )  # fmt: skip
+
+
+def test_a_rate_limit_is_named_by_its_connection_and_never_by_another_tenants(
+    door: Door, acme: TenantHouse, globex: TenantHouse
+) -> None:
+    run_id, ours, theirs = door.start(acme, lanes=3), new_id(), new_id()
+    for tenant, connection, name in ((acme, ours, "main account"), (globex, theirs, "a secret plan")):
+        door.sql(
+            "insert into connection (id, tenant_id, provider, name, created_by) values (:id, :t, 'nivoda', :name, 'ann')",
+            id=connection, t=tenant.id, name=name,
+        )  # fmt: skip
+    keys = [f"nivoda:{ours}", f"nivoda:{theirs}", "nivoda:not-an-id"]
+    for number, key in enumerate(keys):
+        closed_gate(door, acme, key)
+        door.sql(
+            "update lane set next_due_at = now() + interval '1 hour', waits_for = :k where run_id = :id and key = :lane",
+            id=run_id, k=f"gate:{key}", lane=f"l{number}",
+        )  # fmt: skip
+
+    why = door.call(acme.member, "GET", f"/runs/{run_id}/why").json()["reasons"]
+
+    assert {each["held_by"]: each["sentence"] for each in why} == {
+        keys[0]: "Rate-limited by nivoda (main account): busy",
+        keys[1]: f"Rate-limited by nivoda:{theirs}: busy",
+        keys[2]: "Rate-limited by nivoda:not-an-id: busy",
+    }
 
 
 def test_opening_a_gate_frees_what_waited_for_it(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
@@ -731,6 +850,7 @@ def test_nothing_is_applied_that_nobody_counted(door: Door, acme: TenantHouse) -
         "another action": ({**apply, "action": "pause"}, acme.admin),
         "another filter": ({**apply, "filter": {"kind": "tally"}}, acme.admin),
         "another person": (apply, acme.member),
+        "another admin": (apply, acme.machines[Role.ADMIN]),
         "a changed token": ({**apply, "token": "A" + token[1:]}, acme.admin),
         "no reason": ({**apply, "reason": ""}, acme.admin),
     }
@@ -738,7 +858,7 @@ def test_nothing_is_applied_that_nobody_counted(door: Door, acme: TenantHouse) -
 
     assert codes == {
         "no token": "preview_first", "another action": "bad_cursor", "another filter": "bad_cursor",
-        "another person": "bad_cursor", "a changed token": "bad_cursor", "no reason": "invalid",
+        "another person": "bad_cursor", "another admin": "bad_cursor", "a changed token": "bad_cursor", "no reason": "invalid",
     }  # fmt: skip
     assert (
         door.value("select count(*) from run where tenant_id = :t and cancel_requested_at is not null", t=acme.id) == 0

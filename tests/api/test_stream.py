@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.kernel.api import stream
+from shared.kernel.api.room import MOST_KEPT, Room
 from shared.kernel.clock import new_id
 from tests.support.door import Answer, Door, TenantHouse
 
@@ -222,3 +224,51 @@ def test_no_stream_holds_a_copy_of_the_function(door: Door, tenant: TenantHouse)
 @pytest.mark.parametrize("asked", [{"after": -1}, {"after": 2**31}])
 def test_numbers_have_limits(door: Door, tenant: TenantHouse, asked: dict[str, Any]) -> None:
     assert door.call(tenant.member, "GET", f"/runs/{new_id()}/events", **asked).status == 422
+
+
+def test_one_viewer_with_very_many_streams_stalls_nobody(
+    door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the most eager browser has are answered; the rest of them is told when to come back, and nobody else is."""
+    now = [100.0]
+    monkeypatch.setattr(door.front, "streams", Room(clock=lambda: now[0]))
+    globex = door.new_tenant("Globex")
+    ours, theirs = (f"/runs/{door.start(each)}/events" for each in (tenant, globex))
+
+    answers = [door.call(tenant.viewer, "GET", ours) for _ in range(300)]
+    refused = [each for each in answers if each.status == 429]
+
+    assert [each.status for each in answers[:40]] == [200] * 40
+    assert len(refused) == 260
+    assert {(each.code, each.headers["Retry-After"]) for each in refused} == {("too_many_streams", "1")}
+    for who, path in (
+        (globex.viewer, theirs),
+        (globex.member, "/runs"),
+        (tenant.admin, ours),
+        (tenant.viewer, "/runs"),
+    ):
+        assert door.call(who, "GET", path).status == 200
+    now[0] += 1
+    assert [door.call(tenant.viewer, "GET", ours).status for _ in range(11)] == [200] * 10 + [429]
+
+
+def test_all_streams_together_leave_room_for_everything_else(
+    door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door.front, "streams", Room(each_burst=10, all_burst=25, clock=lambda: 0.0))
+    path = f"/runs/{door.start(tenant)}/events"
+    people = (tenant.viewer, tenant.member, tenant.admin)
+
+    statuses = [door.call(who, "GET", path).status for _ in range(10) for who in people]
+
+    assert statuses.count(200) == 25
+    assert {door.call(who, "GET", "/runs").status for who in people} == {200}
+
+
+def test_no_crowd_of_strangers_fills_the_memory() -> None:
+    room = Room(all_burst=math.inf)
+
+    for n in range(MOST_KEPT + 50):
+        assert room.wait_s(f"user:{n}") == 0
+
+    assert len(room._people) == MOST_KEPT

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shared.job_queue.triggers import api as triggers_api
 from shared.job_queue.triggers.api import MOST_TRIGGERS
 from shared.kernel.clock import new_id
 from tests.api.test_triggers_docs import SYNC, define
@@ -114,6 +115,54 @@ def test_a_change_is_checked_like_a_new_one_and_keeps_the_rest(door: Door, offic
     assert [row.action for row in actions] == ["trigger.create", "trigger.change", "trigger.change", "trigger.delete"]
 
 
+@pytest.mark.parametrize("body", [EVENT, SCHEDULE])
+def test_a_trigger_whose_job_was_deactivated_can_still_be_switched_off(
+    door: Door, office: TenantHouse, body: dict[str, Any]
+) -> None:
+    path = f"/jobs/triggers/{add(door, office, body)}"
+    door.sql("update job_definitions set is_active = false where key = 'sync-dropbox'")
+    try:
+        assert door.call(office.admin, "PATCH", path, {"label": "other"}).code == "inactive_definition"
+        assert door.call(office.admin, "PATCH", path, {"is_enabled": False, "label": "off"}).status == 200
+        seen = door.call(office.admin, "GET", path).json()
+        assert (seen["is_enabled"], seen["label"], seen["next_fire_at"]) == (False, "off", None)
+        assert seen["payload_template"] == body["payload_template"]
+        assert door.call(office.admin, "PATCH", path, {"is_enabled": True}).code == "inactive_definition"
+    finally:
+        door.sql("update job_definitions set is_active = true where key = 'sync-dropbox'")
+    assert door.call(office.admin, "PATCH", path, {"is_enabled": True}).status == 200
+
+
+def test_a_change_of_something_else_loses_no_due_time(door: Door, office: TenantHouse) -> None:
+    """Guards that a schedule that is due when somebody gives it another name is not put off until its next time."""
+    trigger = add(door, office, SCHEDULE)
+    path = f"/jobs/triggers/{trigger}"
+    door.sql("update job_triggers set next_fire_at = '2026-01-01T02:00:00Z' where id = :id", id=trigger)
+    assert door.call(office.admin, "PATCH", path, {"label": "other", "cron_expr": "0 2 * * *"}).status == 200
+    assert door.call(office.admin, "GET", path).json()["next_fire_at"] == "2026-01-01T02:00:00Z"
+    assert door.call(office.admin, "PATCH", path, {"timezone": "Europe/Madrid"}).status == 200
+    assert door.call(office.admin, "GET", path).json()["next_fire_at"] > "2026-01-02"
+
+
+def test_two_changes_at_once_are_not_one(door: Door, office: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards that whoever changes a trigger does not undo what somebody else changed meanwhile."""
+    path = f"/jobs/triggers/{add(door, office, SCHEDULE)}"
+    checked = triggers_api._checked
+    others: list[int] = []
+
+    def meanwhile(here: Any, row: Any) -> Any:
+        if not others:
+            others.append(0)
+            others[0] = door.call(office.admin, "PATCH", path, {"overlap": "skip"}).status
+        return checked(here, row)
+
+    monkeypatch.setattr(triggers_api, "_checked", meanwhile)
+    late = door.call(office.admin, "PATCH", path, {"label": "late"})
+    assert (others, late.status, late.code) == ([200], 409, "changed_meanwhile")
+    found = door.call(office.admin, "GET", path).json()
+    assert (found["label"], found["overlap"]) == ("t", "skip")
+
+
 def test_an_event_is_one_event_however_often_it_is_sent(door: Door, office: TenantHouse) -> None:
     trigger = add(door, office, EVENT)
     body = {"id": str(new_id()), "name": EVENT["event_name"], "payload": {"provider_id": str(new_id())}}
@@ -148,6 +197,20 @@ def test_a_bad_event_is_refused(
     assert answer.status == status, answer
     assert code is None or answer.code == code
     assert door.value("select count(*) from signal") == before
+
+
+def test_whoever_sends_an_event_does_not_wait_for_all_who_listen(
+    door: Door, office: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand triggers may: what does not fit into a few seconds is the dispatcher's."""
+    for _ in range(3):
+        add(door, office, EVENT)
+    times = iter([0.0, 1.0, 5.0])
+    monkeypatch.setattr(triggers_api, "stopwatch", lambda: lambda: next(times))
+    sent = {"name": "provider.folder.updated", "payload": {"provider_id": str(new_id())}}
+    assert door.call(office.admin, "POST", "/events", sent).status == 202
+    assert door.value("select count(*) from trigger_firings where tenant_id = :t", t=office.id) == 2
+    assert door.value("select count(*) from signal where tenant_id = :t and dispatched_at is null", t=office.id) == 1
 
 
 def test_a_test_starts_nothing_and_says_what_is_wrong(door: Door, office: TenantHouse) -> None:

@@ -33,14 +33,14 @@ def test_an_event_trigger_from_its_making_to_its_end(command: Command) -> None:
     assert "filter" in command("trigger", "test", trigger, "--event", '{"name": "x"}', code=1)
     assert command("event", "send", "list.created", "--payload", event, "--id", "c1").strip() == "c1"
     assert "already sent" in command("event", "send", "list.created", "--payload", event, "--id", "c1")
-    (firing,) = command.json("trigger", "firings", trigger)
+    (firing,) = command.json("trigger", "firings", trigger)["firings"]
     assert (firing["status"], firing["cause"]) == ("started", "event")
-    assert command.json("event", "list")[0]["name"] == "list.created"
+    assert command.json("event", "list")["events"][0]["name"] == "list.created"
     assert "started" in command("trigger", "firings", trigger)
     assert "list.created" in command("trigger", "list")
-    assert command("trigger", "off", trigger).strip() == "off"
-    assert command("trigger", "on", trigger).strip() == "on"
-    assert command("trigger", "delete", trigger).strip() == "deleted"
+    assert "Switched off" in command("trigger", "off", trigger)
+    assert "Switched on" in command("trigger", "on", trigger)
+    assert "Deleted" in command("trigger", "delete", trigger)
     assert command("trigger", "list").strip() == "none"
 
 

@@ -1,4 +1,4 @@
-"""Measure the product against its bare limits and its peers: `python -m tests.bench [--quick] [--flatness] [--profile]`."""
+"""Measure the product against its bare limits and its peers: `python -m tests.bench [--quick] [--only KIND] [--flatness] [--profile]`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.bench import flatness, profiled
 from tests.bench.figures import Figure, table, write
@@ -39,6 +40,13 @@ def parts(here: Place, *, quick: bool) -> Iterator[Part]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smallest sizes: a smoke run, its figures mean nothing")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(_kinds()),
+        metavar="KIND",
+        help="only what this kind brings; may be repeated",
+    )
     parser.add_argument("--flatness", action="store_true", help="also fill six million lanes (minutes, 5 GB of disk)")
     parser.add_argument("--profile", action="store_true", help="only show where the time of one step goes")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -47,10 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with place() as here:
             print(profiled.step(here))
         return 0
-    figures = _measure(quick=args.quick, also_flatness=args.flatness)
+    if args.only:
+        figures = _of_kinds(args.only, quick=args.quick)
+    else:
+        figures = _measure(quick=args.quick, also_flatness=args.flatness)
     write(figures, args.out)
     print(f"\n{table(figures)}\n\n{args.out}")
     return 0
+
+
+def _kinds() -> dict[str, Any]:
+    return {module.__name__.split(".")[-2]: module for module in brought("bench")}
+
+
+def _of_kinds(names: Sequence[str], *, quick: bool) -> list[Figure]:
+    with place() as here:
+        return [
+            figure for name in names for part in _kinds()[name].parts(here, quick=quick) for figure in _shown(part())
+        ]
 
 
 def _measure(*, quick: bool, also_flatness: bool) -> list[Figure]:

@@ -10,6 +10,8 @@ import pytest
 from tests.bench.__main__ import main
 
 
+@pytest.mark.long  # a minute of both cores for what is no promise
+@pytest.mark.timeout(900)
 def test_the_quick_bench_measures_every_path_and_writes_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,6 +38,9 @@ def test_the_quick_bench_measures_every_path_and_writes_its_figures(
         "flights per poll",
         "a poll of a remote query",
         "worker-seconds of a query",
+        "rows exported as CSV",
+        "rows exported as XLSX",
+        "peak memory of exporting",
         "GET /runs, 50 of",
         "GET /runs/{id}: our share of the latency",
         "schedules",

@@ -151,6 +151,8 @@ def enter(open_page: Callable[[], Page], watched: Callable[[Page], Page], home_o
         page = watched(open_page() if alone else home.page)
         if alone:
             page.add_init_script(home.session)
+        else:
+            page.evaluate("localStorage.removeItem('baton.tenant')")  # which another test may have looked into
         page.set_viewport_size(DESK)
         page.emulate_media(color_scheme="light")
         page.goto(view)

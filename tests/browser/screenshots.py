@@ -1,20 +1,23 @@
-"""Pictures of every view of the console, light, dark and on a phone: `make screenshots`. `--docs`: those of the README too."""
+"""Pictures of every view of the console, light, dark and on a phone: `make screenshots`. `--docs`: those of the README too.
+
+Of what a tenant on a bad day has (tests/browser/seed.py), and of what `baton demo-data` makes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Mapping
-from uuid import UUID
+from typing import Any
 
-from playwright.sync_api import Browser, Page, ViewportSize
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from infra.local.deploy import ROOT
 from shared.kernel.clock import stopwatch
 from tests.browser import seed, seed_jobs
 from tests.browser.chromium import NoChromium, browser, find_or_install, this_machine
-from tests.browser.seed import Seeded
-from tests.browser.views import VIEWS, View
+from tests.browser.demo import demo
+from tests.browser.views import DEMO, VIEWS, View, ids_of
 from tests.support.browser import DESK, PHONE, People, Person, console_url, goto, log_in, make_people
 from tests.support.scene import Scene, local_cloud
 
@@ -22,6 +25,7 @@ PICTURES = ROOT / ".local" / "screenshots"
 DOCS = ROOT / "docs" / "images"
 IN_DOCS = {"overview-light": "console-overview", "partitions-dark": "console-partitions"}
 HIGHEST = 2_600
+PATIENCE_MS = 120_000  # nobody waits for pictures
 LOOKS: dict[str, tuple[str, ViewportSize]] = {
     "light": ("light", DESK),
     "dark": ("dark", DESK),
@@ -40,8 +44,9 @@ def main(arguments: list[str]) -> int:
         print(none)
         return 1
     elapsed = stopwatch()
+    expect.set_options(timeout=PATIENCE_MS)
     PICTURES.mkdir(parents=True, exist_ok=True)
-    wanted = [view for view in VIEWS if not options.views or view.name in options.views]
+    wanted = [view for view in (*VIEWS, *DEMO) if not options.views or view.name in options.views]
     with local_cloud(stones=3_000) as scene, browser(path) as chromium:
         people = make_people(scene.address)
         actors = [people.admin.actor, people.member.actor, people.other.actor]
@@ -49,7 +54,10 @@ def main(arguments: list[str]) -> int:
         works = people.foreman
         jobs = seed_jobs.every_job(scene.address.database_url, works.tenant_id, works.actor, people.super_admin.subject)
         ingest(scene, people.admin)
-        Photographer(chromium, scene, people, seeded, jobs, IN_DOCS if options.docs else {}).tour(wanted)
+        ids = ids_of(seeded, jobs)
+        if any(view in DEMO for view in wanted):
+            ids |= demo(scene, people.shopper)
+        Photographer(chromium, scene, people, ids, IN_DOCS if options.docs else {}).tour(wanted)
     print(f"{len(wanted) * len(LOOKS)} pictures in {PICTURES.relative_to(ROOT)}  ({elapsed():.0f} s)")
     return 0
 
@@ -70,12 +78,10 @@ class Photographer:
         chromium: Browser,
         scene: Scene,
         people: People,
-        seeded: Seeded,
-        jobs: Mapping[str, UUID],
+        ids: Mapping[str, Any],
         in_docs: Mapping[str, str],
     ) -> None:
-        self._chromium, self._people, self._seeded, self._in_docs = chromium, people, seeded, in_docs
-        self._jobs = jobs
+        self._chromium, self._people, self._ids, self._in_docs = chromium, people, ids, in_docs
         self._url = console_url(scene.address)
 
     def tour(self, views: list[View]) -> None:
@@ -96,6 +102,7 @@ class Photographer:
             is_mobile=size is PHONE,
             device_scale_factor=2 if size is PHONE else 1,
         )
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto("overview")
         page.get_by_label("Email").wait_for()
@@ -104,7 +111,7 @@ class Photographer:
         return page
 
     def _take(self, page: Page, view: View, look: str) -> None:
-        goto(page, view.at(self._seeded, self._jobs))
+        goto(page, view.at(self._ids))
         page.evaluate("document.fonts.ready")
         size = LOOKS[look][1]
         whole = page.evaluate(

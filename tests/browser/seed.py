@@ -53,10 +53,19 @@ EDGES = (
 
 TIMEOUT = Problem("timeout", "Nivoda did not answer within 20 s (page at offset 1450)")
 REFUSED = Problem("nivoda_error", "Nivoda refused the query: Cannot query field 'lab_grown' on type 'DiamondFilter'")
-ENDLESS = Problem("endless", "pages do not end: 9050 rows where 4012 are counted")
-POISON = Problem("poison", "6 processes died on this step")
-LOGIN = Problem("bad_login", "Nivoda refused this account: check the connection")
-PARTITIONS = Problem("partitions_failed", "1 of 19 partitions failed: part:0000001000-0000001250")
+ENDLESS = Problem("endless", "Pages don't end: 9,050 rows read, but the upstream counts 4,012.")
+POISON = Problem("poison", "6 processes started this step and none finished it")
+LOGIN = Problem("bad_credentials", "Nivoda refuses the password of feed@partner.example.")
+PARTNER = UUID(int=0x7A)  # the connection whose password is wrong
+
+
+def of_lanes(code: str, message: str, cause: Problem, lane: str) -> Problem:
+    """What a run says that failed of one of its lanes."""
+    return Problem(code, message, {**cause.to_json(), "lane": lane, "lanes": 1})
+
+
+LAST = part_key(17000, 30000)
+PARTITIONS = of_lanes("partitions_failed", "1 of 19 partitions failed ($17,000\N{EN DASH}$30,000)", REFUSED, LAST)
 
 
 def id_at(at: datetime, rng: random.Random) -> UUID:
@@ -357,9 +366,11 @@ def _ended_runs(seed: Seed, count: int) -> None:
         lanes = Lanes(done=len(few) - 1)
         if number % 9 == 4:
             problem = (ENDLESS, POISON, LOGIN, TIMEOUT)[number // 9 % 4]
-            told = Problem("phase_failed", f"the catalogue could not be divided into partitions: {problem.message}")
+            told = of_lanes("partitions_failed", "1 of 3 partitions failed", problem, part_key(few[-2], few[-1]))
             failed = Lanes(done=len(few) - 2, failed=1, problem=problem)
-            seed.run("failed", began, label, failed, ended=ended, outcome="failed", problem=told, edges=few)
+            run_id = seed.run("failed", began, label, failed, ended=ended, outcome="failed", problem=told, edges=few)
+            if problem is LOGIN:
+                seed.run_row(run_id)["params"]["connection"] = str(PARTNER)
         elif number % 23 == 7:
             seed.run("canceled", began, label, Lanes(done=1, canceled=2), ended=ended, edges=few)
         else:
@@ -391,7 +402,7 @@ def _around(seed: Seed, people: Sequence[str], seeded: Seeded) -> None:
         ("trial", None, None),
     )):  # fmt: skip
         seed.add(
-            "connection", id=str(id_at(seed.ago(days=20 - place), seed.rng)), provider="nivoda", name=name,
+            "connection", id=str(PARTNER if works is False else id_at(seed.ago(days=20 - place), seed.rng)), provider="nivoda", name=name,
             settings={"username": f"{name}@gems.example"}, secret_ref="v1", works=works, check_says=says,
             checked_at=None if works is None else seed.ago(hours=3 + place), created_by=first,
             created_at=seed.ago(days=20 - place), updated_at=seed.ago(days=4),

@@ -22,10 +22,9 @@ from tests.support.browser import (
 )
 from tests.support.scene import Scene
 
-EVERYBODY = [
-    "Overview", "Runs", "Failures", "Page ingestion", "Remote query", "Jobs", "Search cycle", "Row job", "Folder sync",
-    "Connections", "Rate limits",
-]  # fmt: skip
+KINDS = ["Page ingestion", "Remote query", "Job", "Search cycle", "Row job", "Folder sync"]
+USED = "Page ingestion"  # by this tenant; the other kinds are in the menu New alone
+EVERYBODY = ["Overview", "Runs", "Failures", USED, "Connections", "Rate limits"]
 ADMINS = [*EVERYBODY, "Members", "Tokens", "Audit log", "System"]
 GROUPS = ["Monitor", "Work", "Resources", "Settings"]
 
@@ -40,20 +39,26 @@ GROUPS = ["Monitor", "Work", "Resources", "Settings"]
     ],
 )
 def test_each_role_enters_and_is_offered_what_it_may_see(
-    enter: Enter, people: People, who: str, role: str, offered: list[str]
+    enter: Enter, people: People, seeded: seed.Seeded, who: str, role: str, offered: list[str]
 ) -> None:
     person = getattr(people, who)
     page = enter(person)
 
     expect(page.get_by_text(f"{person.email}, {role}")).to_be_visible()
     views = page.get_by_role("navigation", name="Main")
-    assert views.get_by_role("listitem").all_inner_texts() == offered
+    expect(views.get_by_role("listitem").filter(has_text=USED)).to_have_count(1)
+    shown = views.get_by_role("listitem").all_inner_texts()
+    assert [each for each in shown if each not in KINDS or each == USED] == offered
+    assert "Folder sync" not in shown
     lists = [views.get_by_role("list", name=name) for name in GROUPS]
     assert [each.count() for each in lists] == [1, 1, 1, 1 if offered == ADMINS else 0]
-    expect(page.get_by_role("button", name="New", exact=True)).to_have_count(0 if role == "viewer" else 1)
+    new = page.get_by_role("button", name="New", exact=True)
+    expect(new).to_have_count(0 if role == "viewer" else 1)
+    if role != "viewer":
+        assert page.locator("#new-menu a").all_text_contents() == KINDS
 
 
-def test_every_view_is_a_click_away(enter: Enter, people: People) -> None:
+def test_every_view_is_a_click_away(enter: Enter, people: People, seeded: seed.Seeded) -> None:
     page = enter(people.admin)
     links = page.get_by_role("navigation", name="Main")
     for name in [*ADMINS[1:], ADMINS[0]]:
@@ -167,3 +172,21 @@ def test_the_documentation_cannot_reach_the_session_of_the_console(enter: Enter,
     docs.close()
     console.reload()
     expect(console.get_by_text(f"{people.admin.email}, admin")).to_be_visible()  # nor was anybody logged out
+
+
+def test_nobody_is_moved_into_a_tenant_before_they_accept(enter: Enter, people: People, cloud: Scene) -> None:
+    cloud.runs.sql(
+        """insert into member (tenant_id, subject, role, added_by, accepted_at) values (:t, :s, 'viewer', 'user:x', null)
+           returning 1""",
+        t=people.admin.tenant_id, s=people.stranger.subject,
+    )  # fmt: skip
+    page = enter(people.stranger)
+    invitations = page.get_by_role("region", name="Invitations")
+
+    expect(invitations).to_contain_text(f"{people.admin.tenant} invites you as viewer.")
+    expect(page.get_by_label("Tenant")).to_have_count(0)
+    assert serious_violations(page) == []
+    invitations.get_by_role("button", name="Decline").click()
+
+    expect(invitations).to_have_count(0)
+    expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()

@@ -18,8 +18,9 @@ SLOW_MS = 90_000
 
 def connect(page: Page) -> None:
     goto(page, "connections")
-    page.get_by_role("button", name="Add mce connection").click()
+    page.get_by_role("button", name="Add connection").click()
     dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Provider").select_option(label="Marketing Cloud")
     for label, value in (
         ("Name", "marketing"), ("Subdomain", "mc563885gzs27c5t9"), ("Client Id", CLIENT_ID), ("Mid", "7281698"),
         ("Client Secret", CLIENT_SECRET),
@@ -74,7 +75,7 @@ def test_a_query_from_the_account_to_the_downloaded_file(
     expect_state(page, "Succeeded", timeout=SLOW_MS)
 
     # Its rows, page by page, and all of them as a file.
-    expect(page.get_by_text("120 rows")).to_be_visible()
+    expect(page.get_by_text("120 rows", exact=True)).to_be_visible()
     rows = page.get_by_role("table", name="Rows of the result").get_by_role("row")
     expect(rows).to_have_count(51)
     page.get_by_role("button", name="Next").click()

@@ -135,13 +135,18 @@ def test_filters_live_in_the_address(enter: Enter, people: People, seeded: Seede
 
     page.reload()
     expect(page.get_by_label("Status")).to_have_value("failed")
-    page.get_by_label("Label").fill("Nightly, lab grown")
-    page.get_by_label("Label").press("Enter")
+    search = page.get_by_label("Search", exact=True).and_(page.get_by_role("searchbox"))
+    search.fill("LAB gro")
     expect(rows.filter(has_not_text="Nightly, lab grown")).to_have_count(0)
+    expect(page.get_by_role("button", name="Bulk actions")).to_have_count(0)  # what is searched for is not counted
+    search.fill("")
+    expect(rows.filter(has_text="Melee").first).to_be_visible()
+    search.fill(str(seeded.failed)[-8:])
+    expect(rows).to_have_count(1)
+    page.get_by_label("Status").select_option("")
     page.go_back()
-    expect(page.get_by_label("Label")).to_have_value("")
-    page.get_by_label("Label").fill("Backfill 2024")
-    page.get_by_label("Label").press("Enter")
+    expect(page.get_by_label("Status")).to_have_value("failed")
+    search.fill("Backfill 2024")
     expect(page.get_by_text("No run matches.")).to_be_visible()
     page.get_by_label("Status").select_option("paused")
     expect(rows.filter(has_text="Backfill 2024")).to_have_count(1)
@@ -159,9 +164,13 @@ def test_a_run_tells_why_it_waits_and_why_it_failed(enter: Enter, people: People
 
     goto(page, f"runs/{seeded.failed}")
     expect_state(page, "Failed")
-    expect(page.get_by_text("1 of 19 partitions failed: $1,000 \N{EN DASH} $1,250", exact=True)).to_be_visible()
-    expect(page.get_by_text(fingerprint(seed.PARTITIONS.code, seed.PARTITIONS.message), exact=True)).to_be_visible()
-    expect(page.get_by_text(seed.REFUSED.message)).to_be_visible()
+    box = page.locator(".error-box")
+    expect(box.get_by_role("strong")).to_have_text(seed.REFUSED.message)  # the root of it first
+    expect(box).to_contain_text("1 of 19 partitions failed")
+    expect(box).to_contain_text("Lane $17,000 \N{EN DASH} $30,000")
+    box.get_by_role("link", name="Runs with this cause").click()
+    expect(page).to_have_url(re.compile(rf"/failures\?cause={fingerprint(seed.REFUSED.code, seed.REFUSED.message)}"))
+    expect(page.locator(".wanted")).to_contain_text(seed.REFUSED.message)
 
 
 def test_a_lane_that_waits_runs_now(enter: Enter, people: People, cloud: Scene) -> None:
@@ -172,7 +181,7 @@ def test_a_lane_that_waits_runs_now(enter: Enter, people: People, cloud: Scene) 
 
     act(page, "Run now", reason="no need to wait")
 
-    expect(page.get_by_text("Running now.", exact=True)).to_be_visible()
+    expect(page.get_by_text("Running now: 1 lane.", exact=True)).to_be_visible()
     goto(page, f"runs/{run_id}/timeline")
     expect(page.get_by_role("listitem").filter(has_text="Run now")).to_contain_text("no need to wait")
 
@@ -197,3 +206,15 @@ ASK = """async (requests) => {
     }
     return statuses;
 }"""
+
+
+def test_a_gap_in_the_coverage_leads_to_the_form_that_fills_it(enter: Enter, people: People, seeded: Seeded) -> None:
+    page = enter(people.admin, "work/page_ingest/coverage")
+    table = page.get_by_role("table", name="Prices and the days on which they were read")
+    expect(table.get_by_role("img").first).to_have_attribute("aria-label", re.compile("complete on"))
+    link = table.get_by_role("link", name=re.compile("^Ingest"))
+    low, high = re.findall(r"[\d,]+", link.last.get_attribute("aria-label") or "")
+    link.last.click()
+    expect(page.get_by_role("heading", level=1, name="New page ingestion")).to_be_visible()
+    expect(page.get_by_label("From price")).to_have_value(low.replace(",", ""))
+    expect(page.get_by_label("To price")).to_have_value(high.replace(",", ""))

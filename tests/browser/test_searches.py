@@ -87,6 +87,8 @@ def test_a_search_from_its_coverage_to_a_backfill(enter: Enter, people: People, 
     expect(page.get_by_role("table", name="Offers, newest first")).to_contain_text("Acme Robots")
     keeps_nobody_out(page)
 
+    page.get_by_role("button", name="Fill gap").click()
+    expect(page.get_by_text("About")).to_be_visible()
     page.get_by_role("button", name="not covered").last.click()
     days.nth(69).click()
     expect(page.get_by_text("About")).to_be_visible()

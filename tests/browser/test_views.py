@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser import seed
 from tests.browser.seed import Seeded
-from tests.browser.views import VIEWS, View
+from tests.browser.views import VIEWS, View, ids_of
 from tests.support.browser import PHONE, Enter, Home, People, Person, goto, serious_violations, settled
 from tests.support.scene import Scene
 
@@ -25,7 +25,7 @@ def test_a_view_keeps_nobody_out(
     view: View, enter: Enter, people: People, seeded: Seeded, jobs: dict[str, UUID]
 ) -> None:
     """That nothing is wrong in its console, its requests and with its policy is watched, as in every test."""
-    page = enter(getattr(people, view.who), view.at(seeded, jobs))
+    page = enter(getattr(people, view.who), view.at(ids_of(seeded, jobs)))
     expect(page.get_by_role("heading", level=1, name=view.title)).to_be_visible()
 
     assert serious_violations(page) == []
@@ -39,7 +39,7 @@ def test_a_view_keeps_nobody_out(
 def test_a_view_keeps_nobody_out_by_any_rule_in_any_look(
     view: View, enter: Enter, people: People, seeded: Seeded, jobs: dict[str, UUID]
 ) -> None:
-    page = enter(getattr(people, view.who), view.at(seeded, jobs))
+    page = enter(getattr(people, view.who), view.at(ids_of(seeded, jobs)))
     on_a_desk = serious_violations(page, in_the_dark=())
     page.set_viewport_size(PHONE)
 
@@ -149,7 +149,7 @@ def test_every_view_is_reached_and_left_by_the_keyboard(enter: Enter, people: Pe
         expect(page.get_by_role("heading", level=1, name=title)).to_be_focused()
     goto(page, "runs")
     page.keyboard.press("/")
-    expect(page.get_by_label("Label")).to_be_focused()
+    expect(page.get_by_role("searchbox", name="Search")).to_be_focused()
     page.get_by_role("heading", level=1).focus()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()

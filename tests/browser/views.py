@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from tests.browser.seed import Seeded
@@ -22,9 +23,13 @@ class View:
     who: str = "admin"
     twin: bool = False
 
-    def at(self, seeded: Seeded, jobs: Mapping[str, UUID]) -> str:
-        runs = {name: getattr(seeded, name) for name in Seeded.__slots__}
-        return self.path.format_map(runs | {f"job_{name}": job_id for name, job_id in jobs.items()})
+    def at(self, ids: Mapping[str, Any]) -> str:
+        return self.path.format_map(ids)
+
+
+def ids_of(seeded: Seeded, jobs: Mapping[str, UUID]) -> dict[str, Any]:
+    runs = {name: getattr(seeded, name) for name in Seeded.__slots__}
+    return runs | {f"job_{name}": job_id for name, job_id in jobs.items()}
 
 
 VIEWS = (
@@ -42,6 +47,7 @@ VIEWS = (
     View("timeline", "runs/{paused}/timeline", "Backfill 2024"),
     View("parameters", "runs/{running}/parameters", "Nightly, natural stones", twin=True),
     View("work", "work/page_ingest", "Page ingestion", twin=True),
+    View("coverage", "work/page_ingest/coverage", "Coverage"),
     View("new", "work/page_ingest/new", "New page ingestion"),
     View("queries", "work/query_run", "Remote query", twin=True),
     View("query-new", "work/query_run/new", "New remote query"),
@@ -69,4 +75,39 @@ VIEWS = (
     View("runs-empty", "runs", "Runs", who="stranger", twin=True),
     View("failures-empty", "failures", "Failures", who="stranger", twin=True),
     View("not-found", "somewhere", "Page not found"),
+)
+
+# Of what `baton demo-data` makes: real runs of every kind. `{demo_rows}` and the like stand for the newest run of a label.
+DEMO = tuple(
+    View(f"demo-{name}", f"{path}?tenant={{shop}}", "", who="shopper", twin=True)
+    for name, path in (
+        ("overview", "overview"),
+        ("runs", "runs"),
+        ("failures", "failures"),
+        ("ingestions", "work/page_ingest"),
+        ("coverage", "work/page_ingest/coverage"),
+        ("sources", "work/page_ingest/sources"),
+        ("ingestion", "runs/{demo_ingestion}/partitions"),
+        ("refused", "runs/{demo_refused}"),
+        ("retrying", "runs/{demo_retrying}"),
+        ("throttled", "runs/{demo_throttled}"),
+        ("row-job", "runs/{demo_rows}/rows"),
+        ("row-job-pace", "runs/{demo_rows}/pace"),
+        ("row-job-pending", "work/row_job/pending"),
+        ("row-job-canary", "runs/{demo_canary}"),
+        ("query", "runs/{demo_query}/query"),
+        ("query-rows", "runs/{demo_query}/rows"),
+        ("folder", "runs/{demo_folder}"),
+        ("jobs", "work/job"),
+        ("triggers", "work/job/triggers"),
+        ("job-dead", "runs/{dead}/attempts"),
+        ("searches", "work/search/saved"),
+        ("search", "work/search/saved/{search}"),
+        ("search-cycle", "runs/{demo_cycle}"),
+        ("companies", "work/search/companies"),
+        ("sheets", "work/search/sheets"),
+        ("connections", "connections"),
+        ("rate-limits", "rate-limits"),
+        ("audit-log", "audit-log"),
+    )
 )

@@ -119,6 +119,6 @@ def let_calls_end(connection: sa.Connection) -> None:
 
 
 def _shift(connection: sa.Connection, seconds: float, *statements: str) -> None:
-    # One transaction each: together they would lock lanes before runs, as nobody may.
-    for statement in statements:
-        connection.exec_driver_sql(statement.format(by=f"interval '{seconds} s'"))
+    # One flight, but a transaction each: together they would lock lanes before runs, as nobody may.
+    each = (statement.format(by=f"interval '{seconds} s'") for statement in statements)
+    connection.exec_driver_sql("; ".join(f"begin; {statement}; commit" for statement in each))

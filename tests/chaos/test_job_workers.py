@@ -140,7 +140,7 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
             office.pass_time(60)
             return bool(office.value("select count(*) = 0 from run where kind = 'job' and finished_at is null"))
 
-        wait_until(over, 60)
+        wait_until(over, 180)
         for each in workers:
             each.send_signal(signal.SIGTERM)
         # One that was started last may not have come so far as to hear a signal.

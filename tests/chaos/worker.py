@@ -78,7 +78,8 @@ class Duty:
 
 
 def warm_up() -> None:
-    """What the zygote does once, so that its children need not."""
+    """What the zygote does once, so that its children need not: the modules of every kind are a second of work."""
+    subjects()
     db.connect_engine("postgresql://nobody@127.0.0.1:1/nothing").dispose()
     gc.freeze()
 

@@ -14,6 +14,7 @@ import pytest
 
 from shared.kernel.catalogue import Outside
 from shared.kernel.entry import dead_letter_handler, step_handler, sweep_handler, tick_handler
+from shared.kernel.errors import Permanent
 from shared.kernel.log import logger
 from shared.kernel.log_json import FunctionFailed, json_log
 from shared.kernel.metrics import Metric
@@ -157,6 +158,7 @@ def test_a_tick_tells_the_alarms_how_much_it_mended_and_the_api_that_it_lives(ri
     handler({}, FakeContext())
 
     assert rig.counted[Metric.REPAIRS] == rig.counted[Metric.REPAIR] == 1
+    assert 0 < rig.counted[Metric.CONNECTIONS_USED] < 100
     assert [row.name for row in rig.rows("select name from beat")] == ["tick"]
 
 
@@ -230,11 +232,41 @@ def test_a_record_without_attributes_fails_alone(rig: Rig) -> None:
     answer = step_handler(rig.kind, rig.ports)({"Records": [bare, good]}, FakeContext())
 
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bare"}]}
+    assert rig.counted[Metric.GIVEN_BACK] == 1
+
+
+def test_a_failure_that_lambda_counts_as_success_is_not_hidden_from_the_alarms(rig: Rig, lines: ReadOut) -> None:
+    """The alarms read sums without dimensions: of one kind alone they would see nothing."""
+
+    def away(*_: object) -> None:
+        raise ConnectionResetError
+
+    rig.start()
+    store = type("Store", (type(rig.ports.store),), {"claim": away})
+    handler = step_handler(rig.kind, replace(rig.ports, store=store(rig.engine), meter=EmfMeter("Baton/dev")))
+
+    answer = handler({"Records": [sqs_record(rig.expect(), FIFO)]}, FakeContext())
+
+    assert len(answer["batchItemFailures"]) == 1
+    told = [line["_aws"]["CloudWatchMetrics"][0] for line in lines() if line.get("GivenBack") == [1.0]]
+    assert [each for each in told if each["Dimensions"] == [[]]] != [], told
+
+
+def test_a_run_that_fails_is_counted_for_the_alarm(rig: Rig) -> None:
+    def never(turn: Turn, outside: Outside) -> Decision:
+        raise Permanent("no", "never")
+
+    rig.kind = replace(rig.kind, take_step=never)
+    run_id = rig.start()
+
+    assert rig.run_to_end(run_id, 3600) == "failed"
+    assert rig.counted[Metric.RUNS_FAILED] == 1
 
 
 def test_a_sweep_says_how_much_it_removed(rig: Rig) -> None:
     answer = sweep_handler(rig.ports, rig.kinds)({}, FakeContext())
 
+    assert rig.counted[Metric.SWEEP] == 1
     assert answer == {
         "assets": 0,
         "step": 0,

@@ -41,9 +41,11 @@ def test_every_function_has_an_event_and_every_event_a_function() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_takes_its_event(
-    sqs: Any, name: str, url_as: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    sqs: Any, name: str, database_url: str, url_as: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = json.loads(EVENTS[name].read_text())
+    if name == "migrate":
+        monkeypatch.setenv("DATABASE_URL", database_url)  # as the owner
     if name == "people":
         monkeypatch.setenv("DATABASE_URL", url_as("baton_people"))  # it alone may add people, and does nothing else
     for record in event.get("Records", ()):

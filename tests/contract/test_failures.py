@@ -48,7 +48,7 @@ class Broken:
 PORTS = Ports(store=Broken(), queue=Broken(), relay=Relay())  # nothing of it works
 
 
-def by_hand() -> dict[str, str]:
+def by_hand(_: float) -> dict[str, str]:
     raise RuntimeError(f"postgresql://owner:{CANARY}@db/baton does not answer")
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import html
+import json
 import socket
+import ssl
 import subprocess
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -252,6 +255,7 @@ def test_a_status_is_sorted_by_who_tries_again(status: int, kind: type[StepError
 
 
 def test_a_429_says_whose_word_the_wait_is() -> None:
+    broken = refused(503, retry_after="315360000")
     ten_years, soon, never = refused(429, retry_after="315360000"), refused(429, retry_after="7"), refused(429)
 
     assert isinstance(ten_years, Throttled)
@@ -259,21 +263,29 @@ def test_a_429_says_whose_word_the_wait_is() -> None:
     assert str(ten_years) == (
         "Example asks to wait for 315360000 s; Baton waits 21600 s, its own limit, and asks again (429)."
     )
+    assert isinstance(broken, Transient)
+    assert broken.retry_after_s == LONGEST_WAIT_S
     assert str(soon) == "Example asks to wait for 7 s (429)."
     assert str(never) == "Example asks to wait without saying how long; Baton waits 30 s (429)."
 
 
-def test_the_deadline_holds_over_tls_too(tmp_path: Path) -> None:
-    import ssl
-
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
+    """A server's context, and the file by which it is trusted."""
+    place = tmp_path_factory.mktemp("tls")
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
             "-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"]  # fmt: skip
     try:
-        subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(made, cwd=place, check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("no openssl here to make a certificate with")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    context.load_cert_chain(place / "cert.pem", place / "key.pem")
+    return context, str(place / "cert.pem")
+
+
+def test_the_deadline_holds_over_tls_too(certified: tuple[ssl.SSLContext, str]) -> None:
+    context, certificate = certified
 
     def talk_tls(connection: socket.socket) -> None:
         with context.wrap_socket(connection, server_side=True) as secure:
@@ -291,7 +303,7 @@ def test_the_deadline_holds_over_tls_too(tmp_path: Path) -> None:
 
     paths = [drip(OK, b"x-a: b\r\n"), say(plain(b"fine")), say(plain(b"never"))]
     paths.reverse()
-    trusting, strange = new_pool(str(tmp_path / "cert.pem")), new_pool()
+    trusting, strange = new_pool(certificate), new_pool()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=one_request, args=(listener,), daemon=True).start()
         base_url = f"https://localhost:{listener.getsockname()[1]}"
@@ -303,3 +315,30 @@ def test_the_deadline_holds_over_tls_too(tmp_path: Path) -> None:
             ask(base_url, strange)
     trusting.clear()
     strange.clear()
+
+
+def test_what_nobody_asked_for_is_no_answer_to_the_next_question(certified: tuple[ssl.SSLContext, str]) -> None:
+    """Behind the first answer, in the same record of TLS, comes another: the rest of the record is no longer on the wire."""
+    context, certificate = certified
+    first = plain(b"first").ljust(8192, b" ") + plain(b"forged")
+
+    def serve(listener: socket.socket) -> None:
+        for said in (first, plain(b"second")):
+            connection, _ = listener.accept()
+            with context.wrap_socket(connection, server_side=True) as secure:
+                secure.recv(65_536)
+                secure.sendall(said)
+                secure.recv(65_536)  # until it hangs up
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, new_pool(certificate) as pool:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        base_url = f"https://localhost:{listener.getsockname()[1]}"
+        assert [ask(base_url, pool).body for _ in range(2)] == [b"first", b"second"]
+
+
+def test_a_secret_is_not_repeated_however_it_was_spelt() -> None:
+    secret = 'a&b <c>"é d'
+    http = Http("https://example.test", name="Example", gate="g", time_left_s=lambda: 60.0, secrets=[secret])
+    spelt = [secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote_plus(secret), html.escape(secret)]
+
+    assert [http.quote(f"no such key: {each}!") for each in spelt] == ["no such key: ***!"] * 5

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
+from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,10 +13,15 @@ from uuid import UUID
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from moto import mock_aws
 
 from infra.local.standins.ftp import PASSWORD, USER, FtpStandIn, Held
 from shared.kernel import aws
+from shared.kernel.clock import process_time
 from shared.kernel.errors import Permanent, Transient
 from shared.row_job.adapters.inbox import PART, Folder, FtpServer, Pumped, S3Inbox
 from shared.row_job.ports import Changed, Inbox, Listed
@@ -198,6 +206,27 @@ def test_an_older_server_lists_names_alone(ftp: FtpStandIn) -> None:
     ftp.files["folder.csv"] = Held(b"", is_folder=True)
 
     assert Pumped(BUCKET, server_at(ftp)).files() == [Listed("a.csv", 5, "20261117010000")]
+    ftp.files.clear()
+    assert Pumped(BUCKET, server_at(ftp)).files() == []
+
+
+def test_a_name_in_another_encoding_hides_no_other_file(ftp: FtpStandIn, s3: Any) -> None:
+    ftp.put("Möbel.csv", b"12345")
+    ftp.put("M\udcf6bel.csv", b"1")  # as Windows-1252 has it
+    inbox = Pumped(BUCKET, server_at(ftp))
+
+    (found,) = inbox.files()
+    assert found == Listed("Möbel.csv", 5, "20261117010000")
+    assert inbox.bring(found, "uploads/x", None, 5.0) is None
+    assert content_at(s3, "uploads/x") == b"12345"
+
+
+def test_a_file_that_is_told_twice_is_one(ftp: FtpStandIn) -> None:
+    """A scan keeps each name once: two of them in one list could not be kept at all."""
+    ftp.put("a.csv", b"12345")
+    ftp.tells_twice = True
+
+    assert Pumped(BUCKET, server_at(ftp)).files() == [Listed("a.csv", 5, "20261117010000")]
 
 
 def test_a_transfer_that_breaks_off_is_no_file(ftp: FtpStandIn, s3: Any) -> None:
@@ -215,6 +244,7 @@ def test_a_transfer_that_breaks_off_is_no_file(ftp: FtpStandIn, s3: Any) -> None
         ({"password": "wrong"}, Permanent, "ftp_login"),
         ({"private": False}, Permanent, "ftp_private"),
         ({"tls": True}, Permanent, "ftp_refused"),
+        ({"directory": "/elsewhere"}, Permanent, "ftp_directory"),
         ({"port": 1}, Transient, "no_ftp_now"),
     ],
 )
@@ -224,3 +254,61 @@ def test_a_server_that_does_not_let_us_in(ftp: FtpStandIn, other: dict[str, Any]
 
     assert told.value.code == code
     assert PASSWORD not in str(told.value)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a server at 127.0.0.1, by nobody but itself."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), process_time()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "stand-in")])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    place = tmp_path_factory.mktemp("tls") / "server.pem"
+    place.write_bytes(private + made.public_bytes(pem))
+    return place
+
+
+@pytest.fixture
+def ftps(certificate: Path) -> Iterator[FtpStandIn]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with FtpStandIn(tls=context) as server:
+        yield server
+
+
+def test_a_file_is_brought_over_tls_in_the_session_of_its_log_in(
+    ftps: FtpStandIn, certificate: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    large = b"title\n" + b"x" * PART
+    ftps.put("a.csv", b"title\nTV\n")
+    ftps.put("b.csv", large)
+    inbox = Pumped(BUCKET, server_at(ftps, tls=True))
+    small_file, large_file = inbox.files()
+
+    assert inbox.bring(small_file, "uploads/a", None, 5.0) is None
+    assert inbox.bring(large_file, "uploads/b", None, 5.0) is None
+
+    assert content_at(s3, "uploads/a") == b"title\nTV\n"
+    assert content_at(s3, "uploads/b") == large
+    assert ftps.asked[0] == "AUTH TLS", "nothing is said before"
+
+
+def test_a_server_that_nobody_vouches_for_is_told_nothing(ftps: FtpStandIn) -> None:
+    with pytest.raises(Transient, match="SSLCertVerificationError"):
+        Pumped(BUCKET, server_at(ftps, tls=True)).files()
+    assert ftps.asked == ["AUTH TLS"]
+
+
+def test_a_server_without_tls_is_not_told_the_password(ftp: FtpStandIn) -> None:
+    with pytest.raises(Permanent, match="504"):
+        Pumped(BUCKET, server_at(ftp, tls=True)).files()
+    assert ftp.asked == ["AUTH TLS"]

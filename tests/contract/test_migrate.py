@@ -20,6 +20,7 @@ from infra.local.private import give_passwords
 from infra.migrations.at_deploy import bring_up_to_date
 from infra.migrations.head import newest_revision
 from infra.migrations.run import HERE
+from shared.job_queue.adapters.commands import read_commands
 from shared.kernel import db
 from shared.kernel.custom_resource import custom_resource_handler
 from shared.kernel.live import live_engine
@@ -77,11 +78,11 @@ def empty(postgres_server: ServerAdmin) -> Iterator[str]:
     postgres_server.drop(name)
 
 
-def must_not_run() -> dict[str, str]:
+def must_not_run(_: float) -> dict[str, str]:
     raise AssertionError("nothing was to be done")
 
 
-def fail() -> dict[str, str]:
+def fail(_: float) -> dict[str, str]:
     raise RuntimeError("the database said no to password=canary")
 
 
@@ -92,7 +93,7 @@ def request(cloudformation: CloudFormation, kind: str, head: str = "0003", old: 
 
 @pytest.mark.parametrize(("kind", "old"), [("Create", None), ("Update", "0002"), ("Update", "0003")])
 def test_a_deployment_does_the_work_and_says_so(cloudformation: CloudFormation, kind: str, old: str | None) -> None:
-    handler = custom_resource_handler(lambda: {"Revision": "0003"})
+    handler = custom_resource_handler(lambda _: {"Revision": "0003"})
 
     handler(request(cloudformation, kind, old=old), FakeContext())
 
@@ -124,19 +125,35 @@ def test_a_stack_can_leave_and_go_back(cloudformation: CloudFormation, kind: str
 def test_an_answer_that_is_not_taken_is_sent_again(cloudformation: CloudFormation) -> None:
     cloudformation.failures = 2
 
-    custom_resource_handler(dict)(request(cloudformation, "Create"), FakeContext())
+    custom_resource_handler(lambda _: {})(request(cloudformation, "Create"), FakeContext())
 
     assert [answer["Status"] for answer in cloudformation.answers] == ["SUCCESS"]
 
 
 def test_by_hand_the_result_is_the_answer_and_a_failure_raises() -> None:
-    assert custom_resource_handler(lambda: {"Revision": "0003"})(EVENT, FakeContext()) == {"Data": {"Revision": "0003"}}
+    assert custom_resource_handler(lambda _: {"Revision": "0003"})(EVENT, FakeContext()) == {
+        "Data": {"Revision": "0003"}
+    }
     with pytest.raises(FunctionFailed):
         custom_resource_handler(fail)(EVENT, FakeContext())
 
 
 def test_an_empty_database_is_brought_up_and_then_left_alone(empty: str) -> None:
-    assert [bring_up_to_date({"DATABASE_URL": empty}) for _ in range(2)] == [{"Revision": newest_revision()}] * 2
+    assert [bring_up_to_date(env={"DATABASE_URL": empty}) for _ in range(2)] == [{"Revision": newest_revision()}] * 2
+
+
+def test_a_deployment_defines_the_smoke_job_once_and_leaves_no_super_admin_behind(database_url: str) -> None:
+    engine = db.connect_engine(database_url, pool="none")
+    for _ in range(2):
+        bring_up_to_date(env={"DATABASE_URL": database_url})
+
+    with engine.connect() as connection:
+        (row,) = connection.execute(sa.text("select key, command, executor, version from job_definitions")).all()
+        queues = connection.execute(sa.text("select name from pull_queue")).scalars().all()
+        assert connection.scalar(sa.text("select count(*) from super_admin")) == 0
+    assert tuple(row) == ("smoke", "smoke", "lambda", 1)
+    assert queues == ["default@lambda"]
+    assert "smoke" in read_commands({})
 
 
 def test_the_newest_revision_is_the_one_that_alembic_finds() -> None:
@@ -148,7 +165,7 @@ def test_the_newest_revision_is_the_one_that_alembic_finds() -> None:
 
 def test_a_database_that_is_not_rds_cannot_be_entered_by_iam(database_url: str) -> None:
     with pytest.raises(BadSettings, match="rds_iam"):
-        bring_up_to_date({"DATABASE_URL": database_url, "BATON_ROLES_IAM": "true"})
+        bring_up_to_date(env={"DATABASE_URL": database_url, "BATON_ROLES_IAM": "true"})
 
 
 @pytest.fixture
@@ -176,7 +193,7 @@ def may_enter(database_url: str, role: str, password: str) -> bool:
 def test_roles_get_the_passwords_of_their_secrets(database_url: str, secrets_manager: Any) -> None:
     secret = secrets_manager.create_secret(Name="w", SecretString='{"password": "it\'s ünique"}')
 
-    bring_up_to_date({"DATABASE_URL": database_url, "BATON_WORKER_SECRET_ARN": secret["ARN"]})
+    bring_up_to_date(env={"DATABASE_URL": database_url, "BATON_WORKER_SECRET_ARN": secret["ARN"]})
 
     assert may_enter(database_url, "baton_worker", "it's ünique")
     assert not may_enter(database_url, "baton_api", "it's ünique")
@@ -186,7 +203,7 @@ def test_a_rotated_secret_takes_effect_without_a_migration(database_url: str, se
     """The same schema, the same stack: the function is called again, and connections made from now on use the new one."""
     secret = secrets_manager.create_secret(Name="w", SecretString='{"username": "baton_worker", "password": "first-1"}')
     deployed = {"DATABASE_URL": database_url, "BATON_WORKER_SECRET_ARN": secret["ARN"]}
-    bring_up_to_date(deployed)
+    bring_up_to_date(env=deployed)
     where = sa.make_url(database_url)
     worker = live_engine({"BATON_DB_SECRET_ARN": secret["ARN"], "BATON_DB_HOST": str(where.host), "BATON_DB_POOL": "none",
                           "BATON_DB_PORT": str(where.port), "BATON_DB_NAME": str(where.database)})  # fmt: skip
@@ -196,7 +213,7 @@ def test_a_rotated_secret_takes_effect_without_a_migration(database_url: str, se
     secrets_manager.put_secret_value(
         SecretId=secret["ARN"], SecretString='{"username": "baton_worker", "password": "second-2"}'
     )
-    bring_up_to_date(deployed)
+    bring_up_to_date(env=deployed)
 
     with worker.connect() as connection:
         assert connection.scalar(sa.text("select current_user")) == "baton_worker"
@@ -212,7 +229,7 @@ def test_a_swapped_secret_is_work_to_do_though_the_schema_is_the_same(cloudforma
         "ResourceProperties": {**properties, "WorkerSecret": "arn:aws:secretsmanager:x:y:secret:new"},
     }  # fmt: skip
 
-    def work() -> dict[str, str]:
+    def work(_: float) -> dict[str, str]:
         done.append("work")
         return {"Revision": newest_revision()}
 

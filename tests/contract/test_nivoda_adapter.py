@@ -156,9 +156,9 @@ def test_calls_share_one_connection(
     made: list[int] = []
     connected = http._connected
 
-    def counted(host: str, port: int) -> socket.socket:
+    def counted(host: str, port: int, **how: bool) -> socket.socket:
         made.append(port)
-        return connected(host, port)
+        return connected(host, port, **how)
 
     monkeypatch.setattr(http, "_connected", counted)
     calls = len(standin.log)
@@ -748,7 +748,7 @@ def test_a_callback_may_change_the_catalogue_before_each_call(
 
 def ask(base_url: str, query: str, variables: dict[str, Any], **headers: str) -> dict[str, Any]:
     asked = {"query": query, "variables": variables}
-    answer = urllib3.request("POST", f"{base_url}/api/diamonds", json=asked, headers=headers)
+    answer = urllib3.request("POST", f"{base_url}/api/diamonds", json=asked, headers=headers, timeout=60)
     assert answer.status == 200
     return dict(answer.json())
 
@@ -793,7 +793,7 @@ def test_the_control_endpoint_switches_misbehaviour_and_tells_the_figures(
     standin: NivodaStandIn, base_url: str, client: Nivoda, token: str
 ) -> None:
     def control(orders: dict[str, Any]) -> urllib3.BaseHTTPResponse:
-        return urllib3.request("POST", f"{base_url}/_control", json=orders)
+        return urllib3.request("POST", f"{base_url}/_control", json=orders, timeout=60)
 
     assert control({"misbehave": {"fault": "empty_page"}, "shift": {"deletes": 30}}).json()["stones"] == STONES - 30
     assert client.page(token, ALL, 0, 50).fetched == 0
@@ -808,7 +808,7 @@ def test_the_stand_in_runs_by_hand() -> None:
         assert process.stdout is not None
         base_url = process.stdout.readline().strip()
         assert "password" in process.stdout.readline()
-        figures = urllib3.request("GET", f"{base_url}/_control").json()
+        figures = urllib3.request("GET", f"{base_url}/_control", timeout=60).json()
         process.terminate()
 
     assert figures["stones"] == 20

@@ -53,7 +53,7 @@ def test_an_address_that_makes_no_sense_is_named(address: str) -> None:
 
 
 def test_there_is_no_other_source() -> None:
-    with pytest.raises(Permanent, match="no source elsewhere"):
+    with pytest.raises(Permanent, match="unknown source elsewhere"):
         build_ports(NOWHERE, ACCOUNT).upstream("elsewhere", a_turn(1), lambda: 30.0)
 
 

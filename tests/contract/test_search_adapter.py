@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
 
+import orjson
 import pytest
 
 from infra.local.standins.product_search import API_KEY, SearchStandIn
+from infra.local.standins.server import Reply
 from shared.kernel.http import new_pool
+from shared.row_job import build
 from shared.row_job.adapters.hands import Threads
 from shared.row_job.adapters.search import HttpSearch
 from shared.row_job.decide import Answered
-from shared.row_job.model import Item, Strategy
+from shared.row_job.model import Item, RowJobParams, Strategy
 from shared.row_job.ports import Call
 
 
@@ -80,6 +85,29 @@ def test_nothing_that_is_not_understood_is_taken_for_an_answer(
     assert search.find(item(), Strategy.TITLE_ONLY, [], "1:2").what == "found"
 
 
+def test_no_more_offers_are_kept_than_were_asked_for(standin: SearchStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = standin._answer
+
+    def many(wanted: Mapping[str, Any], domain: str) -> Reply:
+        told = orjson.loads(real(wanted, domain).body)
+        return Reply.json({**told, "results": [{**told["results"][0], "score": n} for n in range(90)]})
+
+    monkeypatch.setattr(standin, "_answer", many)
+
+    answer = client(standin).find(item(), Strategy.TITLE_ONLY, [], "1:1")
+
+    assert [offer.score for offer in answer.offers] == [0, 1, 2, 3, 4], "the first are the best"
+
+
+def test_a_call_takes_no_longer_than_the_setting_says(standin: SearchStandIn) -> None:
+    standin.takes_s = 3.0
+    env = {"BATON_ROWS_PROVIDER_URL": standin.start(), "BATON_ROWS_PROVIDER_TIMEOUT_MS": "100"}
+    account = build.search_provider(env).account({"account": "main"}, {"api_key": API_KEY})
+    search = build._connected(env, account, RowJobParams(file_id=UUID(int=0)), lambda: 60.0)
+
+    assert search.find(item(), Strategy.TITLE_ONLY, [], "1:1").what == "slow"
+
+
 def test_a_wrong_key_is_said_without_the_key(standin: SearchStandIn) -> None:
     answer = client(standin, key="secret-key-1").find(item(), Strategy.TITLE_ONLY, [], "1:1")
 
@@ -106,3 +134,32 @@ def test_calls_run_at_once_and_each_is_answered_once(standin: SearchStandIn) -> 
     assert sorted(call.item.row_no for call, _ in got) == list(range(9))
     assert [answer.what for call, answer in got if call.item.row_no == 8] == ["failed"]
     assert standin.at_once() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "least_s", "most_s"),
+    [("date", 80, 91), (" 7 ", 7, 7), ("1.5", 1.5, 1.5), ("99999999", 3600, 3600), ("soon", 0, 0)],
+)
+def test_a_wait_is_understood_in_whatever_form_it_is_said(
+    standin: SearchStandIn, said: str, least_s: float, most_s: float
+) -> None:
+    search = client(standin)
+    standin.misbehave("throttle", budget=1, retry_after=said, seconds=90)
+
+    answer = search.find(item(), Strategy.TITLE_ONLY, [], "1:1")
+
+    assert answer.what == "throttled"
+    assert least_s <= answer.retry_after_s <= most_s
+
+
+def test_a_call_that_takes_too_long_is_slow_and_not_failed(standin: SearchStandIn) -> None:
+    search = client(standin, left_s=3.1)
+    standin.misbehave("slow", budget=1, seconds=5)
+
+    assert search.find(item(), Strategy.TITLE_ONLY, [], "1:1").what == "slow"
+
+
+def test_what_is_found_can_be_kept_whatever_characters_it_holds(standin: SearchStandIn) -> None:
+    answer = client(standin).find(item("Acme\x00 X200"), Strategy.TITLE_ONLY, [], "1:1")
+
+    assert [each.title for each in answer.offers] == ["Acme\N{REPLACEMENT CHARACTER} X200"]

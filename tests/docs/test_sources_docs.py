@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from infra.cli import main
+from infra.local.standins.sources import SECRET, SourcesStandIn
+from shared.page_ingest.reader import wire
 from shared.page_ingest.source.compile import compile_source
 from shared.page_ingest.source.model import Refused
 
@@ -39,13 +42,13 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_every_block_is_tried_here() -> None:
     kinds = [kind for kind, _ in BLOCKS]
 
-    assert sorted(kinds) == ["python", "sh", "sh", "text", "text", "toml", "transcript"]
+    assert sorted(kinds) == ["python", "sh", "sh", "sh", "sh", "sh", "sh", "text", "text", "toml", "transcript"]
 
 
 def test_the_questions_the_file_and_what_it_means(
     desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (transcript,), (written,), (command, checks) = blocks("transcript"), blocks("toml"), blocks("sh")
+    (transcript,), (written,), (_, command, checks, *_) = blocks("transcript"), blocks("toml"), blocks("sh")
     asked = re.findall(r"^(.*): ?(.*)$", transcript, re.MULTILINE)
     answers = "".join(f"{answer}\n" for _, answer in asked)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(answers.encode())))
@@ -58,6 +61,33 @@ def test_the_questions_the_file_and_what_it_means(
     assert (desk / "shop.toml").read_text() == written
     for line in checks.splitlines():
         assert main(shlex.split(line)[1:]) == 0
+
+
+def test_files_are_tried_estimated_and_get_their_tables(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands that are typed after the file is written, against the stand-in that the page names."""
+    (written,), (_, _, _, tries, migrations, _) = blocks("toml"), blocks("sh")
+    (desk / "shop.toml").write_text(written)
+    secret, *commands = tries.splitlines()
+    assert json.loads(shlex.split(secret)[1]) == {"token": SECRET}
+    (desk / "secret.json").write_text(json.dumps({"token": SECRET}))
+    versions = desk / "infra" / "migrations" / "versions"
+    versions.mkdir(parents=True)
+    (versions / "0121_before.py").touch()
+    with SourcesStandIn() as standin:
+        url = standin.start()
+        for line in commands:
+            assert main(shlex.split(line.replace("$standin", url))[1:]) == 0
+        wire._own_pool().clear()
+    said = capsys.readouterr().out
+    assert said.count("Nothing was written.") == 2
+    assert "works: 3 partitions, 300 rows, about" in said
+    for line in migrations.splitlines():
+        assert main(shlex.split(line)[1:]) == 0
+    assert sorted(each.name for each in versions.iterdir()) == [
+        "0121_before.py", "0122_source_shop.py", "0123_source_shop_columns.py",
+    ]  # fmt: skip
+    for each in versions.glob("012[23]*"):
+        compile(each.read_text(), each.name, "exec")
 
 
 def test_the_faults_that_are_shown_are_said() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from pg8000.exceptions import DatabaseError
 
+from shared.job_queue.decide import tail
 from shared.job_queue.model import Finished, Word
 from shared.kernel import run
 from shared.kernel.clock import new_id
 from shared.kernel.errors import Conflict, Refused
 from shared.kernel.model import StepOutcome
-from shared.kernel.step import Lost
+from shared.kernel.offers import PgOffers
+from shared.kernel.step import Lost, do_turn
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, BOB
 from tests.support.jobs import Office, job_office
@@ -164,24 +170,27 @@ def test_a_running_job_hears_of_its_cancel_and_its_process_group_ends(office: Of
     office.really = True
     office.define()
     job = office.add(payload={"what": "stubborn"})
-    turn = office.take_one()
+    child = canceled_once_it_printed(office, job)
+    assert (office.seen(job).status, [each.status for each in office.attempts(job)]) == ("canceled", ["canceled"])
+    assert gone(child)
+
+
+def canceled_once_it_printed(office: Office, job: UUID) -> int:
+    """Runs it, and answers the number that it printed."""
     child: list[int] = []
     kind = office.job
     beat = kind.take_step.__self__.ports.beat
 
-    def cancel_at_the_first_line(turn_: object) -> Word:
+    def cancel_at_the_first_line(turn: object) -> Word:
         tails = [each.stdout_tail for each in office.attempts(job) if each.stdout_tail]
         if tails and not child:
             child.append(int(tails[0]))
             run.cancel_run(office.ports, kind, ALICE, job)
-        return beat(turn_)  # type: ignore[no-any-return]
+        return beat(turn)  # type: ignore[no-any-return]
 
     object.__setattr__(kind.take_step.__self__.ports, "beat", cancel_at_the_first_line)
-    from shared.kernel.step import do_turn
-
-    assert do_turn(turn, kind, office.ports) is StepOutcome.CANCELED
-    assert (office.seen(job).status, [each.status for each in office.attempts(job)]) == ("canceled", ["canceled"])
-    assert gone(child[0])
+    assert do_turn(office.take_one(), kind, office.ports) is StepOutcome.CANCELED
+    return child[0]
 
 
 def test_a_job_that_takes_too_long_is_ended_and_tried_again(office: Office) -> None:
@@ -202,6 +211,26 @@ def test_what_a_command_leaves_behind_goes_with_it(office: Office) -> None:
     assert gone(int(office.attempts(job)[0].stdout_tail))
 
 
+def test_what_leaves_the_commands_session_ends_with_it(office: Office) -> None:
+    """Guards that nothing goes on after its job, though it has another session, another parent and no output in common:
+    neither after a command that has ended, nor after one that had to be ended."""
+    office.really = True
+    office.define()
+    ended = office.add(payload={"what": "escapes"})
+    assert office.work() == [StepOutcome.DONE]
+    assert gone(int(office.attempts(ended)[0].stdout_tail))
+    assert gone(canceled_once_it_printed(office, office.add(payload={"what": "escapes", "n": 1})))
+
+
+def test_a_folder_that_cannot_be_emptied_says_nothing_of_the_command(office: Office) -> None:
+    """Guards that an attempt is told as it was, though somebody whom nobody could end goes on writing into its folder."""
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "rebels"})
+    assert office.work() == [StepOutcome.RETRIED]
+    assert [(each.status, each.exit_code) for each in office.attempts(job)] == [("failed", -9)]
+
+
 # 3k
 
 
@@ -218,10 +247,174 @@ def test_only_the_last_of_much_output_is_kept(office: Office) -> None:
     office.define()
     job = office.add(payload={"what": "flood"})
     office.work()
-    tail = office.attempts(job)[0].stdout_tail
-    assert tail.endswith("line 19999\n")
-    assert 50_000 < len(tail.encode()) <= 65_536
-    assert tail.startswith("line ")
+    kept = office.attempts(job)[0].stdout_tail
+    assert kept.endswith("line 19999\n")
+    assert 50_000 < len(kept.encode()) <= 65_536
+    assert kept.startswith("line ")
+
+
+def test_the_last_of_one_long_line_is_kept(office: Office) -> None:
+    """Guards that output without a line break is not lost, and that what may be the rest of a secret is."""
+    office.really = True
+    office.define()
+    job = office.add(payload={"what": "one-line"})
+    office.work()
+    kept = office.attempts(job)[0].stdout_tail
+    assert kept.endswith("abcdefgh the end")
+    assert 50_000 < len(kept.encode()) <= 65_536
+    assert "sss" not in kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "cut", "shown"),
+    [
+        ("s" * 4_000 + " x", True, ""),
+        ("rest\nline", True, "line"),
+        ("a" * 5_000, True, "a" * 904),
+        ("a" * 5_000, False, "a" * 5_000),
+        ("password=" + "s" * 4_500 + " told\nmore", True, "more"),
+        ("\n" + "y " * 5_000 + "token=hunter22-canary", True, "y " * 5_000 + "token=***"),
+    ],
+)
+def test_a_tail_shows_nothing_that_may_be_the_rest_of_a_secret(kept: str, cut: bool, shown: str) -> None:
+    assert tail(kept.encode(), cut=cut) == shown
+
+
+# A database that is away
+
+
+def away() -> Exception:
+    """What the driver says when nobody listens any more."""
+    return ConnectionRefusedError("nobody listens")
+
+
+def busy() -> Exception:
+    """What the server says when it has waited for somebody's lock for too long."""
+    said: Exception = DatabaseError({"S": "ERROR", "C": "55P03", "M": "canceling statement due to lock timeout"})
+    return said
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "told", "outcome"),
+    [
+        (60.0, [Word.GO_ON] * 6, StepOutcome.DONE),
+        (0.0, [*[Word.GO_ON] * 4, Word.LOST], Lost.OVERTAKEN),
+    ],
+)
+def test_a_command_goes_on_while_the_database_is_away_until_another_may_have_its_job(
+    office: Office, lease_s: float, told: list[Word], outcome: object
+) -> None:
+    """Guards that a restart of Postgres does not end the commands of a worker, and that an outage longer than a lease does."""
+    office.define()
+    job = office.add()
+    kind = office.job
+    ports = kind.take_step.__self__.ports
+    answers = ports.beat
+    heard: list[Word] = []
+
+    def no_answer(_: object) -> Word:
+        raise away()
+
+    def beats(_: object, __: object, ___: float, beat: Callable[..., Word]) -> Finished:
+        heard.append(beat(1, "a", ""))
+        object.__setattr__(ports, "beat", no_answer)
+        heard.extend(beat(1, "b", "") for _ in range(3))
+        object.__setattr__(ports, "lease_s", lease_s)
+        heard.append(beat(1, "b", ""))
+        object.__setattr__(ports, "beat", answers)
+        if heard[-1] is Word.LOST:
+            return Finished(exit_code=None, lost=True)
+        heard.append(beat(1, "c", ""))
+        return Finished(exit_code=0)
+
+    office.runner.ends = beats
+    assert do_turn(office.take_one(), kind, office.ports) is outcome
+    assert heard == told
+    assert office.seen(job).status == ("succeeded" if outcome is StepOutcome.DONE else "running")
+
+
+def test_a_job_that_could_not_be_begun_costs_no_attempt(office: Office) -> None:
+    """Guards that a database that has no answer for a moment is no failure of a command that never ran."""
+    office.define(max_attempts=1)
+    job = office.add()
+    office.do(office.take_one())
+    run.retry_run(office.ports, office.job, ALICE, job)
+    kind = office.job
+
+    def no_answer(_: object) -> int:
+        raise away()
+
+    kind.take_step.__self__.ports.reader.next_attempt = no_answer
+    assert do_turn(office.take_one(), kind, office.ports) is StepOutcome.WAITED
+    office.pass_time()
+    assert office.work() == [StepOutcome.DONE]
+    assert [each.status for each in office.attempts(job)] == ["succeeded", "succeeded"]
+
+
+def test_a_machine_that_can_start_nothing_fails_no_job(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards that a worker whose disk is full does not use up the attempts of every job it meets."""
+    office.really = True
+    office.define(max_attempts=1)
+    job = office.add()
+    with monkeypatch.context() as full:
+        full.setattr(tempfile, "tempdir", "/nonexistent/disk")
+        assert office.do(office.take_one()) is StepOutcome.WAITED
+    assert (office.seen(job).status, office.attempts(job)) == ("queued", [])
+    office.pass_time()
+    assert office.work() == [StepOutcome.DONE]
+
+
+@pytest.mark.parametrize("trouble", [away, busy])
+def test_what_a_command_did_is_committed_when_the_database_is_back(
+    office: Office, trouble: Callable[[], Exception]
+) -> None:
+    """Guards that a command that has ended is not run again because Postgres was away for a moment, alone or with others; and
+    that nobody waits for it longer than a lease."""
+    office.define(max_attempts=1)
+    asked: list[float] = []
+
+    def waits(spent_s: float) -> bool:
+        asked.append(spent_s)
+        return len(asked) <= 2
+
+    class Away(PgOffers):
+        def end(self, *given: Any) -> Any:
+            if len(asked) < 2:
+                raise trouble()
+            return super().end(*given)
+
+        def end_together(self, *given: Any) -> Any:
+            raise trouble()
+
+    offers = Away(office.store._engine)
+    patient = replace(office.ports, offers=offers, waits_for_database=waits)
+    alone, together, impatient = (office.add() for _ in range(3))
+    assert do_turn(office.take_one(), office.job, patient) is StepOutcome.DONE
+    asked.clear()
+    assert office.do_together(office.take(1), ports=patient) == [StepOutcome.DONE]
+    assert [office.seen(each).status for each in (alone, together)] == ["succeeded", "succeeded"]
+    assert len(asked) == 2
+    asked.clear()
+    assert do_turn(office.take_one(), office.job, replace(office.ports, offers=offers)) is Lost.GIVEN_BACK
+    assert office.seen(impatient).status == "queued"
+
+
+def test_a_lock_that_was_waited_for_too_long_is_no_failure_of_the_command(office: Office) -> None:
+    """Guards that what others do in the database is not noted as a failure of a command that has succeeded."""
+    office.define(max_attempts=1)
+    job = office.add()
+    tries: list[int] = []
+
+    class Locked(PgOffers):
+        def end(self, *given: Any) -> Any:
+            tries.append(1)
+            if len(tries) == 1:
+                raise busy()
+            return super().end(*given)
+
+    patient = replace(office.ports, offers=Locked(office.store._engine), waits_for_database=lambda _: True)
+    assert do_turn(office.take_one(), office.job, patient) is StepOutcome.DONE
+    assert (office.seen(job).status, len(tries)) == ("succeeded", 2)
 
 
 # 3l
@@ -392,3 +585,12 @@ def test_a_command_that_a_signal_ends_has_failed(office: Office) -> None:
     job = office.add(payload={"what": "signal"})
     office.work()
     assert "signal 11" in office.seen(job).last_error
+
+
+@pytest.mark.parametrize(("code", "said"), [(255, "exited with code 255"), (137, "was ended by signal 9")])
+def test_only_what_a_signal_can_have_been_is_called_one(office: Office, code: int, said: str) -> None:
+    office.really = True
+    office.define(max_attempts=1)
+    job = office.add(payload={"what": "exit", "n": code})
+    office.work()
+    assert said in office.seen(job).last_error

@@ -25,7 +25,7 @@ from shared.kernel.tokens import Token
 from shared.query_run.adapters.mce import Mce
 from shared.query_run.model import Phase, QueryParams
 from shared.query_run.ports import QueryMetric
-from shared.query_run.steps import QueryPoint
+from shared.query_run.steps import LATE, QueryPoint
 from tests.support.queries import OTHER_TENANT, QueryRig, sql
 from tests.support.rig import TENANT
 
@@ -480,6 +480,29 @@ def test_0j_a_retried_run_does_not_wait_for_its_late_query(queries: QueryRig) ->
     assert queries.signals("query_run.ready") == [
         {"run_id": str(run_id), "epoch": 3, "status": "ready", "outcome": "ready", "rows": 6}
     ]
+
+
+def test_0j_a_late_result_of_an_epoch_before_does_not_reopen_a_run(queries: QueryRig) -> None:
+    """Timed out, found late, and before anybody heard that, retried and timed out again: the second query still runs."""
+    queries.configure(max_duration_ms=30_000, late_watch_interval_s=60)
+    run_id = queries.start(sql(seconds=100, rows=6))
+    assert queries.finish(run_id) == "failed timed_out"
+    ticks_at, queries.next_tick_at = queries.next_tick_at, queries.now + 3_600  # the tick carries signals: it is late
+    queries.pass_time(200)
+    assert queries.signals(LATE) == [{"run_id": str(run_id), "epoch": 1}]
+    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
+    assert queries.finish(run_id) == "failed timed_out"
+
+    queries.tick()
+    queries.work_off()
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("failed", 2)
+    assert not queries.rows("select 1 from signal where name = :late and dispatched_at is null", late=LATE)
+    queries.next_tick_at = ticks_at + 60 * (1 + (queries.now - ticks_at) // 60)
+    queries.pass_time(600)
+    assert (queries.run(run_id)["status"], queries.run(run_id)["epoch"]) == ("succeeded", 3), "by its own late result"
+    assert queries.shown(run_id)["row_count"] == 6
+    assert len(queries.standin.activities) == 2
+    assert terminal_lines(queries, run_id) == [(1, "failed"), (2, "failed"), (3, "succeeded")]
 
 
 def test_0j_a_late_result_is_read_as_often_as_any_other(queries: QueryRig) -> None:

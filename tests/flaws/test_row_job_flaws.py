@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import io
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -19,11 +20,13 @@ from shared.kernel import run as runs
 from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Paces, Seen, Want, trade
 from shared.kernel.errors import Conflict, Refused
 from shared.kernel.model import Effect, Starting, Statement
-from shared.row_job import api, control, decide, steps, store, table
+from shared.kernel.points import Point, watch_points
+from shared.row_job import api, control, decide, export, grid, steps, store, table
 from shared.row_job.decide import Answered, lease_s
-from shared.row_job.model import Item, RowJobParams, RowSettings
+from shared.row_job.model import Item, RowJobParams, RowSettings, WayPoint
 from tests.support.rig import TENANT
 from tests.support.rows import BY, SETTINGS, RowRig, csv_of, rows
+from tests.support.sheets import from_calamine, from_csv, from_openpyxl
 
 __all__ = ["rows"]
 BOB = UUID(int=0xB0)
@@ -312,6 +315,49 @@ def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
     assert taken == list(range(1, len(taken) + 1)), "each time it was taken counts, before anything is done with it"
 
 
+# 1i: a loop over rows by a key that changes.
+
+
+def exported(rows: RowRig, job_id: UUID, meanwhile: Callable[[str], None] | None = None) -> list[list[str]]:
+    params = {"export": str(job_id), "format": "csv", "rows": "all"}
+    export_id = runs.start_run(rows.ports, rows.kind, TENANT, params, BY)
+    watch_points(meanwhile)
+    try:
+        assert rows.finish(export_id, 3600) == "succeeded", rows.run(export_id)["error"]
+    finally:
+        watch_points(None)
+    (export,) = rows.rows("select files from row_exports where run_id = :id", id=export_id)
+    return from_csv(rows.results.held[export["files"][0]["key"]])[1:]
+
+
+def test_1i_an_export_ends_and_has_every_row_once_while_rows_are_touched(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of all rows are touched between two pages: by the time of their change, there would be no end."""
+    monkeypatch.setattr(export, "PAGE", 100)
+    monkeypatch.setattr(export, "STEP_S", 0.0)
+    job_id = rows.upload(csv_of(1_000))
+    rows.finish(job_id, 600)
+    touched = []
+
+    def touch(here: str) -> None:
+        if here == Point.STEP_LOOKED:
+            touched.append(
+                rows.rows(
+                    "update job_items set updated_at = pg_catalog.now() where run_id = :id and mod(row_no, 2) = 0 returning 1",
+                    id=job_id,
+                )
+            )
+
+    found = exported(rows, job_id, touch)
+
+    assert len(touched) >= 10
+    assert [row[0] for row in found] == [str(n) for n in range(1, 1_001)]
+    assert rows.rows(
+        "select attnotnull from pg_attribute where attrelid = 'job_items'::regclass and attname = 'updated_at'"
+    )[0]["attnotnull"]
+
+
 # 1j: parameters without a type.
 
 
@@ -369,6 +415,101 @@ def test_1n_another_tenants_upload_is_nobodys(rows: RowRig) -> None:
         rows.kind.start(tx, Starting(run_id=UUID(int=1), tenant_id=TENANT, params={"file_id": str(theirs)}, by=BY))
     asked = {"file_id": theirs, "tenant_id": TENANT}
     assert not rows.rows(store.FILE.sql, **asked), "nor where no wall holds the one who asks"
+
+
+# 1o: files that do what their cells say.
+
+
+def test_1o_no_cell_of_a_file_is_a_formula_and_none_breaks_it(rows: RowRig) -> None:
+    evil = ['=HYPERLINK("http://x","y")', "+1", "-1", "@x", "\t=1", "\r=1", "a\x01b", "x" * 40_000, "_x0041_"]
+    job_id = rows.upload(csv_of(len(evil)))
+    rows.finish(job_id, 600)
+    for number, cell in enumerate(evil, 1):
+        rows.rows(
+            """update job_items set last_error = :cell, result_json = jsonb_build_object('offers', jsonb_build_array(
+                   jsonb_build_object('title', cast(:cell as text), 'price', cast(:cell as text), 'url', cast(:cell as text))))
+               where run_id = :id and row_no = :n returning 1""", id=job_id, n=number, cell=cell,
+        )  # fmt: skip
+    shown = [grid.encode([cell], ("error",)) for cell in evil]
+    raw: dict[str, bytes] = {}
+    for format_ in ("csv", "xlsx"):
+        params = {"export": str(job_id), "format": format_}
+        export_id = runs.start_run(rows.ports, rows.kind, TENANT, params, BY)
+        assert rows.finish(export_id, 3600) == "succeeded"
+        (export,) = rows.rows("select files from row_exports where run_id = :id", id=export_id)
+        raw[format_] = rows.results.held[export["files"][0]["key"]]
+
+    for read in (from_csv(raw["csv"]), from_openpyxl(raw["xlsx"]), from_calamine(raw["xlsx"])):
+        for row, (cell, _) in zip(read[1:], shown, strict=True):
+            assert [row[6], row[12], row[15]] == [cell] * 3
+            assert row[9] == cell or (cell == "-1" and row[9] == -1), "only a number is one"
+    cut = {row[0]: row[17] for row in from_csv(raw["csv"])[1:] if row[17]}
+    assert cut == {"8": "found_title, price, url, error"}
+    for line in csv.reader(io.StringIO(raw["csv"].decode(), newline="")):
+        assert not [
+            cell for at, cell in enumerate(line) if cell[:1] in "=+-@\t\r" and cell and not (at == 9 and cell == "-1")
+        ]
+
+
+# 1p: a file of several instants.
+
+
+def instant(rows: RowRig, job_id: UUID) -> list[tuple[str, str, str]]:
+    return [(str(row["row_no"]), row["status"], str(row["attempts"])) for row in rows.items(job_id)]
+
+
+def test_1p_an_export_during_processing_is_of_one_instant(rows: RowRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "PAGE", 20)
+    monkeypatch.setattr(export, "STEP_S", 0.0)
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.attempts == 1 else None
+    job_id = rows.upload(csv_of(200))
+    rows.pass_time(3)
+    seen: list[list[tuple[str, str, str]]] = []
+
+    def see(here: str) -> None:
+        if here == WayPoint.SNAPSHOT:
+            seen.append(instant(rows, job_id))
+        if here == Point.STEP_COMMITTED and seen and not moved:
+            moved.append(len(rows.rows("select 1 from export_kept")))
+        if here == Point.STEP_LOOKED and seen:
+            rows.rows(
+                """update job_items set status = 'DONE', attempts = 9, updated_at = pg_catalog.now() where run_id = :id and row_no in (
+                       select row_no from job_items where run_id = :id order by attempts, row_no desc limit 30) returning 1""",
+                id=job_id,
+            )  # fmt: skip
+
+    moved: list[int] = []
+    found = exported(rows, job_id, see)
+
+    assert len(seen) == 1
+    assert [(row[0], row[1], row[5]) for row in found] == seen[0]
+    assert sum(was != now for was, now in zip(seen[0], instant(rows, job_id), strict=True)) > 100, "much had changed"
+    rows.pass_time(30)
+    assert not rows.rows("select 1 from export_kept"), "what was kept for it is gone"
+
+
+def test_1p_a_change_that_is_being_committed_is_in_the_file_or_is_not_but_never_half(rows: RowRig) -> None:
+    """Somebody changed all rows before the snapshot was opened, and commits when its first page could be read."""
+    job_id = rows.upload(csv_of(10))
+    rows.finish(job_id, 600)
+    params = {"export": str(job_id), "format": "csv", "rows": "all"}
+    export_id = runs.start_run(rows.ports, rows.kind, TENANT, params, BY)
+    elsewhere = db.connect_engine(rows.owner.url.render_as_string(hide_password=False))
+    with elsewhere.connect() as other:
+        transaction = other.begin()
+        other.execute(sa.text("update job_items set last_error = 'late' where run_id = :id"), {"id": job_id})
+        rows.pass_time(30)
+        assert rows.run(export_id)["status"] == "running"
+        assert rows.lane(export_id, "export")["waits_for"] == "changes that are being committed"
+        rows.pass_time(3600)
+        assert rows.lane(export_id, "export")["seq"] < 150, "it looks less and less often"
+        transaction.commit()
+    elsewhere.dispose()
+    assert rows.finish(export_id, 600) == "succeeded"
+
+    (told,) = rows.rows("select files from row_exports where run_id = :id", id=export_id)
+    found = from_csv(rows.results.held[told["files"][0]["key"]])[1:]
+    assert [row[15] for row in found] == ["late"] * 10
 
 
 # 1q: a kickoff that pins a function.

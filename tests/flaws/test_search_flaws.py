@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from uuid import UUID
@@ -546,6 +547,20 @@ def test_4m_a_canceled_cycle_leaves_its_search_idle(searches: SearchRig) -> None
     assert not missing(searches, key)
 
 
+def test_4m_a_search_that_is_deleted_in_the_middle_of_its_window_does_not_stay_running(searches: SearchRig) -> None:
+    begin(searches, per_day=100, days=2)
+    key = searches.save()
+    searches.start()
+    searches.work_off(3)
+    assert searches.state(key)["status"] == "RUNNING"
+    searches.write("update query_state set active = false")
+    searches.write("delete from saved_search")
+    searches.go(HOUR)
+    state = searches.state(key)
+    assert (state["status"], stops(searches, key)) == ("SUCCESS", ["window_exhausted"])
+    assert searches.covered(key), "saved again, it goes on from here"
+
+
 # --- one cycle of a tenant at a time
 
 
@@ -636,6 +651,21 @@ def test_reposts_are_recognised(searches: SearchRig) -> None:
     assert company["open_offers"] == 2
 
 
+def test_a_company_that_is_not_seen_any_more_has_no_open_offers(searches: SearchRig) -> None:
+    begin(searches, per_day=5, days=2)
+    searches.save()
+    searches.start()
+    searches.go(HOUR)
+    seen = "select count(*) filter (where open_offers > 0) as open, count(*) as all_of_them from companies"
+    (row,) = searches.rows(seen)
+    assert row["open"] == row["all_of_them"] == 7
+    searches.infojobs.posted[:] = [each for each in searches.infojobs.posted if each.company == 3]
+    searches.write("update companies set last_seen_at = last_seen_at - interval '31 days'")
+    searches.go(DAY_S)
+    (row,) = searches.rows(seen)
+    assert row["open"] == 1
+
+
 # --- upstreams that lie: never a success
 
 
@@ -672,6 +702,36 @@ def test_changing_totals_lose_nothing(searches: SearchRig, client: str) -> None:
     searches.go(12 * HOUR)
     assert searches.state(key)["status"] == "SUCCESS"
     assert not missing(searches, key, client)
+
+
+@pytest.mark.parametrize("client", ["infojobs", "adzuna"])
+@pytest.mark.parametrize("fault", ["few", "unsorted"])
+def test_neither_a_wrong_total_nor_a_wrong_order_ends_a_window(searches: SearchRig, client: str, fault: str) -> None:
+    """What a board says of its pages is not believed against what is on them: they are read until nothing follows."""
+    searches.now = 40 * DAY_S
+    for first, days, per_day in ((34, 3, 30), (38.5, 1.5, 80)):
+        searches.boards[client].post_days(first * DAY_S, days, per_day, late=0)
+    searches.boards[client].misbehave(fault)
+    key = searches.save(client)
+    searches.start()
+    searches.go(HOUR)
+    assert searches.state(key)["status"] == "SUCCESS"
+    assert searches.covered(key)
+    assert not missing(searches, key, client)
+
+
+def test_an_offer_that_was_dated_in_the_future_is_written_again(searches: SearchRig) -> None:
+    """A board's slip of the pen must not outlive its correction."""
+    begin(searches, per_day=0)
+    now = searches.now
+    wrong = searches.infojobs.post(now + 900 * DAY_S, late_s=-900 * DAY_S - HOUR, title="Cook")
+    searches.save()
+    searches.start()
+    searches.go(HOUR)
+    searches.infojobs.posted[:] = [replace(wrong, at=now - HOUR, title="Chef")]
+    searches.go(DAY_S)
+    (offer,) = searches.rows("select title, updated_at from offers")
+    assert (offer["title"], offer["updated_at"]) == ("Chef", searches.at(now - HOUR))
 
 
 def test_requests_are_the_pages_and_no_more(searches: SearchRig) -> None:

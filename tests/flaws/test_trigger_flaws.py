@@ -5,12 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from shared.job_queue.model import Finished
+from shared.job_queue.triggers import store
+from shared.job_queue.triggers.fire import Firing, fire
+from shared.job_queue.triggers.model import Cause
 from shared.kernel.clock import new_id
+from shared.kernel.db import jsonb
+from shared.kernel.signals import dispatch
 from shared.kernel.tick import tick
+from tests.integration.test_job_starts import driver
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, BOB
 from tests.support.triggers import TriggerOffice, trigger_office
@@ -63,6 +72,26 @@ def test_a_change_during_a_running_job_is_worked_on_by_one_more(office: TriggerO
     assert [job.status for job in office.jobs()] == ["succeeded", "succeeded"]
 
 
+def test_what_joined_a_firing_that_is_refused_is_refused_with_it(office: TriggerOffice) -> None:
+    """No job does it: `joined` would say that one does."""
+    trigger = office.trigger(payload_template=WHAT)
+    office.happens({"folder": "/a"})
+    office.told()
+    (turn,) = office.take()
+    for _ in range(2):
+        office.happens({"folder": "/a"})
+    office.told()
+    assert office.statuses(trigger) == ["started", "waiting", "joined"]
+    office.do(turn)
+    office.sql("update job_definitions set is_active = false, version = version + 1")
+    try:
+        office.ticks()
+    finally:
+        office.sql("update job_definitions set is_active = true, version = version + 1")
+    assert office.statuses(trigger) == ["started", "refused", "refused"]
+    assert {each.error["code"] for each in office.firings(trigger)[1:]} == {"inactive_definition"}
+
+
 def test_a_change_that_a_waiting_job_will_see_needs_no_other(office: TriggerOffice) -> None:
     trigger = office.trigger(payload_template=WHAT)
     for folder in ("/a", "/a", "/b", "/a"):
@@ -70,6 +99,85 @@ def test_a_change_that_a_waiting_job_will_see_needs_no_other(office: TriggerOffi
     office.told()
     assert office.statuses(trigger) == ["started", "joined", "started", "joined"]
     assert sorted(job.payload["what"] for job in office.jobs()) == ["/a", "/b"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_events_that_are_told_together_become_what_they_become_one_by_one(office: TriggerOffice, seed: int) -> None:
+    """Of folders whose job waits, runs, has just ended or was never there; some cannot be a job."""
+    chance = Random(seed)
+    triggers = {
+        tenant: office.trigger(tenant, payload_template=WHAT, dedupe_window_seconds=window)
+        for window in [chance.choice([0, 300])]
+        for tenant in (ALICE, BOB)
+    }
+    for tenant in triggers:
+        for folder in ("/waits", "/runs", "/ended"):
+            office.happens({"folder": folder}, tenant=tenant)
+    office.told()
+    for turn in office.take(6) + office.take(6):
+        if turn.params["payload"]["what"] == "/ended":
+            office.do(turn)
+        elif turn.params["payload"]["what"] == "/waits":
+            office.store.release(turn.baton, turn.token)
+    folders = [
+        {"folder": "/waits"},
+        {"folder": "/runs"},
+        {"folder": "/ended"},
+        {"folder": "/new"},
+        {"folder": "-x"},
+        {},
+    ]
+    events = chance.choices(folders, k=12)
+    for event in events:
+        office.happens(event, tenant=ALICE)
+        office.told()
+    for event in events:
+        office.happens(event, tenant=BOB)
+    office.told()
+
+    def became(tenant: UUID) -> list[Any]:
+        lines = sorted(office.firings(triggers[tenant]), key=lambda line: line.signal_id)
+        runs = [line.run_id for line in lines if line.status == "started"]
+        waiting = [line.id for line in lines if line.status == "waiting"]
+        return [
+            (
+                line.status,
+                line.reason,
+                line.error and line.error["code"],
+                line.run_id and runs.index(line.run_id),
+                line.waits_for and runs.index(line.waits_for),
+                line.joined_to and waiting.index(line.joined_to),
+                line.payload,
+            )
+            for line in lines
+        ]
+
+    assert became(BOB) == became(ALICE)
+    assert {line[0] for line in became(BOB)} >= {"started", "joined"}
+
+
+def test_many_events_are_told_in_few_flights(office: TriggerOffice) -> None:
+    office.trigger(payload_template=WHAT)
+    line, flights = driver(office), []
+    for many in (2, 100):
+        for n in range(many):
+            office.happens({"folder": f"/{many}/{n}"})
+        before = line.flights
+        office.told()
+        flights.append(line.flights - before)
+    assert len(office.jobs()) == 102
+    assert flights[0] == flights[1] <= 15
+
+
+def test_an_event_that_is_no_job_is_noted_once_though_it_is_told_twice(office: TriggerOffice) -> None:
+    """The API tells it at once, and the dispatcher once more."""
+    trigger = office.trigger(payload_template={"what": ["{{event.folder}}"]})
+    office.happens({"no": "folder"})
+    for _ in range(2):
+        office.sql("update signal set dispatched_at = null where name = 'provider.folder.updated'")
+        office.told()
+    assert office.statuses(trigger) == ["refused"]
+    assert office.value("select count(*) from hearing") == 0
 
 
 # 3d: a window without a mechanism
@@ -128,7 +236,8 @@ def test_a_schedule_fires_once_per_due_time_under_ticks_at_once_and_after_an_out
         ]
         assert seen == [first + n * MINUTE for n in range(len(seen))]
         assert 41 <= len(seen) <= 43
-        assert office.value("select next_fire_at > now() from job_triggers where id = :id", id=trigger)
+        next_at = office.value("select next_fire_at from job_triggers where id = :id", id=trigger)
+        assert next_at == first + len(seen) * MINUTE
     assert office.statuses(triggers[0])[0] == "missed"
     assert office.statuses(triggers[1])[0] == "superseded"
     assert office.statuses(triggers[2])[:2] == ["over_cap", "started"]
@@ -266,6 +375,39 @@ def test_jobs_follow_jobs_and_a_circle_ends(office: TriggerOffice) -> None:
     assert new_id() != other
 
 
+def test_a_run_that_a_job_has_started_is_part_of_its_circle(office: TriggerOffice) -> None:
+    """Guards that a trigger whose job starts a run, whose end or word starts the trigger, goes round once; and that an event
+    from outside that only names such a run is no part of it."""
+    after = office.trigger(event_name="tally.succeeded", dedupe_window_seconds=0)
+    word = office.trigger(event_name="tally.ready", dedupe_window_seconds=0)
+    outside = office.trigger(event_name="somebody.says", dedupe_window_seconds=0)
+
+    def ended(name: str, run_id: UUID, source_ref: str | None) -> None:
+        office.sql(
+            """insert into run (id, tenant_id, kind, status, params, source, source_ref, finished_at, outcome, check_at)
+               values (:id, :t, 'tally', 'succeeded', '{}', 'job', :ref, now(), 'done', 'infinity')""",
+            id=run_id, t=ALICE, ref=source_ref,
+        )  # fmt: skip
+        said = jsonb({"run_id": str(run_id), "kind": "tally"})
+        office.sql(
+            "insert into signal (tenant_id, name, payload) values (:t, :n, cast(:p as jsonb))", t=ALICE, n=name, p=said
+        )
+
+    def job_of(trigger: UUID) -> str:
+        return str(
+            office.value("select run_id from trigger_firings where trigger_id = :t and run_id is not null", t=trigger)
+        )
+
+    by_hand = str(office.add())
+    for name, trigger in (("run.succeeded", after), ("tally.ready", word), ("somebody.says", outside)):
+        ended(name, new_id(), by_hand)
+        office.told()
+        assert office.statuses(trigger) == ["started"]
+        ended(name, new_id(), job_of(trigger))
+        office.told()
+    assert [office.statuses(each)[1] for each in (after, word, outside)] == ["loop", "loop", "joined"]
+
+
 # Overlap
 
 
@@ -282,3 +424,96 @@ def test_a_due_time_while_the_job_before_it_runs_is_skipped_or_queued(office: Tr
     office.ticks()
     assert office.statuses(queues)[:2] == ["started", "started"]
     assert all(each.payload is None for each in office.firings(queues)[:2])
+
+
+@pytest.mark.parametrize(("overlap", "said"), [("skip", "overlap"), ("queue", "waiting")])
+def test_a_job_that_runs_is_not_forgotten_for_one_that_was_run_by_hand(
+    office: TriggerOffice, overlap: str, said: str
+) -> None:
+    """That one is newer and has ended; the schedule's own still runs, and is not joined by another."""
+    due = office.now().replace(second=0, microsecond=0)
+    trigger = office.trigger(cron_expr=f"{due.minute} {due.hour} * * *", overlap=overlap, next_fire_at=due)
+    office.ticks()
+    (running,) = office.take()
+    by_hand(office, trigger)
+    (quick,) = office.take()
+    office.do(quick)
+    assert [job.status for job in office.jobs()] == ["running", "succeeded"]
+    office.sql("update trigger_firings set fire_at = fire_at - interval '1 day' where cause = 'schedule'")
+    office.due_since(trigger, due)
+    office.ticks()
+    assert [each.reason or each.status for each in office.firings(trigger) if each.cause == "schedule"] == [
+        "started",
+        said,
+    ]
+    assert len(office.jobs()) == 2
+    office.do(running)
+
+
+def test_an_event_meets_the_job_that_runs_whatever_was_run_by_hand_since(office: TriggerOffice) -> None:
+    trigger = office.trigger(dedupe_window_seconds=0)
+    office.happens()
+    office.told()
+    (running,) = office.take()
+    by_hand(office, trigger)
+    (quick,) = office.take()
+    office.do(quick)
+    office.happens()
+    office.told()
+    assert office.statuses(trigger)[-1] == "waiting"
+    by_hand(office, trigger)
+    office.happens()
+    office.told()
+    last = office.firings(trigger)[-1]
+    assert (last.status, last.run_id) == ("joined", office.jobs()[-1].id), (
+        "nobody has begun with it: it will see the change"
+    )
+    office.do(running)
+
+
+def by_hand(office: TriggerOffice, trigger: UUID) -> None:
+    with office.ports.store.begin(ALICE) as tx:
+        (row,) = tx.read(store.LOCK_TRIGGER, {"id": trigger, "tenant_id": ALICE})
+        about = Cause(event={}, schedule={})
+        asked: Any = {"cause": "manual", "about": about, "fire_at": row["now"], "now": row["now"]}
+        fired = fire(tx, office.ports, office.job, Firing(trigger=store.trigger_of(row), **asked))
+    assert fired is not None
+    assert fired.status == "started"
+
+
+def test_no_more_due_times_wait_than_may(office: TriggerOffice) -> None:
+    due = office.now().replace(second=0, microsecond=0)
+    trigger = office.trigger(cron_expr="* * * * *", catch_up="all", catch_up_most=2, next_fire_at=due - 9 * MINUTE)
+    office.ticks()
+
+    assert office.statuses(trigger).count("started") == 1
+    assert office.statuses(trigger).count("waiting") == 2
+    assert office.statuses(trigger)[-1] == "over_cap"
+
+
+def test_what_happened_before_a_trigger_was_switched_on_again_starts_nothing(office: TriggerOffice) -> None:
+    """It was on when the event was written down for it, and again when it is told; but not all the time between."""
+    trigger = office.trigger()
+    office.happens()
+    looks = iter([True])
+    dispatch(office.ports, office.catalogue, lambda: next(looks, False))
+    assert len(office.sql("select * from hearing")) == 1
+    office.sql("update job_triggers set active_since = now() where id = :id", id=trigger)
+    office.told()
+
+    assert office.firings(trigger) == []
+    assert office.jobs() == []
+
+
+def test_a_worker_that_was_killed_is_not_listed_for_ever(office: TriggerOffice) -> None:
+    """One that ends takes its line along. The tick that keeps the time of schedules keeps that of these too."""
+    office.sql(
+        """insert into job_workers (worker_id, hostname, last_seen_at)
+           values ('killed', 'a', now() - interval '8 days'), ('away', 'b', now() - interval '6 days')"""
+    )
+    office.ticks()
+
+    assert [row.worker_id for row in office.sql("select worker_id from job_workers where hostname in ('a', 'b')")] == [
+        "away"
+    ]
+    office.sql("delete from job_workers where worker_id = 'away'")

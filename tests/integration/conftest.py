@@ -12,8 +12,9 @@ from tests.support.ingest import ingest, page_by_page
 from tests.support.queries import queries
 from tests.support.rig import make_rig, rig, rig_database
 from tests.support.searches import searches
+from tests.support.sources import sources
 
-__all__ = ["ingest", "make_rig", "page_by_page", "queries", "rig", "rig_database", "searches"]
+__all__ = ["ingest", "make_rig", "page_by_page", "queries", "rig", "rig_database", "searches", "sources"]
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,16 @@ def test_limits_that_cannot_be_asked_for_are_a_failed_attempt(house: House) -> N
     assert outcomes(house, kind) == [StepOutcome.RETRIED, StepOutcome.RETRIED, StepOutcome.FAILED]
 
 
+def test_a_run_that_has_ended_is_held_by_no_lane_of_its_kind(house: House) -> None:
+    """It would work on after the end that everybody was told."""
+    kind = broken(lambda *_: Finish(), on_end=lambda *_: [NewLane(key="afterwards")])
+
+    assert outcomes(house, kind) == [StepOutcome.DONE]
+    (run,) = house.sql("select id, status from run")
+    assert (run.status, house.keys(run.id)) == ("running", ["l0"]), "its end is tried again, as if on_end had raised"
+    assert house.history(run.id)[-1] == "settle_failed"
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise ValueError("not even this")

@@ -175,8 +175,8 @@ def test_who_must_wait_for_a_plain_slot_is_told_how_long(clean: Rig) -> None:
     assert refused.value.after_s == pytest.approx(2.0)
     assert refused.value.waits_for == "its turn at write"
     assert paces.take(paced, plain, patience_s=3.0) == [pytest.approx(2.0)]
-    clean.now += 5
-    assert paces.take(paced, plain) == [0.0], "what passed by unused is not saved up"
+    clean.now += 65
+    assert paces.take(paced, plain, want=3) == [0.0], "what passed by unused is not saved up"
 
 
 def test_a_tenants_account_is_its_own_and_a_shared_one_is_everybodys(clean: Rig) -> None:

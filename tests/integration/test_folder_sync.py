@@ -13,12 +13,14 @@ import sqlalchemy as sa
 
 from infra.local.standins.dropbox import DropboxStandIn, with_photos
 from shared.folder_sync.build import asked_of, folder_of
+from shared.folder_sync.points import FolderPoint
 from shared.folder_sync.ports import Ports
 from shared.folder_sync.steps import folder_sync
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
 from shared.kernel.errors import Refused
+from shared.kernel.points import watch_points
 from shared.kernel.settings import Relay
 from shared.kernel.tokens import Tokens
 from tests.kinds.folder_sync.subject import CONNECT, Apps, connection_of
@@ -77,6 +79,36 @@ def test_everything_is_read_once_and_then_changes_alone(folder: FolderRig) -> No
     assert folder.here() == folder.box.truth() == {"/new/a.jpg": folder.here()["/new/a.jpg"]}
 
 
+def test_a_file_where_a_folder_was_takes_its_place_and_all_below_it(folder: FolderRig) -> None:
+    """Dropbox tells of the file alone."""
+    folder.box.put("/a", folder=True)
+    folder.box.put("/a/b", folder=True)
+    folder.box.put("/a/b/1.jpg")
+    folder.box.put("/ab/2.jpg")
+    assert folder.sync() == "succeeded"
+    folder.box.put("/a")
+    folder.box.put("/c/3.jpg")
+    folder.box.put("/c")
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert sorted(folder.here()) == ["/a", "/ab/2.jpg", "/c"]
+    folder.box.delete("/a")
+    folder.box.put("/a", folder=True)
+    folder.box.put("/a/4.jpg")
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+
+
+def test_a_cursor_that_leads_nowhere_is_not_followed_for_ever(folder: FolderRig) -> None:
+    with_photos(folder.box, 60)
+    folder.box.misbehave("same_cursor", on=["list"], after=1, budget=30)
+    assert folder.sync(100_000) == "failed"
+    assert folder.box.calls["list"] <= 12, "an answer that cannot be is asked for again, ten times"
+    folder.box.behave()
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+
+
 def test_a_cursor_that_was_forgotten_is_replaced_and_what_is_gone_leaves(folder: FolderRig) -> None:
     with_photos(folder.box, 120)
     assert folder.sync() == "succeeded"
@@ -121,6 +153,44 @@ def test_a_folder_is_read_by_one_run_at_a_time(folder: FolderRig) -> None:
     assert folder.run_to_end(first, 600) == "succeeded"
     assert runs.start_run(folder.ports, folder.kind, TENANT, asked) != first
     assert folder.rows("select path from folder")[0]["path"] == "/photos"
+
+
+def test_a_change_while_the_last_page_is_on_its_way_is_read_by_one_more(folder: FolderRig) -> None:
+    """The run that reads has its page already. Whoever says that something has changed is not told that it will see it."""
+    asked = asked_of({"provider_id": "box"})
+    with_photos(folder.box, 10)
+    first = runs.start_run(folder.ports, folder.kind, TENANT, asked)
+    others: list[UUID] = []
+
+    def change(reached: str) -> None:
+        if reached == FolderPoint.LISTED and not others:
+            folder.box.put("/photos/late.jpg")
+            others.extend(runs.start_run(folder.ports, folder.kind, TENANT, asked) for _ in range(3))
+
+    watch_points(change)
+    try:
+        assert folder.run_to_end(first, 600) == "succeeded"
+    finally:
+        watch_points(None)
+    (one_more,) = set(others)
+    assert one_more != first
+    assert folder.run_to_end(one_more, 600) == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert folder.box.calls["list"] == 2
+
+
+def test_one_more_run_of_a_folder_waits_until_the_first_has_ended(folder: FolderRig) -> None:
+    asked = asked_of({"provider_id": "box"})
+    with_photos(folder.box, 120)
+    first = runs.start_run(folder.ports, folder.kind, TENANT, asked)
+    folder.work_off(1)
+    one_more = runs.start_run(folder.ports, folder.kind, TENANT, asked)
+    assert (runs.start_run(folder.ports, folder.kind, TENANT, asked), one_more != first) == (one_more, True)
+    assert folder.run_to_end(one_more, 600) == "succeeded"
+    assert folder.run(first)["status"] == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert folder.box.calls["list"] == 4, "three pages, and what has changed since"
+    assert folder.rows("select run_id from folder")[0]["run_id"] is None
 
 
 def test_what_makes_no_sense_is_refused(folder: FolderRig) -> None:

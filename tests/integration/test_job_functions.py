@@ -19,17 +19,14 @@ from shared.kernel import db, sql
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
 from shared.kernel.entry import wake_handler
-from shared.kernel.offers import PgOffers, Taking, TakingOffers
-from shared.kernel.ports import Ports
+from shared.kernel.offers import PgOffers
 from shared.kernel.queue import Outgoing
 from shared.kernel.settings import BadSettings
-from shared.kernel.step import do_turn
-from shared.kernel.store import PgStore
 from shared.kernel.tick import tick
 from shared.kernel.wake import read_wake
 from tests.support.databases import ServerAdmin, as_user, scratch_server
 from tests.support.house import ALICE, BOB
-from tests.support.jobs import Office, job_office
+from tests.support.jobs import Office, a_taking, job_office
 from tests.support.lambda_calls import FakeContext
 
 WAKES = "baton-job"
@@ -204,31 +201,50 @@ def test_the_functions_time_says_what_is_too_long() -> None:
 # --- the end of one and the take of the next, in one flight ---
 
 
-def ending(office: Office, taking: Taking, ports: Ports | None = None) -> Ports:
-    assert isinstance(office.store, PgStore)
-    return replace(ports or office.ports, offers=TakingOffers(office.store._engine, taking))
-
-
-def a_taking() -> Taking:
-    return Taking("default", 60, "w1", new_id)
-
-
 def test_the_end_of_a_job_takes_the_next(office: Office) -> None:
     office.define()
     first, second = office.add(), office.add()
     taking = a_taking()
-    do_turn(office.take_one(), office.job, ending(office, taking))
+    office.do_together([office.take_one()], taking)
 
     assert office.seen(first).status == "succeeded"
     assert [turn.run_id for turn in taking.taken] == [second]
     assert office.seen(second).status == "running"
     last = a_taking()
-    do_turn(taking.taken[0], office.job, ending(office, last))
+    office.do_together(taking.taken, last)
     assert (office.seen(second).status, last.taken) == ("succeeded", [])
 
 
+def test_the_end_of_a_job_makes_room_under_its_cap_for_the_next(office: Office) -> None:
+    office.define(concurrency_limit=1)
+    first, second = office.add(), office.add()
+    taking = a_taking(2)
+    office.do_together([office.take_one()], taking)
+
+    assert office.seen(first).status == "succeeded"
+    assert [turn.run_id for turn in taking.taken] == [second]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_take_that_fails_takes_nothing_and_what_has_ended_ends_all_the_same(office: Office, jobs: int) -> None:
+    """They share a transaction: what was rolled back with the take is committed by itself."""
+    office.define()
+    ended = [office.add() for _ in range(jobs)]
+    waits, taking = office.add(), a_taking()
+    turns = office.take(jobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "TAKE_OFFERS", sa.text("select 1 / (cast(:most as integer) - cast(:most as integer))"))
+        outcomes = office.do_together(turns, taking)
+
+    assert (outcomes, taking.taken) == (["done"] * jobs, [])
+    for job in ended:
+        assert office.endings(job) == ["succeeded"]
+        assert [each.status for each in office.attempts(job)] == ["succeeded"]
+    assert office.seen(waits).status == "queued"
+
+
 def test_postgres_killed_between_the_commits_loses_no_job_and_runs_none_twice_at_once(template: str) -> None:
-    """The last of the three transactions waits for the disk. It is held up here, and the server killed: what was committed
+    """The last of the transactions waits for the disk. It is held up here, and the server killed: what was committed
     before it may be lost or kept, both are whole, and nobody was told of the take."""
     with scratch_server({"fsync": "on", "wal_writer_delay": "10s", "synchronous_commit": "on"}) as server:
         assert isinstance(server, Postgres)
@@ -242,8 +258,8 @@ def test_postgres_killed_between_the_commits_loses_no_job_and_runs_none_twice_at
 
 def _killed_between(office: Office, server: Postgres) -> None:
     office.define()
-    first, second = office.add(), office.add()
-    turn, taking = office.take_one(), a_taking()
+    jobs = [office.add() for _ in range(5)]
+    turns, taking = office.take(2), a_taking(2)
     held_up = "select pg_advisory_xact_lock(4711), pg_logical_emit_message(true, 'baton', '')"
     blocker = db.connect_engine(as_user(office.url, "baton_worker"), pool="none")
     hold = blocker.connect()
@@ -251,9 +267,7 @@ def _killed_between(office: Office, server: Postgres) -> None:
         hold.execute(sa.text("select pg_advisory_lock(4711)"))
         patch.setattr(sql, "ON_DISK", sa.text(held_up))
         answers: list[object] = []
-        working = threading.Thread(
-            target=lambda: answers.append(do_turn(turn, office.job, ending(office, taking))), daemon=True
-        )
+        working = threading.Thread(target=lambda: answers.extend(office.do_together(turns, taking)), daemon=True)
         working.start()
         for _ in range(200):
             waiting = office.value("select count(*) from pg_locks where locktype = 'advisory' and not granted")
@@ -269,20 +283,20 @@ def _killed_between(office: Office, server: Postgres) -> None:
         working.join(60)
     for engine in office._own_engines:
         engine.dispose()
-    assert answers
-    assert answers[0] in {"done", "given_back"}
+    assert len(answers) == 2
+    assert set(answers) <= {"done", "given_back"}
     while turns := [*taking.taken, *office.take()]:
         taking.taken.clear()
         for each in turns:
             office.do(each)
-    for job in (first, second):
+    for job in jobs:
         lane = office.sql("select * from lane where run_id = :id", id=job)[0]
         if lane.status == "active":  # taken by nobody who knows: its lease tells
             office.sql("update lane set lease_until = now() - interval '1 s' where id = :id", id=lane.id)
     office.ticks()
     office.pass_time()
     office.work()
-    for job in (first, second):
+    for job in jobs:
         assert office.endings(job) == ["succeeded"]
         assert [each.attempt_no for each in office.attempts(job)] == list(range(1, len(office.attempts(job)) + 1))
 

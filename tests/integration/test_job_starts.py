@@ -18,17 +18,15 @@ from shared.job_queue.model import Finished
 from shared.job_queue.ports import JobMetric
 from shared.job_queue.steps import JobKind, job_kind
 from shared.kernel import run
-from shared.kernel.clock import new_id
 from shared.kernel.errors import Refused
 from shared.kernel.flights import Connection
 from shared.kernel.model import By
-from shared.kernel.offers import Taking, TakingOffers
 from shared.kernel.step import do_turn
 from shared.kernel.store import PgStore
 from tests.races.test_unknown_commits import lines
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE
-from tests.support.jobs import Office, job_office
+from tests.support.jobs import Office, a_taking, job_office
 
 BY = By(source="api")
 
@@ -73,9 +71,8 @@ def test_a_job_is_enqueued_in_one_flight_and_run_in_another(office: Office) -> N
     add(office, kind)
     assert line.flights - before == 1
 
-    assert isinstance(office.store, PgStore)
-    taking = Taking("default", 60, "w1", new_id)
-    do_turn(turn, kind, replace(office.ports, offers=TakingOffers(office.store._engine, taking)))
+    taking = a_taking()
+    office.do_together([turn], taking, kind=kind)
     assert line.flights - before == 2
     assert len(taking.taken) == 1
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from infra.migrations.head import VERSIONS
-from infra.migrations.run import migrate
+from infra.migrations import at_deploy, run
+from infra.migrations.head import VERSIONS, newest_revision
+from infra.migrations.run import Unfinished, migrate
 from shared.kernel import db
 from shared.kernel.store import PgStore
-from tests.support.databases import ServerAdmin
+from tests.support.databases import ServerAdmin, scratch_server
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISION = """
@@ -59,7 +62,8 @@ def write_revision(versions: Path, number: int, sql: str) -> None:
 def rows(url: str, sql: str) -> list[tuple[object, ...]]:
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.begin() as connection:
-        return [tuple(row) for row in connection.exec_driver_sql(sql)]
+        result = connection.exec_driver_sql(sql)
+        return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def wait_until_somebody_migrates(url: str, somebody: subprocess.Popen[bytes]) -> None:
@@ -80,14 +84,202 @@ def test_each_revision_runs_once_and_in_order(empty: str, versions: Path) -> Non
     assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
 
 
-def test_a_failed_revision_leaves_the_database_as_it_was(empty: str, versions: Path) -> None:
+def test_a_failed_revision_leaves_nothing_of_itself_and_takes_nothing_back(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key)")
-    write_revision(versions, 2, "select 1 / 0")
+    write_revision(versions, 2, "create table other (id int); select 1 / 0")
 
     with pytest.raises(sa.exc.DBAPIError, match="division by zero"):
         migrate(empty, versions)
 
-    assert rows(empty, "select tablename from pg_tables where schemaname = 'public'") == []
+    assert rows(empty, "select to_regclass('leg')::text, to_regclass('other')::text") == [("leg", None)]
+    assert rows(empty, "select version_num from public.alembic_version") == [("0001",)]
+    # And goes on from there.
+    write_revision(versions, 2, "create table other (id int)")
+    migrate(empty, versions)
+    assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
+
+
+@contextmanager
+def in_use(url: str, table: str) -> Iterator[sa.Connection]:
+    """A transaction that read a table and is not over."""
+    with sa.create_engine(url, poolclass=sa.NullPool).connect() as somebody:
+        somebody.exec_driver_sql(f"select count(*) from {table}")
+        yield somebody
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(run, "PAUSE_S", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_migration_does_not_wait_for_a_lock_while_the_relay_waits_behind_it(empty: str, versions: Path) -> None:
+    """A waiting `alter table` holds up every later reader of the table: it gives up, and others go first."""
+    write_revision(versions, 1, "create table leg (id int primary key)")
+    migrate(empty, versions)
+    write_revision(versions, 2, "alter table leg add column name text")
+
+    with in_use(empty, "leg"):
+        with pytest.raises(Unfinished, match="The schema is at revision 0001") as told:
+            migrate(empty, versions, within_s=0.5)
+        assert rows(empty, "select count(*) from leg") == [(0,)]
+
+    assert "pg_stat_activity" in str(told.value)
+    migrate(empty, versions)
+    assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lock_that_is_let_go_of_does_not_fail_the_deployment(
+    empty: str, versions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_revision(versions, 1, "create table leg (id int primary key)")
+    migrate(empty, versions)
+    write_revision(versions, 2, "alter table leg add column name text")
+    with in_use(empty, "leg") as somebody:
+        monkeypatch.setattr(time, "sleep", lambda _: somebody.rollback())
+
+        migrate(empty, versions, within_s=60)
+
+    assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
+
+
+def test_a_revision_that_takes_too_long_fails_before_the_function_does(empty: str, versions: Path) -> None:
+    write_revision(versions, 1, "create table leg (id int primary key)")
+    write_revision(versions, 2, "select pg_sleep(60)")
+
+    with pytest.raises(Unfinished, match="The next revision takes longer than"):
+        migrate(empty, versions, within_s=1)
+
+
+ONLINE = """
+from infra.migrations.online import index_online
+revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+def upgrade(): index_online("leg_name", "on leg (name)", unique={unique})
+"""
+OWNED = "create table leg (name text); grant usage, create on schema public to baton_owner; alter table leg owner to baton_owner"
+VALID = "select indisvalid, indisunique from pg_index where indexrelid = to_regclass('leg_name')"
+
+
+@pytest.mark.usefixtures("template")  # the roles
+def test_an_index_on_a_large_table_keeps_no_writer_out(empty: str, versions: Path) -> None:
+    write_revision(versions, 1, OWNED)
+    migrate(empty, versions)
+    versions.joinpath("0002_index.py").write_text(ONLINE.format(unique=False))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "-c", MIGRATE, empty, str(versions)]
+
+    with sa.create_engine(empty, poolclass=sa.NullPool).connect() as older:
+        older.exec_driver_sql("insert into leg values ('a')")  # the index is built only after this transaction
+        with subprocess.Popen(command, cwd=versions, env=environment) as migration:
+            while not rows(empty, "select 1 from pg_index where indexrelid = to_regclass('leg_name')"):
+                assert migration.poll() is None
+                time.sleep(0.02)
+            rows(empty, "set lock_timeout = '5s'; insert into leg values ('b')")
+            assert migration.poll() is None
+            older.commit()
+            assert migration.wait(60) == 0
+
+    assert rows(empty, VALID) == [(True, False)]
+    assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
+
+
+@pytest.mark.usefixtures("template")  # the roles
+def test_an_index_whose_making_was_interrupted_is_not_taken_for_a_whole_one(empty: str, versions: Path) -> None:
+    write_revision(versions, 1, OWNED)
+    migrate(empty, versions)
+    rows(empty, "insert into leg values ('twice'), ('twice')")
+    versions.joinpath("0002_index.py").write_text(ONLINE.format(unique=True))
+    with pytest.raises(sa.exc.DBAPIError, match="could not create unique index"):
+        migrate(empty, versions)
+    assert rows(empty, VALID) == [(False, True)]
+
+    rows(empty, "delete from leg")
+    migrate(empty, versions)
+
+    assert rows(empty, VALID) == [(True, True)]
+
+
+# From here on every revision keeps them; what came before is in every installation already.
+FIRST_KEPT = "0130"
+CREATED = re.compile(r"create table (?:if not exists )?(\w+)", re.IGNORECASE)
+INDEXED = re.compile(r"create (?:unique )?index (?:if not exists )?\w+\s+on (\w+)", re.IGNORECASE)
+CONTRACTS = re.compile(
+    r"\b(drop (?:column|table|function)|rename (?:to|column)|alter column \w+ (?:type|set not null))\b", re.IGNORECASE
+)
+
+
+def what_hurts_those_who_work(text: str) -> list[str]:
+    """Of one revision: indexes that keep writers out, and what the release before still needs."""
+    found = [
+        f"an index on {table} keeps its writers out: infra/migrations/online.py"
+        for table in INDEXED.findall(text)
+        if table not in CREATED.findall(text)
+    ]
+    if "index_online(" in text and "exec_driver_sql" in text:
+        found.append("an index that is built online shares its revision with something else")
+    if not re.search(r"^# Contract: ", text, re.MULTILINE):
+        found += [f"`{each}` is not said to be a contraction" for each in CONTRACTS.findall(text)]
+    return found
+
+
+def test_no_revision_stalls_or_breaks_the_release_that_runs_meanwhile() -> None:
+    for file in sorted(VERSIONS.glob("[0-9]*.py")):
+        if file.name >= FIRST_KEPT:
+            assert what_hurts_those_who_work(file.read_text()) == [], file.name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run('create index lane_x on lane (x)')",
+        "run('create unique index if not exists lane_x on lane (x)')",
+        "index_online('a', 'on lane (x)')\nop.get_bind().exec_driver_sql('select 1')",
+        "run('alter table lane drop column x')",
+        "run('alter table lane alter column x set not null')",
+        "run('alter table lane rename to track')",
+    ],
+)
+def test_a_revision_that_would_is_noticed(text: str) -> None:
+    assert what_hurts_those_who_work(text) != []
+    assert what_hurts_those_who_work("create table leg (id int); create index leg_x on leg (x)") == []
+    assert what_hurts_those_who_work("# Contract: nobody reads it since 0131\ndrop table leg") == []
+
+
+def test_an_index_that_is_built_online_has_a_name_of_its_own() -> None:
+    """One that is there already counts as built by an attempt that was interrupted: another's name would hide that it is not."""
+    texts = {file.name: file.read_text() for file in sorted(VERSIONS.glob("[0-9]*.py"))}
+    for name, text in texts.items():
+        for index in re.findall(r"""index_online\(\s*["'](\w+)["']""", text):
+            assert [other for other in texts if other < name and re.search(rf"\bindex {index}\b", texts[other])] == []
+
+
+def test_the_master_of_an_rds_database_who_is_no_superuser_migrates() -> None:
+    """As RDS makes it: may create roles and databases, owns this one, may hand out rds_iam, and is no superuser."""
+    with scratch_server() as server:
+        rows(server.url(), """
+            create role rds_iam nologin;
+            create role baton_master login createrole createdb nosuperuser noreplication nobypassrls password 'm';
+            grant rds_iam to baton_master with admin option;
+            grant pg_monitor, pg_signal_backend to baton_master with admin option""")  # fmt: skip
+        engine = sa.create_engine(server.url(), poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql("create database baton owner baton_master")
+        where = sa.make_url(server.url()).set(username="baton_master", password="m", database="baton")
+        master = where.render_as_string(hide_password=False)
+
+        for _ in range(2):
+            at_deploy.bring_up_to_date(env={"DATABASE_URL": master, "BATON_ROLES_IAM": "true"})
+
+        assert rows(master, "select version_num from public.alembic_version") == [(newest_revision(),)]
+        assert rows(master, "select rolsuper from pg_roles where rolname = current_user") == [(False,)]
+        granted = "select count(*) from pg_auth_members where roleid = 'rds_iam'::regrole and member::regrole::text like 'baton_%'"
+        assert rows(master, f"{granted} and member <> 'baton_master'::regrole") == [(3,)]
+        # And the worker's role, which the master made, sees nothing without a tenant.
+        rows(master, "alter role baton_worker password 'w'")
+        worker = where.set(username="baton_worker", password="w").render_as_string(hide_password=False)
+        assert rows(worker, "select count(*) from run") == [(0,)]
 
 
 def test_two_migrations_at_once_from_any_folder_run_each_revision_once(empty: str, versions: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_first_block_is_all_that_the_others_need(
 
 
 def test_the_stand_in_starts_as_the_page_says() -> None:
-    (command,) = blocks("sh")
+    _, command = blocks("sh")
     program, *arguments = command.split()
     assert program == "python"
     with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -81,5 +81,5 @@ def test_the_stand_in_starts_as_the_page_says() -> None:
 
 def test_every_block_is_tried() -> None:
     assert len(re.findall(r"^```\w+$", PAGE, flags=re.MULTILINE)) == len(
-        [*blocks("python"), *blocks("sql"), *blocks("sh")]
+        [*blocks("python"), *blocks("sql"), *blocks("sh"), *blocks("http")]  # see tests/docs for the last two
     )

@@ -423,7 +423,7 @@ def test_a_wrong_password_fails_the_run_at_once_and_says_so(shop: IngestRig) -> 
 
     assert shop.finish(run_id) == "failed failed"
 
-    assert "Nivoda refuses the user name and password" in shop.run(run_id)["error"]["message"]
+    assert "Nivoda refuses this account. " in shop.run(run_id)["error"]["message"]
     assert shop.standin.calls[Operation.AUTHENTICATE] == 1
 
 

@@ -18,6 +18,7 @@ from tests.kinds.parcel.kind import CARTS, VANS
 from tests.support.databases import ServerAdmin
 from tests.support.depot import Depot, parcel_depot
 from tests.support.house import ALICE, BOB
+from tests.support.together import do_together
 
 CAROL = UUID(int=0xCA201)
 
@@ -212,7 +213,7 @@ def test_whoever_lost_a_turn_does_not_renew_it_for_its_successor(depot: Depot) -
     assert len(depot.offers.renew([successor], 500)) == 1
 
 
-def test_the_end_of_one_lane_is_not_its_runs_while_another_holds_it(depot: Depot) -> None:
+def post_two(depot: Depot) -> UUID:
     run_id = depot.post()
     depot.sql(
         """insert into lane (id, run_id, tenant_id, kind, key, holds_run, cursor, next_due_at, check_at, max_steps, class_id, priority)
@@ -220,6 +221,11 @@ def test_the_end_of_one_lane_is_not_its_runs_while_another_holds_it(depot: Depot
            from lane where run_id = :id""",
         id=run_id,
     )
+    return run_id
+
+
+def test_the_end_of_one_lane_is_not_its_runs_while_another_holds_it(depot: Depot) -> None:
+    run_id = post_two(depot)
     first, last = depot.take(2)
 
     assert depot.do(first) is StepOutcome.DONE
@@ -227,6 +233,16 @@ def test_the_end_of_one_lane_is_not_its_runs_while_another_holds_it(depot: Depot
 
     assert depot.do(last) is StepOutcome.DONE
     assert (depot.run(run_id).status, depot.endings(run_id)) == ("succeeded", ["succeeded"])
+
+
+def test_two_lanes_of_one_run_that_end_together_end_it_once(depot: Depot) -> None:
+    run_id, other = post_two(depot), depot.post()
+
+    assert do_together(depot.take(3), depot.parcel, depot.ports) == [StepOutcome.DONE] * 3
+
+    assert (depot.run(run_id).status, depot.endings(run_id)) == ("succeeded", ["succeeded"])
+    assert depot.endings(other) == ["succeeded"]
+    assert len(depot.carried(run_id)) == 2
 
 
 def test_a_cancel_of_what_nobody_has_taken_ends_it_at_once(depot: Depot) -> None:

@@ -54,6 +54,19 @@ def test_a_throttle_at_the_first_read_keeps_what_the_poll_found(queries: QueryRi
     assert queries.standin.questions(query)["status"] == queries.cursor(run_id)["poll_count"]
 
 
+def test_an_account_that_is_to_wait_for_a_day_stretches_no_query(queries: QueryRig) -> None:
+    """Whoever was throttled and whoever waits behind it ends with its own 29 minutes; the account waits on."""
+    runs = [queries.start(sql(seconds=1_500, rows=4)) for _ in range(3)]
+    queries.pass_time(60)
+    queries.standin.misbehave("throttle", retry_after="86400")
+    queries.pass_time(45 * 60)
+
+    assert [queries.run(run_id)["outcome"] for run_id in runs] == ["timed_out"] * 3
+    assert queries.standin.struck["throttle"] == 1
+    (gate,) = queries.rows("select state, until - updated_at >= interval '5 hours' as long from gate")
+    assert gate == {"state": "closed", "long": True}, "a query that gives up has not asked, so it opens nothing"
+
+
 def test_what_is_there_already_is_found_in_any_language(queries: QueryRig) -> None:
     queries.standin.taken_says = "Ein Objekt mit diesem Schlüssel ist schon vorhanden ({})."
     queries.standin.misbehave("duplicate_key", budget=2)

@@ -19,15 +19,15 @@ from shared.kernel import run as runs
 from shared.kernel.clock import new_id
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.files import S3Files, UploadGone
 from shared.kernel.http import AnswerTooLarge
 from shared.kernel.model import Continue, Finish, NewLane, Turn
 from shared.kernel.tokens import Token
 from shared.query_run import export
-from shared.query_run.adapters.files import S3Files
 from shared.query_run.adapters.mce import Mce
 from shared.query_run.export import PAGE, aligned, as_csv, export_step
 from shared.query_run.model import ExportCursor, QueryParams, Rowset, customer_key, export_key, export_lane
-from shared.query_run.ports import QueryMetric, UploadGone
+from shared.query_run.ports import QueryMetric
 from tests.support.files import MemoryFiles
 from tests.support.queries import QueryRig, sql
 from tests.support.rig import TENANT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from shared.kernel import run as runs
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Permanent, Refused, Throttled, Transient
+from shared.kernel.errors import Conflict, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.model import By, Ending, NewLane, Run, StepOutcome, Turn
 from shared.kernel.ports import Ports, Tx
@@ -247,6 +247,21 @@ def test_a_run_past_its_deadline_fails_and_its_lanes_with_it(house: House, drive
     assert (house.lane(run_id).status, house.endings(run_id)) == ("failed", ["failed"])
 
 
+@pytest.mark.parametrize("act", [runs.wake_lane, runs.restart_lane], ids=["wake", "restart"])
+def test_a_lane_of_a_run_that_is_being_canceled_is_nobodys_to_move(
+    house: House, act: Callable[[Ports, UUID, UUID], None]
+) -> None:
+    """A lane that began anew would know nothing of the cancel, and go on."""
+    run_id = house.start()
+    runs.cancel_run(house.ports, house.kind, ALICE, run_id)
+    before = house.lane(run_id)
+
+    with pytest.raises(Conflict, match="being canceled"):
+        act(house.ports, ALICE, before.id)
+
+    assert house.lane(run_id) == before
+
+
 def test_a_canceled_run_ends_canceled_and_cleans_up(house: House, driver: Driver) -> None:
     run_id = house.start(lanes=2, target=3, assets=["l0"], delays=[600])
     driver.drain()
@@ -258,6 +273,42 @@ def test_a_canceled_run_ends_canceled_and_cleans_up(house: House, driver: Driver
     assert (house.run(run_id).status, house.endings(run_id)) == ("canceled", ["canceled"])
     assert {house.lane(run_id, key).status for key in ("l0", "l1")} == {"canceled"}
     assert (house.world.things, house.lane(run_id, "cleanup/1").status) == ({}, "done")
+
+
+def test_a_pause_that_a_cancel_ends_has_taken_none_of_the_runs_time(house: House, driver: Driver) -> None:
+    """Its lanes have what was left of it to stop in: they are not closed as out of time."""
+    run_id = house.start_running(target=3)
+    house.sql("update run set deadline_at = now() + interval '1 hour' where id = :id", id=run_id)
+    runs.pause_run(house.ports, ALICE, run_id)
+    house.sql(
+        """update run set paused_at = paused_at - interval '5 hours', deadline_at = deadline_at - interval '5 hours'
+           where id = :id""",
+        id=run_id,
+    )
+
+    runs.cancel_run(house.ports, house.kind, ALICE, run_id)
+
+    left_s = house.value(
+        "select extract(epoch from deadline_at - now()) from run where id = :id and check_at = deadline_at", id=run_id
+    )
+    assert 3_000 < left_s <= 3_600
+    house.sql("update run set check_at = now() where id = :id", id=run_id)
+    tick(house.ports, house.kinds)
+    assert house.endings(run_id) == [], "it is looked at, and has time"
+    driver.drain()
+    assert (house.endings(run_id), house.lane(run_id).status) == (["canceled"], "canceled")
+
+
+def test_a_deadline_closes_the_lanes_that_hold_the_run_and_no_others(house: House) -> None:
+    """What cleans up after an earlier epoch, or writes somebody's file, goes on."""
+    run_id = house.start_running(lanes=2)
+    house.set_lane(run_id, "l1", "holds_run = false")
+    house.pass_deadline(run_id)
+
+    tick(house.ports, house.kinds)
+
+    assert (house.endings(run_id), house.run(run_id).outcome) == (["failed"], "timed_out")
+    assert [house.lane(run_id, key).status for key in ("l0", "l1")] == ["failed", "active"]
 
 
 def test_a_cancel_whose_messages_are_lost_is_brought_by_the_tick(house: House, driver: Driver) -> None:

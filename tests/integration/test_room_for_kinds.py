@@ -29,6 +29,7 @@ from shared.kernel.model import (
     NewLane,
     NewRun,
     NextPhase,
+    Problem,
     Run,
     Say,
     Settlement,
@@ -499,6 +500,20 @@ def test_whoever_was_slow_to_hear_hears_nothing_that_another_heard_meanwhile(hou
     assert house.value("select count(*) from hearing") == 0
 
 
+def test_whoever_was_slow_to_fail_says_nothing_of_what_another_has_by_now(house: House) -> None:
+    say(house, 1)
+    dispatch(house.ports, Catalogue(listening("a", [], lambda _: True)))
+    house.sql("update hearing set due_at = now(), error = null")
+    (slow,) = house.store.take_hearings(1, 60)
+    house.sql("update hearing set due_at = now()")
+    (other,) = house.store.take_hearings(1, 60)
+
+    house.store.note_unheard(slow, None, Problem("late", "it was slow"))
+
+    (row,) = house.sql("select attempts, error, given_up_at, due_at > now() + interval '30 s' as held from hearing")
+    assert (row.attempts, row.error, row.given_up_at, row.held) == (other.attempts, None, None, True)
+
+
 @pytest.mark.parametrize(
     "error", [InterfaceError("network error"), DatabaseError({"C": "40P01", "M": "deadlock detected"})]
 )
@@ -591,7 +606,7 @@ def test_a_cap_belongs_to_a_kind_and_holds_for_retries_too(house: House) -> None
     kind = small(most_open_runs=1)
     ports = live(house, kind)
     first = runs.start_run(ports, kind, ALICE, {})
-    with pytest.raises(NoRoom, match="1 runs of tally are open"):
+    with pytest.raises(NoRoom, match="1 runs of tally are already open"):
         runs.start_run(ports, kind, ALICE, {})
     runs.start_run(ports, kind, BOB, {})
     runs.start_run(ports, replace(kind, name="another"), ALICE, {})
@@ -603,6 +618,26 @@ def test_a_cap_belongs_to_a_kind_and_holds_for_retries_too(house: House) -> None
 
     take_turn(house.baton(second), kind, ports)
     runs.retry_run(ports, kind, ALICE, first)
+
+
+def test_a_signal_waits_for_room_however_long_it_takes(house: House) -> None:
+    """An upload that arrives while its tenant has as many runs open as it may have is no upload to be forgotten."""
+    kind = small(most_open_runs=1, listens={"order.placed": lambda *_: [Start("tally", {})]})
+    ports = live(house, kind)
+    first = runs.start_run(ports, kind, ALICE, {})
+    say(house, 1)
+    for _ in range(3 * MOST_ATTEMPTS):
+        house.sql("update hearing set due_at = now()")
+        dispatch(ports, Catalogue(kind))
+    (waiting,) = house.sql("select given_up_at, error, due_at > now() as later from hearing")
+    assert (waiting.given_up_at, waiting.later, waiting.error["code"]) == (None, True, "too_many_runs")
+
+    take_turn(house.baton(first), kind, ports)
+    house.sql("update hearing set due_at = now()")
+    dispatch(ports, Catalogue(kind))
+
+    assert house.value("select count(*) from hearing") == 0
+    assert house.value("select count(*) from run") == 2
 
 
 # 8. Work that is meant to live.
@@ -639,3 +674,41 @@ def test_a_catalogue_builds_what_is_asked_for_and_no_more() -> None:
 
     assert (sorted(kinds), "b" in kinds, kinds.get("c"), built) == (["a", "b"], True, None, [])
     assert (kinds["b"].name, kinds["b"].name, built) == ("b", "b", ["b"])
+
+
+def test_a_kind_hears_by_the_longest_of_its_patterns(house: House) -> None:
+    heard: list[str] = []
+
+    def hear_as(pattern: str) -> Callable[[Tx, Signal], Sequence[Start]]:
+        def hear(_: Tx, __: Signal) -> Sequence[Start]:
+            heard.append(pattern)
+            return ()
+
+        return hear
+
+    patterns = {each: hear_as(each) for each in ("order.*", "order.placed.*", "order.placed.now")}
+    kinds = Catalogue(Kind(name="a", take_step=lambda *_: Finish(), listens=patterns))
+    for name in ("order.gone", "order.placed.late", "order.placed.now"):
+        say(house, 1, name)
+    dispatch(house.ports, kinds)
+
+    assert heard == ["order.*", "order.placed.*", "order.placed.now"]
+
+
+def test_what_a_dispatcher_has_no_time_for_is_heard_by_the_next_at_once(house: House) -> None:
+    heard: list[int] = []
+
+    def hear(_: Tx, signal: Signal) -> Sequence[Start]:
+        heard.append(signal.id)
+        if len(heard) == 1:
+            raise RuntimeError("together it fails, so they are heard one by one")
+        return ()
+
+    kinds = Catalogue(Kind(name="a", take_step=lambda *_: Finish(), listens={"order.placed": hear}))
+    say(house, 3)
+    looks = iter([True, True])
+    dispatch(house.ports, kinds, lambda: next(looks, False))
+    before = len(heard)
+    dispatch(house.ports, kinds)
+
+    assert (before, len(heard)) == (2, 4)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from shared.kernel import direct
 from shared.kernel import run as runs
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Conflict, NotFound
+from shared.kernel.errors import Conflict, NotFound, Refused
 from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import Signal
-from shared.row_job import control, decide, picturing
+from shared.row_job import control, decide, fix, picturing, steps, store
 from shared.row_job.decide import Answered
-from shared.row_job.model import Item
+from shared.row_job.model import Item, Status
 from shared.row_job.steps import RowMetric, row_job
 from tests.support.pictures import packed, png
 from tests.support.rig import BEGINNING, TENANT
@@ -48,6 +52,7 @@ def test_a_canary_holds_the_rest_back_until_it_is_promoted(rows: RowRig) -> None
     run_id = rows.upload(csv_of(40), canary=5)
     rows.pass_time(120)
     assert rows.statuses(run_id) == {"DONE": 5, "PENDING": 35}
+    assert rows.job(run_id)["processed_items"] == 5, "who looks while it waits sees what is done"
 
     control.promote(rows.ports, TENANT, run_id, BY)
 
@@ -59,6 +64,19 @@ def test_a_file_on_hold_waits_for_its_owner(rows: RowRig) -> None:
     file_id = rows.issue(hold=True)
 
     assert rows.arrive(file_id, csv_of(1).encode()) == []
+
+
+@pytest.mark.parametrize(("options", "code"), [({}, "bad_params"), ({"connection": "gone"}, "unknown_connection")])
+def test_a_file_without_a_connection_waits_for_its_owner_who_is_told_why(
+    rows: RowRig, options: dict[str, Any], code: str
+) -> None:
+    rows.kind = row_job(replace(rows.row_ports, needs_connection=True))
+    file_id = rows.issue(**options)
+
+    assert rows.arrive(file_id, csv_of(1).encode()) == []
+    with pytest.raises(Refused) as told:
+        runs.start_run(rows.ports, rows.kind, TENANT, {"file_id": str(file_id)}, BY)
+    assert told.value.code == code
 
 
 def test_errors_come_again_and_end_after_five_attempts(rows: RowRig) -> None:
@@ -81,6 +99,35 @@ def test_what_is_not_found_is_looked_for_in_another_way(rows: RowRig) -> None:
     ]  # fmt: skip
     assert rows.statuses(run_id) == {"DONE": 2}
     assert rows.now >= 15 * 60
+
+
+def test_a_row_that_is_not_found_may_have_more_attempts_than_an_error(rows: RowRig) -> None:
+    rows.use(SETTINGS.model_copy(update={"max_attempts_error": 1, "max_attempts_not_found": 2}))
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5)
+    run_id = rows.upload(csv_of(1))
+
+    assert rows.finish(run_id, 3600) == "succeeded"
+    (row,) = rows.items(run_id)
+    assert (row["status"], row["attempts"], row["last_error"]) == ("NOT_FOUND", 2, "No offer was found.")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("brand,price\nAcme,9\n", "no_columns"),
+        (",".join(["title", *map(str, range(1_000))]) + "\nx\n", "too_many_columns"),
+        ("title,sku\n" + "\n" * 600, "no_rows"),
+    ],
+    ids=["only brands", "1,001 columns", "blank lines for longer than a step"],
+)
+def test_a_file_that_brings_nothing_fails_the_job_with_its_code(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch, content: str, code: str
+) -> None:
+    monkeypatch.setattr(steps, "stopwatch", lambda: partial(next, count(0.0, 10.0)))  # a batch is a step
+    run_id = rows.upload(content)
+
+    assert rows.finish(run_id, 3600) == "failed"
+    assert rows.run(run_id)["error"]["code"] == code
 
 
 def test_a_refused_row_ends_at_once_and_says_why(rows: RowRig) -> None:
@@ -167,6 +214,128 @@ def test_pause_resume_cancel_and_delete(rows: RowRig) -> None:
         rows.reprocess(run_id)
 
 
+def test_nothing_is_opened_in_a_job_that_is_being_canceled(rows: RowRig) -> None:
+    """Its lanes are about to stop: rows would be open, and nobody at work on them."""
+    rows.provider.says = lambda item, strategy: (
+        Answered(what="invalid", ms=5, message="no") if item.row_no == 1 else Answered(what="not_found", ms=5)
+    )
+    run_id = rows.upload(csv_of(2))
+    rows.pass_time(30)
+    held = rows.row_ports.reads.fixable(TENANT, run_id, [1])
+    runs.cancel_run(rows.ports, rows.kind, TENANT, run_id, BY)
+    assert rows.run(run_id)["status"] == "running"
+
+    with pytest.raises(Conflict, match="being canceled"):
+        rows.reprocess(run_id, row_nos=[1])
+    with pytest.raises(Conflict, match="being canceled"):
+        control.fix_rows(rows.ports, rows.kind, TENANT, run_id, [fix.Fix(1, held[1].hash, {"title": "b"})], BY)
+    with pytest.raises(Conflict, match="being canceled"):
+        control.resubmit(rows.ports, rows.kind, TENANT, run_id, rows.issue(hold=True), BY)
+
+    assert rows.finish(run_id, 600) == "canceled"
+    assert rows.items(run_id)[0]["status"] == "ERROR"
+
+
+def test_a_deleted_job_is_not_retried(rows: RowRig) -> None:
+    """It would be read and worked on again, and nobody would see it."""
+    run_id = rows.upload(csv_of(2))
+    runs.cancel_run(rows.ports, rows.kind, TENANT, run_id, BY)
+    rows.finish(run_id, 60)
+    control.delete(rows.ports, rows.kind, TENANT, run_id, BY)
+
+    with pytest.raises(Conflict, match="was deleted"):
+        runs.retry_run(rows.ports, rows.kind, TENANT, run_id, BY)
+
+    rows.pass_time(60)
+    assert (rows.run(run_id)["status"], rows.items(run_id), rows.provider.calls) == ("canceled", [], [])
+
+
+def test_a_question_that_is_asked_again_has_a_key_of_its_own(rows: RowRig) -> None:
+    """A provider that knows the key repeats its old answer, or refuses other words under it."""
+    rows.provider.says = lambda item, strategy: Answered(what="invalid", ms=5, message="no")
+    run_id = rows.upload(csv_of(3))
+    rows.finish(run_id, 600)
+    held = rows.row_ports.reads.fixable(TENANT, run_id, [1])
+    control.fix_rows(rows.ports, rows.kind, TENANT, run_id, [fix.Fix(1, held[1].hash, {"title": "Better"})], BY)
+    rows.finish(run_id, 600)
+    rows.reprocess(run_id, row_nos=[2])
+    rows.finish(run_id, 600)
+    rows.reprocess(run_id, reset_attempts=True)
+    rows.finish(run_id, 600)
+
+    assert len(rows.provider.keys) == 3 + 1 + 1 + 3
+    assert {attempt for _, attempt, _ in rows.provider.calls} == {1}
+
+
+def test_rows_that_come_again_later_are_worked_on_now_if_somebody_says_so(rows: RowRig) -> None:
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.row_no == 2 else None
+    run_id = rows.upload(csv_of(4))
+    rows.pass_time(60)
+    assert rows.statuses(run_id) == {"DONE": 3, "PENDING": 1}
+    rows.provider.says = lambda item, strategy: None
+
+    assert rows.reprocess(run_id, row_nos=[1, 2], dry_run=True) == 2
+    assert rows.reprocess(run_id, row_nos=[1, 2]) == 2
+    with pytest.raises(Conflict, match="1 is PENDING, 2 is PENDING"):
+        rows.reprocess(run_id, row_nos=[1, 2])  # it is their turn already
+    rows.pass_time(30)
+
+    assert rows.statuses(run_id) == {"DONE": 4}, "nobody waits for the rest of the quarter of an hour"
+    assert rows.items(run_id)[1]["attempts"] == 1
+    assert rows.finish(run_id, 600) == "succeeded"
+
+
+def test_rows_with_nothing_to_search_for_are_never_worked_on_again(rows: RowRig) -> None:
+    """Nobody could: they have to be fixed first."""
+    run_id = rows.upload("title,brand\na,b\n,c\nx,y,z\n")
+    rows.finish(run_id, 600)
+
+    every: list[Status] = [Status.SKIPPED, Status.DONE]
+    assert rows.reprocess(run_id, statuses=every, reset_attempts=True, dry_run=True) == 1
+    assert rows.reprocess(run_id, statuses=every, reset_attempts=True) == 1
+    with pytest.raises(Conflict, match="must be fixed first: 2, 3"):
+        rows.reprocess(run_id, row_nos=[1, 2, 3])
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 1, "SKIPPED": 2}
+
+
+def test_what_a_person_opens_comes_before_what_was_never_tried(rows: RowRig) -> None:
+    """Somebody waits for it; the others have not been waited for yet."""
+    rows.use(SETTINGS.model_copy(update={"claim_min": 1, "claim_max": 4}))
+    run_id = rows.upload(csv_of(40), canary=2)
+    rows.pass_time(60)
+    assert rows.statuses(run_id) == {"DONE": 2, "PENDING": 38}
+
+    assert rows.reprocess(run_id, row_nos=[1, 2]) == 2
+    control.promote(rows.ports, TENANT, run_id, BY)
+    rows.finish(run_id, 600)
+
+    again = [title for title, _, _ in rows.provider.calls[2:]]
+    assert again.index("Product 1") < again.index("Product 3")
+    assert again.index("Product 2") < again.index("Product 4"), "of the other lane"
+
+
+def test_lanes_that_wait_for_those_before_them_look_less_and_less_often(rows: RowRig) -> None:
+    """A row that comes again in a day holds its lane for so long; whatever is worked on again meanwhile adds lanes."""
+    rows.use(SETTINGS.model_copy(update={"max_attempts_not_found": 3}))
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.row_no < 3 else None
+    run_id = rows.upload(csv_of(6))
+    rows.pass_time(1800)
+    assert rows.statuses(run_id) == {"DONE": 4, "PENDING": 2}
+
+    def steps() -> int:
+        return int(rows.rows("select sum(seq)::integer as n from lane where run_id = :id", id=run_id)[0]["n"])
+
+    for _ in range(3):
+        assert rows.reprocess(run_id, row_nos=[5, 6]) == 2
+        rows.pass_time(10)
+        assert rows.statuses(run_id) == {"DONE": 4, "PENDING": 2}, "the lanes that were there took them at once"
+    before = steps()
+    rows.pass_time(900)
+
+    assert steps() - before <= 6 * (900 / 300 + 10) + 2 * 10
+
+
 def test_a_row_found_before_keeps_its_result_while_it_is_looked_for_again(rows: RowRig) -> None:
     run_id = rows.upload(csv_of(1))
     rows.finish(run_id, 600)
@@ -222,6 +391,7 @@ def test_a_tenants_jobs_share_what_may_be_at_work(rows: RowRig) -> None:
 
     assert [rows.finish(run_id, 3600) for run_id in both] == ["succeeded", "succeeded"]
     assert 1 < max(at_work) <= 10
+    assert at_work[0] <= 10 // 4, "four lanes share them"
 
 
 def test_figures_are_counted_now_and_then_and_known_by_their_names(rows: RowRig) -> None:
@@ -304,3 +474,30 @@ def test_what_was_chosen_with_the_upload_holds(rows: RowRig) -> None:
     assert rows.finish(run_id, 3600) == "succeeded"
     assert rows.provider.calls[0][0] == "TV"
     assert rows.run(run_id)["params"]["currency"] == "EUR"
+
+
+def test_only_keys_of_work_lanes_are_read_as_numbers(rows: RowRig) -> None:
+    """A plan for any slot may ask for the number in a key before it asks whose key it is."""
+    rows.engine.dispose()
+    sa.event.listen(
+        rows.engine, "connect", lambda line, _: line.execute_simple("set plan_cache_mode = force_generic_plan")
+    )
+    run_id = rows.upload(csv_of(3))
+    rows.rows(
+        """insert into job_items (run_id, row_no, tenant_id, job_type, slot, status, input_json, normalized_json, due_at, updated_at)
+           values (:id, 1, :t, 'csv', 0, 'PENDING', '{}', '{}', timestamptz '2000-01-01', clock_timestamp()) returning 1""",
+        id=run_id, t=TENANT,
+    )  # fmt: skip
+    keys = rows.rows("select key from lane where run_id = :id and status = 'active' order by key", id=run_id)
+    assert [row["key"] for row in keys] == ["ingest", "work:0:0", "work:1:0"]
+    turn = "with turn as (select cast(:run_id as uuid) as run_id, cast(:tenant_id as uuid) as tenant_id, 'row_job' as kind)"
+    asked = {"run_id": run_id, "tenant_id": TENANT, "holder": TENANT, "lease_s": 60.0, "most": 9, "tenant_most": 9}
+
+    def claimed(gen: int) -> list[int]:
+        with direct.alone(rows.engine, TENANT) as line:
+            taken = line.all(sa.text(f"{turn} {store.CLAIM.sql}"), {**asked, "slot": 0, "gen": gen})
+        return [row["row_no"] for row in taken]
+
+    reads = store.RowStore(rows.engine)
+    assert [reads.open_rows(TENANT, run_id, 0, gen).elder for gen in (0, 1)] == [False, True]
+    assert [claimed(gen) for gen in (1, 0)] == [[], [1]]

@@ -9,7 +9,9 @@ import pytest
 from shared.kernel import run as runs
 from shared.kernel.errors import Refused
 from shared.kernel.model import By
+from shared.kernel.points import watch_points
 from shared.row_job.build import commands
+from shared.row_job.model import WayPoint
 from tests.support.rig import TENANT
 from tests.support.rows import RowRig, csv_of, rows
 
@@ -65,6 +67,27 @@ def test_the_same_file_is_one_job_however_often_it_is_seen_and_brought(rows: Row
     assert rows.finish(run_id) == "succeeded"
     assert len(rows.items(run_id)) == 3
     assert len(rows.rows("select 1 from file_jobs")) == 1
+
+
+def test_a_file_that_is_written_again_while_it_is_taken_is_taken_again(rows: RowRig) -> None:
+    """The scan that has the old one must not say of the new one that it is taken."""
+    rows.inbox.waiting["a.csv"] = (b"title\nTV\n", "1")
+    rows.scan()
+
+    def seen_by_another(here: str) -> None:
+        if here == WayPoint.BROUGHT:
+            rows.rows("update scanned_files set stamp = '2' returning 1")
+
+    watch_points(seen_by_another)
+    try:
+        rows.scan()
+    finally:
+        watch_points(None)
+
+    assert [row["file_id"] for row in rows.rows("select file_id from scanned_files")] == [None]
+    rows.inbox.waiting["a.csv"] = (b"title\nPC\n", "2")
+    rows.scan()
+    assert len(set(rows.inbox.brought)) == 2
 
 
 def test_a_file_that_takes_many_steps_comes_whole(rows: RowRig) -> None:

@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from shared.kernel import direct
+from shared.search.sheets import store
 from shared.search.sheets.model import HEADER
 from tests.support.rig import TENANT
 from tests.support.searches import DAY_S, SearchRig
@@ -19,7 +21,11 @@ def column(rig: SearchRig, number: int, tab: str = "Companies") -> list[object]:
 
 
 def keys(rig: SearchRig) -> list[int]:
-    return [UUID(str(each)).int for each in column(rig, 1)]
+    return keys_of(column(rig, 1))
+
+
+def keys_of(cells: list[object]) -> list[int]:
+    return [UUID(str(each)).int for each in cells]
 
 
 def test_a_sheet_is_filled_at_night(searches: SearchRig) -> None:
@@ -61,6 +67,43 @@ def test_rows_stay_where_their_readers_put_them(searches: SearchRig) -> None:
     assert searches.feedback() == {3: "relevant"}
 
 
+def said(rig: SearchRig) -> dict[int, object]:
+    """The feedback that stands beside each company."""
+    return {UUID(str(row[0])).int: row[6] for row in rig.google.tab().table()[1:]}
+
+
+def test_rows_that_are_sorted_before_they_are_written_keep_their_feedback(searches: SearchRig) -> None:
+    searches.add_companies(1, 4)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    searches.google.tab().cells[2, 7] = "irrelevant"
+    searches.google.tab().cells[3, 7] = "relevant"
+    searches.google.misbehave("sorted", on=["sheet"], after=2, budget=1)  # look, read, and here
+    searches.go(DAY_S)
+    assert searches.google.struck["sorted"] == 1
+    assert searches.nights(sheet)[1]["status"] == "synced"
+    assert said(searches) == {1: "irrelevant", 2: "relevant", 3: "", 4: ""}
+
+
+def test_a_sheet_that_never_stands_still_is_left_as_it_is(searches: SearchRig) -> None:
+    searches.add_companies(1, 4)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    searches.google.tab().cells[2, 7] = "irrelevant"
+    searches.google.misbehave("sorted", on=["sheet"])
+    searches.go(DAY_S)
+    night = searches.nights(sheet)[1]
+    assert (night["status"], night["problem"]["code"]) == ("failed", "sheet_moves"), night
+    assert said(searches) == {1: "irrelevant", 2: "", 3: "", 4: ""}
+
+
+def test_where_rows_stood_is_forgotten_when_the_night_ends(searches: SearchRig) -> None:
+    searches.add_companies(1, 3)
+    searches.add_sheet()
+    searches.go(3 * HOUR)
+    assert not searches.rows("select 1 from sheet_row")
+
+
 def test_a_blocked_company_leaves_and_comes_back_when_it_is_no_more(searches: SearchRig) -> None:
     searches.add_companies(1, 3)
     sheet = searches.add_sheet()
@@ -76,6 +119,87 @@ def test_a_blocked_company_leaves_and_comes_back_when_it_is_no_more(searches: Se
     assert keys(searches) == [1, 2, 3]
 
 
+def test_the_newest_word_counts_wherever_it_was_said(searches: SearchRig) -> None:
+    """Guards that a cell does not undo every night what somebody said over the API since it was written; and that another
+    word in it does."""
+    searches.add_companies(1, 3)
+    searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    grid.cells[3, 7] = grid.cells[4, 7] = "relevant"
+    searches.go(DAY_S)
+    for company, word in ((2, "blocked"), (3, "irrelevant")):
+        say(searches, company, word)
+    searches.go(DAY_S)
+    assert (keys(searches), searches.feedback()) == ([1, 3], {2: "blocked", 3: "irrelevant"})
+    grid.cells[4, 7] = "blocked"
+    searches.go(DAY_S)
+    assert (keys(searches), searches.feedback()) == ([1], {2: "blocked", 3: "blocked"})
+
+
+def say(rig: SearchRig, company: int, word: str | None) -> None:
+    """As over the API."""
+    told = {"tenant_id": TENANT, "company_id": UUID(int=company), "said_by": "user:ada"}
+    with direct.alone(rig.engine, TENANT) as line:
+        if word is None:
+            line.run(store.UNSAY, told)
+        else:
+            assert line.all(store.SAY, {**told, "feedback": word})
+
+
+def test_a_word_that_is_said_again_is_a_new_one(searches: SearchRig) -> None:
+    """Its row left with the first; the one it came back with was empty. So was a cell that somebody cleared."""
+    searches.add_companies(1, 3)
+    searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    grid.cells[3, 7], grid.cells[4, 7] = "blocked", "irrelevant"
+    searches.go(DAY_S)
+    say(searches, 2, "relevant")
+    say(searches, 3, "relevant")
+    grid.cells.pop((4, 7))
+    searches.go(DAY_S)
+    assert (keys(searches), searches.feedback()) == ([1, 2, 3], {2: "relevant", 3: "relevant"})
+    grid.cells[3, 7], grid.cells[4, 7] = "blocked", "irrelevant"
+    searches.go(DAY_S)
+    assert (keys(searches), searches.feedback()) == ([1, 3], {2: "blocked", 3: "irrelevant"})
+
+
+def test_what_was_taken_back_is_not_said_again_by_an_old_cell(searches: SearchRig) -> None:
+    searches.add_companies(1, 2)
+    searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    grid.cells[3, 7] = "irrelevant"
+    searches.go(DAY_S)
+    say(searches, 2, None)
+    searches.go(DAY_S)
+    assert searches.feedback() == {}
+    grid.cells[3, 7] = "relevant"
+    searches.go(DAY_S)
+    assert searches.feedback() == {2: "relevant"}
+
+
+def test_an_old_word_in_one_sheet_does_not_undo_a_new_one_in_another(searches: SearchRig) -> None:
+    searches.add_companies(1, 2)
+    searches.add_sheet(1, tab="One")
+    searches.add_sheet(2, tab="Two")
+    searches.go(3 * HOUR)
+    one, two = searches.google.tab("One"), searches.google.tab("Two")
+    one.cells[3, 7] = two.cells[3, 7] = "relevant"
+    searches.go(DAY_S)
+    for newer in (one, two):
+        newer.cells[3, 7] = "irrelevant"
+        searches.go(2 * DAY_S)
+        assert searches.feedback() == {2: "irrelevant"}
+        newer.cells[3, 7] = "relevant"
+        searches.go(DAY_S)
+    two.cells[3, 7] = "blocked"
+    searches.go(2 * DAY_S)
+    assert searches.feedback() == {2: "blocked"}
+    assert (column(searches, 1, "One"), column(searches, 1, "Two")) == ([str(UUID(int=1))],) * 2
+
+
 def test_a_sheet_grows_beyond_its_first_rows(searches: SearchRig) -> None:
     searches.add_companies(1, 1_200)
     sheet = searches.add_sheet()
@@ -84,7 +208,7 @@ def test_a_sheet_grows_beyond_its_first_rows(searches: SearchRig) -> None:
     assert keys(searches) == list(range(1, 1_201))
     assert searches.google.tab().rows == 1_201
     calls = len(searches.google.times)
-    assert calls <= 7, "look, add, read, grow, and three batches of rows"
+    assert calls <= 11, "look, add, read, look again, grow, and three batches of rows, each looked at first"
 
 
 def test_all_sheets_of_an_account_share_its_quota(searches: SearchRig) -> None:
@@ -144,3 +268,45 @@ def test_a_night_is_synced_once_whoever_asks(searches: SearchRig) -> None:
     searches.start(TENANT, sheet=str(sheet))  # the window is still open: it waits for the next night
     searches.go(2 * HOUR)
     assert [night["status"] for night in searches.nights(sheet)] == ["synced", "waiting"]
+
+
+def test_nights_go_on_where_the_clocks_skip_a_whole_window(searches: SearchRig) -> None:
+    """On 29 March it is never half past two in Madrid: a night that could not be written down would be the last one."""
+    searches.now = searches.seconds(datetime(2026, 3, 28, 3, tzinfo=UTC))
+    searches.add_companies(1, 2)
+    sheet = searches.add_sheet(opens="02:30", closes="03:00")
+    searches.go(DAY_S)
+    skipped, following = searches.nights(sheet)
+    assert (skipped["night"], skipped["status"], skipped["rows_written"]) == (date(2026, 3, 29), "synced", 2)
+    assert (following["status"], following["opens_at"]) == ("waiting", datetime(2026, 3, 30, 0, 30, tzinfo=UTC))
+
+
+def test_rows_that_readers_add_during_a_night_are_not_cut_off(searches: SearchRig) -> None:
+    """The tab was looked at before they did; whoever sets the number of its rows must know of theirs."""
+    searches.add_companies(1, 1_200)
+    sheet = searches.add_sheet()
+    grid = searches.google.tab()
+
+    def add(operation: str, facts: object) -> None:
+        if searches.google.log and grid.rows == 1_000:
+            grid.rows, grid.cells[1_500, 1] = 1_500, "our own row"
+
+    searches.google.before_each = add
+    searches.go(3 * HOUR)
+    assert searches.nights(sheet)[0]["rows_written"] == 1_200
+    assert (grid.rows, grid.cells.get((1_500, 1))) == (1_500, "our own row")
+    assert keys_of(column(searches, 1)[:-1]) == list(range(1, 1_201))
+
+
+def test_one_company_whose_name_is_too_long_for_a_cell_stops_no_sheet(searches: SearchRig) -> None:
+    """Boards say what they like, and Google refuses the whole batch for one cell."""
+    searches.add_companies(1, 2)
+    searches.write(
+        "update companies set name = repeat('n', 60000), link = 'https://' || repeat('l', 60000) where external_id = '1'"
+    )
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    assert (searches.nights(sheet)[0]["status"], keys(searches)) == ("synced", [1, 2])
+    first, second = searches.google.tab().table()[1:]
+    assert first[1:3] == ["n" * 500, 1]
+    assert (first[5], second[1]) == ("", "Company 2")

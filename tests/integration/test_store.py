@@ -47,10 +47,11 @@ def commit(house: House, turn: Turn, change: LaneChange) -> Any:
     return house.store.commit_turn(turn, change, 5)
 
 
-def seconds_from_now(house: House, run_id: UUID, column: str, key: str = "l0") -> float | None:
+def seconds_from_now(house: House, run_id: UUID, column: str, key: str = "l0") -> Any:
+    """Equal to what was written up to four seconds ago: a busy machine takes its time to look."""
     statement = f"select extract(epoch from {column} - now()) from lane where run_id = :id and key = :key"
     value = house.value(statement, id=run_id, key=key)
-    return None if value is None else round(float(value))
+    return None if value is None else pytest.approx(float(value) + 2, abs=2.5)
 
 
 # Claim.
@@ -221,8 +222,8 @@ def test_a_commit_is_sent_up_to_900_seconds_and_looked_at_in_time(
     assert due.delay_s == pytest.approx(delay_s, abs=0.01)
     assert due.baton == Baton(kind="tally", lane_id=turn.lane_id, epoch=1, seq=1, resend_no=0)
     assert (house.lane(run_id).sent_at is not None) is sent
-    assert seconds_from_now(house, run_id, "check_at") == pytest.approx(check_s, abs=1)
-    assert seconds_from_now(house, run_id, "next_due_at") == pytest.approx(delay_s, abs=1)
+    assert seconds_from_now(house, run_id, "check_at") == check_s
+    assert seconds_from_now(house, run_id, "next_due_at") == delay_s
 
 
 def test_a_commit_never_moves_the_look_of_the_tick_later(house: House) -> None:
@@ -246,6 +247,77 @@ def test_a_commit_of_a_lane_being_canceled_is_due_at_once(house: House, delay_s:
     assert due.delay_s == 0
     assert house.lane(run_id).sent_at is not None
     assert seconds_from_now(house, run_id, "check_at") == 90
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_call_that_was_confirmed_meanwhile_is_not_called_again(house: House, looks: int) -> None:
+    """Whoever made it was slow to say so: nobody may make a second one because he had looked before that."""
+    turn = house.claim(house.start())
+    house.store.intend(turn, "job", "order", leaves_asset=False)
+    assert house.store.note_look(turn, "job", 1)
+    house.store.confirm(call_of(turn), "the first")
+
+    assert not house.store.note_look(turn, "job", looks)
+    house.store.confirm(call_of(turn), "a second")
+    found = house.store.intend(turn, "job", "order", leaves_asset=False)
+    assert found is not None
+    assert (found.confirmed, found.remote_id) == (True, "the first")
+
+
+def test_a_call_made_again_after_its_clean_up_is_looked_for_from_the_start(house: House) -> None:
+    turn = house.claim(house.start())
+    house.store.intend(turn, "job", "order", leaves_asset=True)
+    assert house.store.note_look(turn, "job", 2)
+    house.store.note_cleaned(call_of(turn))
+
+    again = house.store.intend(turn, "job", "order", leaves_asset=True)
+    later = house.store.intend(turn, "job", "order", leaves_asset=True)
+
+    assert again is not None
+    assert later is not None
+    assert (again.fresh, later.fresh, later.looks, later.looked_s) == (True, False, 0, None)
+
+
+def test_a_dead_letter_does_not_hide_what_ended_its_lane(house: House) -> None:
+    """A deadline closes a lane without a step, so its last message still names its place."""
+    run_id = house.start()
+    baton = house.baton(run_id)
+    with house.store.begin(None) as tx:
+        tx.fail_open_lanes(run_id, PROBLEM)
+
+    assert not house.store.note_dead_letter(baton, Problem("dead_letter", "it was given up"))
+    assert house.lane(run_id).last_error["code"] == PROBLEM.code
+
+
+def test_what_needs_no_delay_queue_is_looked_at_though_that_takes_nothing(house: House) -> None:
+    due, later, out_of_time = (house.start() for _ in range(3))
+    for run_id in (later, out_of_time):
+        house.set_lane(run_id, "l0", "next_due_at = now() + interval '10 min'")
+    house.set_lane(out_of_time, "l0", "deadline_at = now() - interval '1 s'")
+    house.sql("update lane set check_at = now() - interval '1 s'")
+
+    with house.store.begin(None) as tx:
+        places = tx.lock_due_lanes(10, but_delayed=True)
+
+    assert {place.id for place in places} == {house.lane(run_id).id for run_id in (due, out_of_time)}
+
+
+def test_opening_a_gate_wakes_what_waits_for_it_and_nothing_else(house: House) -> None:
+    waits, paused, at_work, elsewhere = (house.start_running() for _ in range(4))
+    theirs = house.start_running(BOB)
+    house.claim(at_work)
+    for run_id in (waits, paused, at_work, elsewhere, theirs):
+        gate = "other" if run_id == elsewhere else "upstream"
+        house.set_lane(run_id, "l0", f"waits_for = 'gate:{gate}', next_due_at = now() + interval '1 hour'")
+    house.sql("update run set paused_at = now() where id = :id", id=paused)
+
+    with house.store.begin(None) as tx:
+        woken = tx.wake_waiting(ALICE, "upstream")
+
+    assert [due.baton for due in woken] == [house.baton(waits)]
+    assert seconds_from_now(house, waits, "next_due_at") == 0
+    for run_id in (paused, at_work, elsewhere, theirs):
+        assert (house.baton(run_id).resend_no, seconds_from_now(house, run_id, "next_due_at")) == (0, 3600)
 
 
 def test_a_commit_frees_the_lane_and_writes_the_ledger(house: House) -> None:
@@ -450,7 +522,7 @@ def test_new_lanes_are_sent_up_to_900_seconds_and_looked_at_by_their_deadline(
     assert due.delay_s == pytest.approx(delay_s)
     assert (lane.sent_at is not None, lane.max_steps, lane.cancel_at) == (sent, 17, None)
     assert (lane.deadline_at - lane.created_at).total_seconds() == limit_s
-    assert seconds_from_now(house, run_id, "check_at", "x") == pytest.approx(check_s, abs=1)
+    assert seconds_from_now(house, run_id, "check_at", "x") == check_s
 
 
 def test_lanes_born_while_the_run_is_canceled_are_canceled_unless_they_clean_up(house: House) -> None:

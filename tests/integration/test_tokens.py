@@ -143,3 +143,12 @@ def test_a_token_is_kept_for_an_hour_at_most_and_dead_ones_are_cleared(ingest: I
         "one": None, "two": "other",
     }  # fmt: skip
     assert fresh(ingest).of(turn(ingest, 3), "one", lambda: Token("next", 600)) == Token("next", 600)
+
+
+def test_no_process_remembers_a_token_beyond_its_end(ingest: IngestRig) -> None:
+    tokens = fresh(ingest)
+    tokens.of(turn(ingest, 1), ACCOUNT, lambda: Token("short", 120))
+    assert tokens.of(turn(ingest, 2), ACCOUNT, nobody).value == "short"
+    ingest.now += 61  # a minute before it ends it is given up, long before a process forgets what it has read
+
+    assert tokens.of(turn(ingest, 3), ACCOUNT, lambda: Token("next", 600)).value == "next"

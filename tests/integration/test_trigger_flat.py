@@ -52,11 +52,11 @@ def costs(office: TriggerOffice) -> dict[str, int]:
     (one,) = office.sql("select id, tenant_id from job_triggers where next_fire_at <= now() limit 1")
     mine = {"id": one.id, "tenant_id": one.tenant_id}
     signals = [str(row.id) for row in office.sql("select id from signal order by id limit 200")]
-    last = {"id": one.id, "key": "", "cause": "schedule", "signal_id": None, "fire_at": None}
+    last = {"id": one.id, "cause": "schedule", "asked": '[{"n": 0, "key": ""}]'}
     return {
         "due": buffers(office, store.DUE, {"at": "-infinity", "after": BEFORE_ALL, "most": DUE}),
         "lock_due": buffers(office, store.LOCK_DUE, mine),
-        "last_job": buffers(office, store.LAST_JOB, last),
+        "last_job": buffers(office, store.LAST_JOBS, last),
         "advance": buffers(office, store.ADVANCE, {"id": one.id, "next_at": None, "problem": None}),
         "releasable": buffers(
             office, store.RELEASABLE, {"after_trigger": BEFORE_ALL, "after": BEFORE_ALL, "most": DUE}

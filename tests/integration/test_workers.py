@@ -9,23 +9,30 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from infra import remote_worker
 from infra import worker as command
-from infra.client.http import Refusal
+from infra.client.http import Client, Refusal
+from infra.client.session import Fixed
 from infra.remote_worker import RemoteWorker
 from shared.job_queue.build import RunStarter, build_ports
 from shared.job_queue.model import Finished, Word
 from shared.job_queue.steps import job_kind
+from shared.kernel.api.frame import LARGEST_BODY
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.errors import NoRoom, Refused
 from shared.kernel.model import NewLane, NewRun, RunCommand, Starting
@@ -210,6 +217,7 @@ def test_a_worker_picks_up_runs_tells_its_health_and_stops(office: Office, tmp_p
         (["--kinds", "nobody"], "unknown nobody. Available: page_ingest"),
         (["--executors", "ship"], "unknown ship. Available: worker, lambda"),
         (["--concurrency", "0"], "must be at least 1"),
+        (["--lease", "nan"], "must be at least 1"),
         (["--url", "https://example.com"], "BATON_TOKEN must hold a machine token"),
     ],
 )
@@ -229,7 +237,7 @@ class Api:
         self.jobs, self.word = jobs, word
         self.told: list[tuple[str, Any]] = []
 
-    def post(self, path: str, body: Any) -> Any:
+    def post(self, path: str, body: Any, within_s: float = 35) -> Any:
         if path.endswith("/claim"):
             return {"jobs": [self.jobs.pop()] if self.jobs else []}
         self.told.append((path.rsplit("/", 1)[1], body))
@@ -237,7 +245,7 @@ class Api:
             if self.word == "lost":
                 raise Refusal("over", {"status": 409})
             return {"word": self.word}
-        return {}
+        return {"done": True}
 
 
 JOB = {
@@ -272,6 +280,124 @@ def test_a_worker_over_http_says_how_each_attempt_ended(word: str, ended: Finish
         worker._do(job)
     assert [(what, body.get("reason")) for what, body in api.told] == told
     assert runner.asked[0][0][-1] == f"--tenant-id={ALICE}"
+
+
+def test_a_worker_over_http_that_can_start_nothing_puts_jobs_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards that a machine with a full disk costs a job no attempt."""
+    monkeypatch.setattr(remote_worker, "AFTER_TROUBLE_S", 0.0)
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent/disk")
+    api = Api([dict(JOB)])
+    client: Any = api
+    worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={})
+    for job in worker._claim(1):
+        worker._do(job)
+    assert [(what, body.get("reason")) for what, body in api.told] == [("fail", "stopped")]
+
+
+def test_a_worker_over_http_stops_when_somebody_else_may_have_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease counts from when it was asked for, not from when the answer came; without answers it is not renewed."""
+    now, silent, waited = 100.0, False, []
+    words: list[Word] = []
+
+    class SlowApi(Api):
+        def post(self, path: str, body: Any, within_s: float = 35) -> Any:
+            nonlocal now
+            waited.append(within_s)
+            now += min(20, within_s)
+            if silent:
+                raise Refusal("not responding")
+            return super().post(path, body)
+
+    monkeypatch.setattr(remote_worker, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def ends(_: Any, __: Any, ___: float, beat: Any) -> Finished:
+        nonlocal now, silent
+        for at, is_silent in ((150, False), (170, True), (201, True)):  # asked at 100, and again at 150
+            now, silent = at, is_silent
+            words.append(beat(7, "", ""))
+        return Finished(exit_code=None, lost=True)
+
+    api, runner = SlowApi([dict(JOB)]), FakeRunner()
+    runner.ends = ends
+    client: Any = api
+    worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={}, runner=runner)
+    for job in worker._claim(1):
+        worker._do(job)
+    assert words == [Word.GO_ON, Word.GO_ON, Word.LOST]
+    assert waited == [35, 10, 40, 9], "no answer is waited for beyond the lease"
+    assert now == 210
+    assert [what for what, _ in api.told] == ["heartbeat"], "what is lost is not told"
+
+
+class Portal(ThreadingHTTPServer):
+    """The API behind a proxy that answers in its place now and then, politely and with 200."""
+
+    def __init__(self) -> None:
+        self.jobs, self.told = [dict(JOB)], list[tuple[str, int]]()
+        self.claims: list[tuple[str, bool]] = []
+        self.instead = {
+            name: [b"<html>Log in</html>", b"[]", b"null", b"{}"] for name in ("claim", "heartbeat", "complete")
+        }
+        portal = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                what = self.path.rsplit("/", 1)[1]
+                size = int(self.headers["content-length"])
+                said = json.loads(self.rfile.read(size))
+                if what == "claim":
+                    portal.claims.append((said["claim_id"], said["again"]))
+                answer = (
+                    portal.instead[what].pop(0)
+                    if portal.instead[what]
+                    else json.dumps(portal.answer(what, size)).encode()
+                )
+                self.send_response(200)
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        super().__init__(("127.0.0.1", 0), Answers)
+
+    def answer(self, what: str, size: int) -> Any:
+        if what == "claim":
+            return {"jobs": [self.jobs.pop()] if self.jobs else []}
+        self.told.append((what, size))
+        return {"word": "go_on"} if what == "heartbeat" else {"done": True}
+
+
+def test_a_worker_over_http_believes_the_api_alone_and_never_says_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards that an answer that is not the API's is none: the worker goes on, the command does, and how it ended is told until
+    the API has heard it. And that much output in letters that take room is cut to what the API takes."""
+    monkeypatch.setattr(remote_worker, "AFTER_TROUBLE_S", 0.0)
+    monkeypatch.setattr(remote_worker, "FIRST_PAUSE_S", 0.0)
+    portal, runner = Portal(), FakeRunner()
+    threading.Thread(target=portal.serve_forever, daemon=True).start()
+    words: list[Word] = []
+
+    def ends(_: Any, __: Any, ___: float, beat: Any) -> Finished:
+        words.extend(beat(7, "\x1b" * 60_000, "\N{CYRILLIC SMALL LETTER YA}" * 30_000 + "the end") for _ in range(5))
+        return Finished(exit_code=0, stdout="\x1b" * 60_000, stderr="\x1b" * 60_000)
+
+    runner.ends = ends
+    client = Client(f"http://127.0.0.1:{portal.server_address[1]}", Fixed("baton_x"))
+    worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={}, runner=runner)
+    working = threading.Thread(target=worker.run)
+    working.start()
+    try:
+        wait_until(lambda: [what for what, _ in portal.told] == ["heartbeat", "complete"] and len(portal.claims) > 5)
+    finally:
+        worker.stop.set()
+        working.join(60)
+        portal.shutdown()
+    assert words == [Word.GO_ON] * 5
+    # Whether a claim took something is not known before it is answered: until then it is the same one.
+    assert [again for _, again in portal.claims[:6]] == [False, True, True, True, True, False]
+    assert len({claim_id for claim_id, _ in portal.claims[:5]}) == 1
+    assert all(100_000 < size <= LARGEST_BODY for _, size in portal.told)
 
 
 def test_a_wheel_runs_in_an_empty_environment(office: Office, tmp_path: Path) -> None:

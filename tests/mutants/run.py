@@ -8,7 +8,7 @@ Its first lines say what is broken. A line `killed by:` names the proof that mus
 - `tests PATH …`         tests by path or expression, as pytest takes them.
 
 A patch without that line is judged by all of them, cheap ones first, until one notices: simulation in memory and on
-Postgres, races, then the tests of what it touches.
+Postgres, races, then the tests of what it touches. What it touches in the front door is asked of the tests of that.
 
 Only a broken promise or a failed test counts. A mutant that cannot run proves nothing and is an error: a patch that does
 not fit, code that does not compile or names what is not there, SQL that Postgres does not understand, tests that do not
@@ -32,11 +32,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tests.support.databases import scratch_server
+from tests.support.databases import TEMPLATE, ServerAdmin, scratch_server
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.pyc", "node_modules")
+LEFT_OUT = shutil.ignore_patterns(
+    ".*", "node_modules"
+)  # what is compiled comes along, and still fits all but the patched files
 KINDS = ("memory", "postgres", "races", "tests")
 SCHEDULES = {"memory": 6_000, "postgres": 2_000}
 SCHEDULES_OF_ONE_MODE = {"memory": 2_000, "postgres": 600}
@@ -52,7 +54,13 @@ TESTS_OF_THE_KERNEL = [
     "tests/integration/test_relay.py", "tests/integration/test_tick_fairness.py", "tests/integration/test_cancel_waits.py",
     "tests/integration/test_retention.py", "tests/integration/test_room_for_kinds.py", "tests/integration/test_failover.py",
     "tests/integration/test_broken_kinds.py", "tests/integration/test_pull.py", "tests/flaws/test_platform_flaws.py",
+    "tests/integration/test_tokens.py", "tests/integration/test_pulse.py", "tests/contract/test_http.py",
 ]  # fmt: skip
+# The front door: no simulation comes through it.
+FRONT_DOOR = "shared/kernel/api/"
+TESTS_OF_THE_FRONT_DOOR = [
+    f"tests/api/test_{name}.py" for name in ("hostile", "people", "connections", "runs", "now", "failures", "stream")
+]
 
 
 class Word(StrEnum):
@@ -111,7 +119,9 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
         )
         return
     kinds = {path.split("/")[1] for path in mutant.touches if re.match(r"shared/(?!kernel/)\w+/", path)}
-    kernel = not kinds or any(path.startswith("shared/kernel/") for path in mutant.touches)
+    at_the_door = any(path.startswith(FRONT_DOOR) for path in mutant.touches)
+    in_the_kernel = [p for p in mutant.touches if p.startswith("shared/kernel/") and not p.startswith(FRONT_DOOR)]
+    kernel = bool(in_the_kernel) or not (kinds or at_the_door)
     if kernel and not all(map(ONLY_ON_POSTGRES.match, mutant.touches)):
         yield "memory", _command("memory", [], SCHEDULES_OF_A_STRANGER)
     if kernel:
@@ -119,6 +129,8 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
         yield "races", _command("races", [], SCHEDULES_OF_A_STRANGER)
         tests = [path for path in TESTS_OF_THE_KERNEL if (ROOT / path).exists()]
         yield "tests of the kernel", _command("tests", tests, SCHEDULES_OF_A_STRANGER)
+    if at_the_door:
+        yield "tests of the front door", _command("tests", TESTS_OF_THE_FRONT_DOOR, SCHEDULES_OF_A_STRANGER)
     for kind in sorted(filter(tests_of, kinds)):
         yield f"tests of {kind}", _command("tests", tests_of(kind), SCHEDULES_OF_A_STRANGER)
 
@@ -143,7 +155,7 @@ def _command(kind: str, arguments: list[str], schedules: dict[str, int]) -> list
     return [*pytest, *arguments]
 
 
-def attempt(mutant: Mutant, database_url: str) -> Verdict:
+def attempt(mutant: Mutant, database_url: str, template: str) -> Verdict:
     began = time.monotonic()
 
     def verdict(word: Word, proof: str, how: str) -> Verdict:
@@ -156,7 +168,10 @@ def attempt(mutant: Mutant, database_url: str) -> Verdict:
         if problem:
             return verdict(Word.DID_NOT_RUN, "", problem)
         for proof, command in proofs(mutant):
-            word, how = _ask(command, folder, database_url)
+            migrates = any(path.startswith("infra/") for path in mutant.touches)
+            word, how = _ask(
+                command, folder, {"DATABASE_URL": database_url} | ({} if migrates else {TEMPLATE: template})
+            )
             if word is not Word.SURVIVED:
                 return verdict(word, proof, how)
     return verdict(Word.SURVIVED, shlex.join(mutant.killer) or "all", "")
@@ -194,8 +209,8 @@ def _does_not_compile(mutant: Mutant, folder: Path) -> str:
     return checked.stdout.splitlines()[0] if checked.returncode else ""
 
 
-def _ask(command: list[str], folder: Path, database_url: str) -> tuple[Word, str]:
-    env = {**os.environ, "DATABASE_URL": database_url, "PYTHONDONTWRITEBYTECODE": "1"}
+def _ask(command: list[str], folder: Path, where: dict[str, str]) -> tuple[Word, str]:
+    env = {**os.environ, **where, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=LONGEST_S
@@ -220,7 +235,8 @@ def main() -> int:
     chosen = mutants(args.names)
     verdicts: list[Verdict] = []
     with scratch_server({"max_connections": "300"}) as server, ThreadPoolExecutor(args.jobs) as pool:
-        for future in as_completed([pool.submit(attempt, mutant, server.url()) for mutant in chosen]):
+        template = ServerAdmin(server.url()).create_template()
+        for future in as_completed([pool.submit(attempt, mutant, server.url(), template) for mutant in chosen]):
             verdicts.append(future.result())
             _print(verdicts[-1])
     counted = {word: sum(verdict.word is word for verdict in verdicts) for word in Word}

@@ -20,7 +20,7 @@ from shared.kernel.model import StepOutcome, Turn
 from shared.kernel.offers import PgOffers
 from shared.kernel.points import Point
 from shared.kernel.ports import Ports
-from shared.kernel.step import Lost, do_turn
+from shared.kernel.step import Lost, Outcome, do_turn
 from shared.kernel.store import PgStore
 from shared.kernel.tick import tick
 from tests.kinds.parcel.kind import CARRIED, CARTS, QUEUE
@@ -29,6 +29,7 @@ from tests.races.test_unknown_commits import lines
 from tests.support.databases import ServerAdmin
 from tests.support.depot import Depot, parcel_depot
 from tests.support.house import ALICE, BOB
+from tests.support.together import do_together
 
 TENANTS = [UUID(int=0xE000 + n) for n in range(6)]
 
@@ -247,15 +248,20 @@ class Storm:
         assert ports.offers is not None
         turns = ports.offers.take(QUEUE, rng.choice((1, 1, 3, 10)), new_id(), 0.15, "storm")
         self.taken += turns
-        for turn in turns:
+        alive = [turn for turn in turns if rng.random() > 0.1]
+        self.twins += [turn for turn in alive if rng.random() < 0.1]
+        if rng.random() < 0.5:
+            time.sleep(rng.choice((0, 0, 0.2)))  # too late
+            rng.shuffle(alive)
+            self._note(alive, do_together(alive, self.depot.parcel, ports))
+            return
+        for turn in alive:
             if rng.random() < 0.1:
-                continue  # died
-            if rng.random() < 0.1:
-                time.sleep(0.2)  # too late
-            if rng.random() < 0.1:
-                self.twins.append(turn)
-            if do_turn(turn, self.depot.parcel, ports) in set(StepOutcome):
-                self.finished.append(turn)
+                time.sleep(0.2)
+            self._note([turn], [do_turn(turn, self.depot.parcel, ports)])
+
+    def _note(self, turns: list[Turn], outcomes: list[Outcome]) -> None:
+        self.finished += [turn for turn, came in zip(turns, outcomes, strict=True) if came in set(StepOutcome)]
 
     def finishes_again(self, ports: Ports, rng: random.Random) -> None:
         time.sleep(0.005)

@@ -83,15 +83,15 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     give(monkeypatch, "Correct-horse-12")
     ann = baton.json("user", "add", "ann@example.com", "--role=admin", "--tenant=acme", "--password-stdin")
     give(monkeypatch, "Correct-horse-12")
-    assert "logged in" in baton("login", "ann@example.com", "--password-stdin")
+    assert "Logged in" in baton("login", "ann@example.com", "--password-stdin")
     assert baton.json("me")["actor"] == f"user:{ann['subject']}"
-    assert baton.json("runs") == []  # those above are another tenant's
+    assert baton.json("runs")["runs"] == []  # those above are another tenant's
     give(monkeypatch, '{"password": "stand-in-password"}')
     baton("connection", "add", "nivoda", "main", "--set=username=buyer@example.com")
     assert "Connected" in baton("connection", "check", "main")
     assert "succeeded (complete)" in baton("ingest", "--high=1000", "--connection=main", "--watch")
     monkeypatch.setenv("BATON_TOKEN", baton("token", "add", "ci", "--role=viewer").strip())
-    assert len(baton.json("runs")) == 1
+    assert len(baton.json("runs")["runs"]) == 1
     assert "needs the role" in baton("ingest", code=1)
     monkeypatch.setenv("BATON_TOKEN", "baton_nobody")
     assert "`baton login`" in baton("runs", code=1)
@@ -109,6 +109,11 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     assert not baton.json("status", code=1)["parts"]["aws"]["up"]
     mended = baton.json("up", "--stones=500")
     assert mended["outputs"].keys() == first["outputs"].keys()
+    assert mended["endpoint"] == first["endpoint"], "it listens where it did"
+    assert mended["outputs"]["ApiUrl"] == first["outputs"]["ApiUrl"]
+    assert baton("status", "--pid", "aws").strip().isdecimal()
+    assert baton("status", "--address", "api").strip() == mended["outputs"]["ApiUrl"]
+    assert "Available: supervisor, postgres, aws" in baton("local", "status", "--pid", "nobody", code=1)
     assert baton.json("status")["up"]
 
     # kill -9 of the keeper takes everything with it.
@@ -117,7 +122,7 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     os.kill(keeper_of(baton.home).pid, signal.SIGKILL)
     until(lambda: not any(map(is_alive, everyone)))
     assert not is_held(baton.home)
-    assert "nothing was running" in baton("down")
+    assert "Nothing was running" in baton("down")
 
 
 def test_ctrl_c_ends_everything(baton: Command) -> None:

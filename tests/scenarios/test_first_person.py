@@ -49,6 +49,8 @@ def test_the_first_person_needs_no_password_of_the_database_to_log_in(
 
     me = json.loads(capsys.readouterr().out)
     assert [(tenant["name"], tenant["role"]) for tenant in me["tenants"]] == [(email, "admin")]
+    # And the deployment is well: a job comes to its end.
+    assert main([*home, "smoke"]) == 0, capsys.readouterr().out
 
 
 def test_whoever_adds_people_can_do_nothing_else_to_the_database(scene: Scene) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import stat
+import time
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -76,7 +78,7 @@ def test_the_local_aws_answers_no_client_without_its_key(scene: Scene) -> None:
         stranger.list_secrets()
 
     for method, path in (("POST", "/_ministack/reset"), ("GET", "/_ministack/sqs/messages"), ("GET", "/")):
-        assert urllib3.request(method, scene.address.endpoint + path, retries=False).status == 403
+        assert urllib3.request(method, scene.address.endpoint + path, timeout=60, retries=False).status == 403
     assert functions_of(scene.address)  # and nothing is forgotten
 
 
@@ -92,7 +94,7 @@ def test_a_page_of_somebody_else_is_refused_by_every_server(scene: Scene, header
         scene.address.outputs["ApiUrl"],
     ):
         asked = url.replace(url.split("/")[2].partition(":")[0], "127.0.0.1")
-        assert urllib3.request("GET", asked, headers={**signed, **headers}, retries=False).status == 403
+        assert urllib3.request("GET", asked, timeout=60, headers={**signed, **headers}, retries=False).status == 403
 
 
 MADE_BY_A_LINK = {
@@ -109,7 +111,9 @@ def test_a_link_on_another_page_changes_nothing_whatever_it_asks_for(scene: Scen
     """The emulator takes a call of any service from the query of a path that it does not know: a stack could run code."""
     followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 
-    urllib3.request("GET", scene.address.endpoint + path, fields=MADE_BY_A_LINK, headers=followed, retries=False)
+    urllib3.request(
+        "GET", scene.address.endpoint + path, timeout=60, fields=MADE_BY_A_LINK, headers=followed, retries=False
+    )
 
     assert stacks_of(scene) == [STACK]
 
@@ -121,10 +125,26 @@ def test_a_call_in_the_body_needs_the_key_wherever_it_is_sent(scene: Scene, meth
     signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20261116/us-east-1/cloudformation/aws4_request"}
     for headers in (form, form | signed):
         body = urlencode(MADE_BY_A_LINK)
-        urllib3.request(method, scene.address.endpoint + path, body=body, headers=headers, retries=False)
+        urllib3.request(method, scene.address.endpoint + path, timeout=60, body=body, headers=headers, retries=False)
 
     assert stacks_of(scene) == [STACK]
 
 
 def stacks_of(scene: Scene) -> list[str]:
     return [each["StackName"] for each in scene.address.client("cloudformation").describe_stacks()["Stacks"]]
+
+
+def test_who_is_refused_reads_why_even_when_the_body_comes_late(scene: Scene) -> None:
+    """A server that answers and closes before it has the body resets the connection: the client sees that, and no answer."""
+    host, port = scene.address.endpoint.removeprefix("http://").split(":")
+    body = urlencode(MADE_BY_A_LINK).encode()
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        client.sendall(f"GET /oauth2/token HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        time.sleep(0.5)  # time enough to be refused
+        for start in range(0, len(body), 20):
+            client.sendall(body[start : start + 20])
+            time.sleep(0.01)
+        answer = client.recv(65_536)
+
+    assert answer.startswith(b"HTTP/1.1 403"), answer
+    assert b"access key is not this cloud's" in answer

@@ -1,4 +1,4 @@
-"""`sam build` and `sam deploy` as they go to AWS, into the local one with IAM enforced: a run completes; nothing is left."""
+"""`sam build` and `sam deploy` as they go to AWS, into the local one with IAM enforced: a run completes; one log is left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAM = ROOT / ".local" / "sam-venv" / "bin" / "sam"
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_run_completes_through_sam_deploy_and_a_deleted_stack_leaves_nothing() -> None:
+def test_a_run_completes_through_sam_deploy_and_a_deleted_stack_leaves_one_log() -> None:
     run(["make", "build", "ARCHITECTURE=here"], os.environ)
     with throwaway_home() as home, Cloud.start(home, print, enforce_iam=True, stones=500) as cloud:
         before = belongings(cloud.address(os.getpid(), {}))
@@ -54,7 +54,11 @@ def test_a_run_completes_through_sam_deploy_and_a_deleted_stack_leaves_nothing()
         scene.runs.close()
 
         run([str(SAM), "delete", "--config-env", "local", "--no-prompts", "--region", DEFAULT_REGION], environment)
-        assert belongings(scene.address) == before
+        # Why a first deployment failed must be there after its rollback: the migration's log stays, and nothing else.
+        left = belongings(scene.address)
+        (log,) = set(left["logs"]) - set(before["logs"])
+        assert log.startswith(f"/aws/lambda/{STACK}-migrate-")
+        assert {**left, "logs": before["logs"]} == before
 
 
 def run(command: list[str], environment: Any) -> None:
@@ -114,6 +118,8 @@ def the_first_person_logs_in(console: str, environment: Mapping[str, str]) -> No
     baton([*login, "--password-stdin"], environment, password + "\n")
     me = json.loads(baton(["me", "--json"], environment))
     assert [(tenant["name"], tenant["role"]) for tenant in me["tenants"]] == [("acme", "admin")]
+    told = json.loads(baton(["smoke", "--json"], environment))
+    assert [check["name"] for check in told["checks"] if check["ok"]] == ["health", "console", "login", "run"], told
 
 
 def baton(arguments: list[str], environment: Mapping[str, str], given: str = "") -> str:

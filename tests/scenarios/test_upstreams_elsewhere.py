@@ -35,7 +35,7 @@ def baton(home: Path, *arguments: str, env: dict[str, str] | None = None) -> sub
     [
         (
             "elsewhere=http://127.0.0.1:1",
-            "Unknown upstream 'elsewhere'. Available: nivoda, mce, infojobs, adzuna, google_sheets, dropbox, product_search.",
+            "Unknown upstream 'elsewhere'. Available: nivoda, mce, infojobs, adzuna, google_sheets, dropbox, sources, product_search.",
         ),
         ("nivoda=http://example.com", "https://"),
         ("nivoda=https://u:p@example.com", "must not carry credentials"),

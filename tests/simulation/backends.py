@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, date, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,11 +14,13 @@ import sqlalchemy as sa
 from shared.kernel import db, direct
 from shared.kernel.store import PgStore
 from tests.simulation.memory_store import NEVER, MemoryStore
+from tests.simulation.thrift import tell_the_time
 from tests.support.tally import ADD, FORGET, SCHEMA
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 GATES = UUID(int=0)
 Changed = Iterator[tuple[str, SimpleNamespace]]
 
@@ -104,23 +106,44 @@ create function sim.now() returns timestamptz language sql stable
 grant usage on schema sim to public
 """
 
-SNAPSHOT = sa.text("""
-select json_build_object(
-    'lanes', (select coalesce(json_agg(json_build_array(id, run_id, tenant_id, kind, key, holds_run, status, epoch, seq,
-        resend_no, cursor, next_due_at, cancel_at, deadline_at, steps, max_steps, claims, claim_token, lease_until, attempts,
-        nullif(check_at, 'infinity'), last_error) order by id), '[]') from lane),
-    'runs', (select coalesce(json_agg(json_build_array(id, tenant_id, kind, status, outcome, epoch, params,
-        cancel_requested_at, paused_at, deadline_at, check_at, finished_at, leaving_since) order by id), '[]') from run),
-    'gates', (select coalesce(json_agg(json_build_array(key, tenant_id, state, until, holder)), '[]') from gate),
-    'lines', (select coalesce(json_agg(json_build_array(run_id, epoch, type) order by run_id, n), '[]') from history),
-    'signals', (select coalesce(json_agg(json_build_array(payload ->> 'run_id', (payload ->> 'epoch')::int, name) order by id),
-        '[]') from signal),
-    'steps', (select coalesce(json_agg(json_build_array(lane_id, epoch, seq, outcome)), '[]') from step),
-    'tally', (select coalesce(json_agg(json_build_array(tenant_id, run_id, lane, n)), '[]') from tally),
-    'calls', (select coalesce(json_agg(json_build_array(run_id, epoch, key)), '[]') from remote_call
-              where leaves_asset and cleaned_at is null),
-    'unheard', (select count(*) from signal where dispatched_at is null) + (select count(*) from hearing))::text as rows
-""")
+# All that the invariants look at and was written since the snapshot `known` (everything for none), in one answer; no rows if
+# nobody has written. How many there are tells whether any were deleted. A function, because the server keeps the plans of what
+# is in it and begins none of them in vain. Each table is asked once, and of the ledger only the days that a schedule may last:
+# what it costs to ask is nearly all that it costs.
+LOOK = """
+create function sim.is_new(written xid, known pg_snapshot) returns boolean language sql immutable
+    as 'select known is null or not pg_visible_in_snapshot(written::text::xid8, known)';
+create view sim.steps as {steps};
+create function sim.look(known pg_snapshot, out seen text, out rows text) language plpgsql as $$
+begin
+seen := pg_current_snapshot();
+if seen is not distinct from known::text then return; end if;
+rows := json_build_object(
+    'lanes', (select json_build_array(count(*), json_agg(json_build_array(id, run_id, tenant_id, kind, key, holds_run, status,
+        epoch, seq, resend_no, cursor, next_due_at, cancel_at, deadline_at, steps, max_steps, claims, claim_token, lease_until,
+        attempts, nullif(check_at, 'infinity'), last_error) order by id) filter (where sim.is_new(xmin, known))) from lane),
+    'runs', (select json_build_array(count(*), json_agg(json_build_array(id, tenant_id, kind, status, outcome, epoch, params,
+        cancel_requested_at, paused_at, deadline_at, check_at, finished_at, leaving_since) order by id)
+        filter (where sim.is_new(xmin, known))) from run),
+    'gates', (select json_build_array(count(*), json_agg(json_build_array(key, tenant_id, state, until, holder))
+        filter (where sim.is_new(xmin, known))) from gate),
+    'lines', (select json_build_array(count(*), json_agg(json_build_array(run_id, n, epoch, type) order by run_id, n)
+        filter (where sim.is_new(xmin, known))) from history),
+    'signals', (select json_build_array(count(*), json_agg(json_build_array(id, payload ->> 'run_id',
+        (payload ->> 'epoch')::int, name) order by id) filter (where sim.is_new(xmin, known)),
+        count(*) filter (where dispatched_at is null)) from signal),
+    'steps', (select json_build_array(count(*), json_agg(json_build_array(leaf, place, lane_id, epoch, seq, outcome))
+        filter (where sim.is_new(written, known))) from sim.steps),
+    'tally', (select json_build_array(count(*), json_agg(json_build_array(ctid, tenant_id, run_id, lane, n))
+        filter (where sim.is_new(xmin, known))) from tally),
+    'hearings', (select count(*) from hearing));
+end $$
+"""
+STEPS = "select tableoid as leaf, ctid as place, xmin as written, lane_id, epoch, seq, outcome from ledger.step_{:02}"
+LEAVES, DAYS = 16, 4
+SEE = sa.text("select seen, rows from sim.look(cast(:known as pg_snapshot))")
+# By how many of its values a row is known. Where a step and a count are written is no matter of theirs: both may be there twice.
+KEYS = {"lanes": 1, "runs": 1, "gates": 2, "lines": 2, "signals": 1, "steps": 2, "tally": 1}
 LANE = [
     "id",
     "run_id",
@@ -183,8 +206,9 @@ class PgBackend(PgStore):
         super().__init__(engine)
         self._owner, self._owner_engine = db.autocommit(owner), owner
         self.dirty = False
-        self._snapshot: dict[str, Any] = {}
-        self._before: dict[str, Any] = {}
+        self._known: str | None = None
+        self._rows: dict[str, dict[tuple[Any, ...], list[Any]]] = {table: {} for table in KEYS}
+        self._touched: set[str] = set()
         self.unheard = 0
         with self._owner.connect() as connection:
             connection.exec_driver_sql(
@@ -192,51 +216,66 @@ class PgBackend(PgStore):
                     "tally", "run", "lane", "step", "history", "remote_call", "gate", "repair", "signal", "hearing"))
             )  # fmt: skip
 
-        def tell_the_time(dbapi_connection: Any, *_: object) -> None:
-            dbapi_connection.before_next("select set_config('sim.now', $1, false)", world.clock().isoformat())
-
-        sa.event.listen(engine, "checkout", tell_the_time)
-        self.forget = lambda: sa.event.remove(engine, "checkout", tell_the_time)
+        tell_the_time(engine, lambda: world.clock().isoformat())
+        self.forget = lambda: tell_the_time(engine, None)
 
     def has_changed(self) -> bool:
         return self.dirty
 
     def changed(self) -> Changed:
         self.dirty = False
-        self._snapshot = self._look()
-        self.unheard = self._snapshot["unheard"]
-        for lane in self._different("lanes"):
+        new = self._look()
+        lanes = new["lanes"]
+        self._touched = (
+            {run[0] for run in new["runs"]} | {lane[1] for lane in lanes} | {line[0] for line in new["lines"]}
+        )
+        for lane in lanes:
             yield "lane", _row(LANE, lane)
-        for gate in self._different("gates"):
+        for gate in new["gates"]:
             yield "gate", _row(GATE, gate)
 
-    def _look(self) -> dict[str, Any]:
-        with direct.alone(self._owner_engine) as line:  # its plan is kept: it costs more than all that is read
-            row = line.often(SNAPSHOT, {})
-        assert row is not None
-        snapshot: dict[str, Any] = orjson.loads(row["rows"])
-        return snapshot
+    def _look(self) -> dict[str, list[list[Any]]]:
+        """What is not as it was at the last look, table by table."""
+        told = self._told(self._known)
+        if told is None:
+            return {table: [] for table in KEYS}
+        before, found = self._rows, {table: _keyed(table, told) for table in KEYS}
+        if any(told[table][0] != len(before[table].keys() | found[table].keys()) for table in KEYS):
+            told = self._told(None)  # some were deleted
+            assert told is not None
+            before, found = {table: {} for table in KEYS}, {table: _keyed(table, told) for table in KEYS}
+        self.unheard = told["signals"][2] + told["hearings"]
+        new = {table: [row for key, row in found[table].items() if row != self._rows[table].get(key)] for table in KEYS}
+        self._rows = {table: before[table] | found[table] if found[table] else before[table] for table in KEYS}
+        return new
 
-    def _different(self, table: str) -> list[list[Any]]:
-        before, self._before[table] = self._before.get(table, []), self._snapshot[table]
-        return [row for row in self._snapshot[table] if row not in before]
+    def _told(self, known: str | None) -> dict[str, Any] | None:
+        """None: nobody has written since."""
+        with direct.alone(self._owner_engine) as line:
+            seen = line.often(SEE, {"known": known})
+        assert seen is not None
+        self._known = seen["seen"]
+        return None if seen["rows"] is None else orjson.loads(seen["rows"])
 
     def changed_runs(self) -> Changed:
-        for run in self._snapshot.get("runs", ()):
-            row = _row(RUN, run)
-            row.lines = [(epoch, type_) for run_id, epoch, type_ in self._snapshot["lines"] if run_id == run[0]]
-            yield "run", row
+        for run_id in sorted(self._touched):
+            run = self._rows["runs"].get((run_id,))
+            if run is not None:
+                row = _row(RUN, run)
+                row.lines = [(epoch, type_) for of, _, epoch, type_ in self._rows["lines"].values() if of == run_id]
+                yield "run", row
 
     def steps_of(self, lane_id: UUID) -> list[tuple[int, int, str]]:
-        return [(epoch, seq, outcome) for lane, epoch, seq, outcome in self._snapshot["steps"] if lane == str(lane_id)]
+        wanted, steps = str(lane_id), self._rows["steps"].values()
+        return [(epoch, seq, outcome) for *_, lane, epoch, seq, outcome in steps if lane == wanted]
 
     def tally_of(self, run_id: UUID, lane: str) -> list[tuple[UUID, int]]:
-        return [
-            (UUID(tenant), n) for tenant, run, key, n in self._snapshot["tally"] if run == str(run_id) and key == lane
-        ]
+        wanted, rows = str(run_id), self._rows["tally"].values()
+        return [(UUID(tenant), n) for _, tenant, run, key, n in rows if run == wanted and key == lane]
 
     def signals_of(self, run_id: UUID) -> list[tuple[int, str]]:
-        return [(epoch, name) for run, epoch, name in self._snapshot["signals"] if run == str(run_id)]
+        wanted, signals = str(run_id), self._rows["signals"].values()
+        return [(epoch, name) for _, run, epoch, name in signals if run == wanted]
 
     def present(self) -> tuple[set[UUID], set[UUID]]:
         return self._ids("select id from run"), self._ids("select id from lane")
@@ -272,8 +311,13 @@ class PgBackend(PgStore):
             return set(connection.exec_driver_sql(sql).scalars())
 
     def left_outside(self) -> list[Any]:
-        calls = self._look()["calls"]
-        return [SimpleNamespace(run_id=UUID(run_id), epoch=epoch, key=key) for run_id, epoch, key in calls]
+        with self._owner.connect() as connection:
+            left = "select run_id, epoch, key from remote_call where leaves_asset and cleaned_at is null"
+            return list(connection.exec_driver_sql(left).all())
+
+
+def _keyed(table: str, told: dict[str, Any]) -> dict[tuple[Any, ...], list[Any]]:
+    return {tuple(row[: KEYS[table]]): row for row in told[table][1] or ()}
 
 
 def _row(names: list[str], values: list[Any]) -> SimpleNamespace:
@@ -294,5 +338,8 @@ def prepare_database(superuser_url: str) -> None:
     with db.autocommit(engine).connect() as connection:
         connection.exec_driver_sql(SCHEMA)
         connection.exec_driver_sql(CLOCK)
+        days = [(BEGINNING.date() - date(1, 1, 1)).days + n for n in range(DAYS)]
+        steps = " union all ".join(STEPS.format(day % LEAVES) for day in days)
+        connection.exec_driver_sql(LOOK.replace("{steps}", steps))
         connection.exec_driver_sql(f"alter database {name} set search_path = sim, public, pg_catalog")
     engine.dispose()

@@ -8,7 +8,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from shared.job_queue.model import Finished
@@ -16,11 +16,9 @@ from shared.kernel import run
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
 from shared.kernel.errors import NotFound, Refused
-from shared.kernel.model import By, Turn
-from shared.kernel.offers import Taking, TakingOffers
+from shared.kernel.model import By, Taking, Turn
 from shared.kernel.points import Point, watch_points
 from shared.kernel.step import do_turn
-from shared.kernel.store import PgStore
 from shared.kernel.tick import repair_lost
 from tests.support.databases import server_admin
 from tests.support.depot import STRANDED
@@ -59,7 +57,7 @@ class Schedule:
     def play(self, steps: int = 14) -> None:
         self._add()
         acts: list[Callable[[], None]] = [
-            self._add, self._take, self._take, self._work, self._work, self._work_and_take, self._lose, self._late, self._cancel,
+            self._add, self._add_many, self._take, self._take, self._work, self._work, self._work_together, self._work_together, self._lose, self._late, self._cancel,
             self._pause, self._resume, self._retry, self._tick, self._pass,
         ]  # fmt: skip
         for _ in range(steps):
@@ -101,22 +99,38 @@ class Schedule:
         assert key is not None or len(self.jobs) == before + 1
         assert (tenant, job) in self.jobs
 
+    def _add_many(self) -> None:
+        """Some with the same key, and one that is refused."""
+        tenant = self.rng.choice(self.tenants)
+        asked = [{"definition_key": "test", **({"dedupe_key": key} if key else {})}
+                 for key in self.rng.choices([None, "k", "l"], k=self.rng.randint(1, 4))]  # fmt: skip
+        asked.insert(self.rng.randint(0, len(asked)), {"definition_key": "nobody's"})
+        try:
+            started = run.start_runs(self.office.ports, self.kind, tenant, asked, By(source="api"))
+        finally:
+            found = self.office.sql("select id from run where tenant_id = :t order by created_at", t=tenant)
+            self.jobs += [(tenant, row.id) for row in found if (tenant, row.id) not in self.jobs]
+        assert [isinstance(each, Refused) for each in started] == [each["definition_key"] != "test" for each in asked]
+        assert all((tenant, each.run_id) in self.jobs for each in started if isinstance(each, run.Started))
+
     def _take(self) -> None:
         assert self.office.ports.offers is not None
-        self.held += self.office.ports.offers.take(QUEUE, self.rng.choice((1, 1, 2)), new_id(), 60, "w")
+        self.held += self.office.ports.offers.take(QUEUE, self.rng.choice((1, 1, 2, 3)), new_id(), 60, "w")
 
     def _work(self) -> None:
         if self.held:
             do_turn(self.held.pop(self.rng.randrange(len(self.held))), self.kind, self.office.ports)
 
-    def _work_and_take(self) -> None:
+    def _work_together(self) -> None:
+        """Some of what is in hand is done and handed in together, a late twin among it, and the next is taken."""
         if self.held:
-            assert isinstance(self.office.store, PgStore)
-            taking = Taking(QUEUE, 60, "w", new_id)
-            ports = replace(self.office.ports, offers=TakingOffers(self.office.store._engine, taking))
-            turn = self.held.pop()
+            some = self.rng.sample(self.held, self.rng.randint(1, len(self.held)))
+            late = self.rng.random() < 0.3
+            if not late:
+                self.held = [turn for turn in self.held if turn not in some]
+            taking = Taking(QUEUE, 60, "w", new_id(), len(some))
             try:
-                do_turn(turn, self.kind, ports)
+                self.office.do_together([*some, *(some[:1] if late else ())], taking, kind=self.kind)
             finally:
                 self.held += taking.taken if self.rng.random() < 0.8 else []
 

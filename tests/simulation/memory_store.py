@@ -44,6 +44,7 @@ from shared.kernel.model import (
     Statement,
     Turn,
 )
+from shared.kernel.sql import MOST_EDGES
 
 ACTIVE = LaneStatus.ACTIVE
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -355,6 +356,9 @@ class MemoryStore:
     def add_signal_once(self, event_id: UUID, tenant_id: UUID, name: str, payload: Json) -> bool:
         raise NotImplementedError("no schedule sends events")
 
+    def connections_used(self) -> float:
+        raise NotImplementedError("ticks are called, not scheduled")
+
     def beat(self, name: str) -> float | None:
         raise NotImplementedError("ticks are called, not scheduled")
 
@@ -467,6 +471,11 @@ class MemoryTx:
 
     def insert_pulled_run(
         self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int
+    ) -> list[Due]:
+        raise NotImplementedError("what is pulled is simulated on Postgres")
+
+    def insert_pulled_runs(
+        self, tenant_id: UUID, kind: str, runs: Sequence[tuple[UUID, UUID, NewRun]], max_steps: int
     ) -> list[Due]:
         raise NotImplementedError("what is pulled is simulated on Postgres")
 
@@ -599,8 +608,22 @@ class MemoryTx:
         self.s.append(lines, (run.epoch, type_))
         self.s.touched.add(run.id)
 
+    def add_edge(self, run: Run, type_: str, data: Json) -> None:
+        told = [each for epoch, each in self.s.history[run.id] if epoch == run.epoch]
+        edges = [each for each in told if each in ("first_failure", "recovered")]
+        fails = any(lane.attempts > 0 for lane in self.s.open_lanes(run.id))
+        if (
+            (edges or ["recovered"])[-1] != type_
+            and told.count(type_) < MOST_EDGES
+            and not (type_ == "recovered" and fails)
+        ):
+            self.add_history(run, type_, {})
+
     def add_audit(self, entry: AuditEntry) -> None:
         """Nobody asks the oracle who did it."""
+
+    def add_audits(self, entry: AuditEntry, targets: Sequence[str]) -> None:
+        """Nor this."""
 
     def add_signal(self, tenant_id: UUID, name: str, payload: Json) -> None:
         self.s.append(self.s.signals, (tenant_id, name, payload, self.s.now()))
@@ -617,7 +640,9 @@ class MemoryTx:
         self.s._undo.append(lambda: self.s.runs.__setitem__(run.id, row))
 
     def request_cancel(self, run: Run) -> None:
-        self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now(), paused_at=None)
+        if self.s.runs[run.id].paused_at is not None:
+            self.resume_run(run)
+        self.s.write(self.s.runs[run.id], cancel_requested_at=self.s.now())
 
     def end_unclaimed(self, run_id: UUID) -> int:
         raise NotImplementedError("what is pulled is simulated on Postgres")
@@ -675,6 +700,9 @@ class MemoryTx:
         for lane in lanes:
             self._new_epoch(lane)
         return self.s.dues(lanes)
+
+    def wake_lanes(self, run_id: UUID) -> list[Due]:
+        raise NotImplementedError("no schedule wakes a whole run")
 
     def _new_epoch(self, lane: Any, **more: Any) -> None:
         now = self.s.now()
@@ -743,6 +771,12 @@ class MemoryTx:
     def open_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID) -> None:
         for gate in self._my_probes(tenant_id, keys, token):
             self.s.write(gate, state="open", holder=None, until=self.s.now())
+
+    def open_gate(self, tenant_id: UUID, key: str) -> None:
+        raise NotImplementedError("no simulated kind opens a gate by hand")
+
+    def wake_waiting(self, tenant_id: UUID, key: str) -> list[Due]:
+        raise NotImplementedError("no simulated kind opens a gate by hand")
 
     def reclose_gates(self, tenant_id: UUID, keys: Iterable[str], token: UUID, for_s: float) -> None:
         for gate in self._my_probes(tenant_id, keys, token):

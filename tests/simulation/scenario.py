@@ -171,6 +171,9 @@ def limits_scenario(seed: int) -> Scenario:
         scenario.actions.append(
             Action(rng.choice((rng.uniform(0, 200), rng.uniform(0, 3000))), name, rng.randrange(len(runs)))
         )
+    for number, run in enumerate(runs):  # a cancel that is still heard when the time is over
+        if "time_limit_s" in run and "on_cancel" in run and rng.random() < 0.8:
+            scenario.actions.append(Action(run["time_limit_s"] * rng.uniform(0.5, 1.0), "cancel", number))
     return scenario
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shared.kernel import db
 from shared.kernel.ports import Store
 from tests.simulation.backends import MemoryBackend, PgBackend, prepare_database
 from tests.simulation.faults import Fault, OneFault
@@ -40,6 +39,7 @@ from tests.simulation.scenario import (
     stubborn_scenario,
     sweeps_scenario,
 )
+from tests.simulation.thrift import connect_thriftily
 from tests.simulation.world import DidNotRun, World
 from tests.support.databases import as_user, server_admin
 
@@ -152,7 +152,7 @@ def postgres() -> Iterator[MakeStore]:
 @contextmanager
 def postgres_at(url: str) -> Iterator[MakeStore]:
     """On a prepared database."""
-    worker, owner = db.connect_engine(as_user(url, "baton_worker")), db.connect_engine(url)
+    worker, owner = connect_thriftily(as_user(url, "baton_worker")), connect_thriftily(url)
     try:
         yield lambda world: PgBackend(world, worker, owner)
     finally:

@@ -25,6 +25,7 @@ from tests.simulation.backends import PgBackend, prepare_database
 from tests.simulation.faults import Fault, Faults, OneFault
 from tests.simulation.invariants import Invariants
 from tests.simulation.scenario import Scenario, draw_scenario, operator_scenario
+from tests.simulation.thrift import connect_thriftily
 from tests.simulation.world import FIFO, RELAY, TENANTS, FaultyStore, World
 from tests.support.databases import as_user, server_admin
 from tests.support.subject import Subject, subjects
@@ -104,7 +105,7 @@ def scenario_of(name: str) -> tuple[Scenario, OneFault | None]:
 @contextmanager
 def schedules_of(subject: Subject, url: str) -> Iterator[RunSchedule]:
     """On a database that was prepared for simulation."""
-    engines = db.connect_engine(as_user(url, "baton_worker")), db.connect_engine(url)
+    engines = connect_thriftily(as_user(url, "baton_worker")), connect_thriftily(url)
     if subject.schema:
         with db.autocommit(engines[1]).connect() as connection:
             connection.exec_driver_sql(subject.schema)

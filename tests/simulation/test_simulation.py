@@ -17,7 +17,7 @@ IN_MEMORY = 16_000
 WITH_ALL = 4_000  # more, in which every situation must occur
 ON_POSTGRES = 1_000
 SHARES = 20
-SHARED_SEEDS = 200
+SHARED_SEEDS = 100
 
 # Each of these must occur in a share of the schedules, or the simulation proves less than it says.
 SITUATIONS = [

@@ -41,6 +41,7 @@ def seen_in(run: RunSchedule, count: int, base: int) -> Counter[str]:
     return seen
 
 
+@pytest.mark.timeout(1_200)  # on a busy machine
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_schedule_breaks_a_kinds_promise(subject: Subject, run_schedule: RunSchedule, share: int) -> None:
     assert seen_in(run_schedule, subject.schedules // SHARES, 100_000 * share)

@@ -20,7 +20,7 @@ from infra.local.people import let_in, pool_user
 from shared.kernel.auth import Role
 
 PASSWORD = "Correct-horse-12"
-TENANT, ELSEWHERE, WORKS = "Aurora Gems", "Borealis Stones", "Cirrus Works"
+TENANT, ELSEWHERE, WORKS, SHOP = "Aurora Gems", "Borealis Stones", "Cirrus Works", "Dune Shop"
 PATIENCE_MS = 30_000
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
@@ -46,7 +46,8 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """One of each role, and a second member; `stranger` is the admin of another tenant, `foreman` of one that has jobs."""
+    """One of each role, and a second member; `stranger` is the admin of another tenant, `foreman` of one that has jobs, `shopper` of
+    one that pictures are taken of."""
 
     viewer: Person
     member: Person
@@ -55,6 +56,7 @@ class People:
     super_admin: Person
     stranger: Person
     foreman: Person
+    shopper: Person
 
 
 def make_people(address: Address) -> People:
@@ -72,6 +74,7 @@ def make_people(address: Address) -> People:
         stranger=person("stan", Role.ADMIN, ELSEWHERE),
         foreman=person("fay", Role.ADMIN, WORKS),
         super_admin=person("sue", Role.ADMIN, is_super=True),
+        shopper=person("sam", Role.ADMIN, SHOP, is_super=True),
     )
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from functions.catalogue import KINDS, all_commands
+from functions.catalogue import KINDS, all_commands, one_kind
 from functions.routes import ROUTERS
 from infra.migrations.head import newest_revision
 from shared.job_queue.build import kind_with as job
@@ -31,6 +31,7 @@ from shared.kernel.settings import Relay
 from shared.kernel.step import take_turn
 from shared.kernel.store import PgStore
 from shared.page_ingest.build import build_ports
+from shared.page_ingest.reader.build import source_ports
 from shared.page_ingest.steps import page_ingest
 from shared.query_run.build import build_ports as query_ports
 from shared.query_run.steps import query_run
@@ -109,16 +110,18 @@ class Door:
         here = [subject for subject in subjects().values() if subject.name not in KINDS]
         for subject in here:
             self.sql(subject.schema)
-        tried = [subject.build(self._worker, None, superuser_url) for subject in here]
+        made = [subject.build(self._worker, None, superuser_url) for subject in here]
+        tried = [kind for kind in made if kind.name not in KINDS]  # a source is page ingestion by a file
         queries = query_run(replace(query_ports(self._worker, {}), needs_connection=False))
         rows = row_job(replace(row_ports(self._worker, {}), needs_connection=False))
         self.kinds = Catalogue(
             self.tally,
-            page_ingest(build_ports(self._worker, {})),
+            page_ingest(build_ports(self._worker, {}), sources=lambda: source_ports(self._worker)),
             queries,
             job(self.engine, all_commands(), Catalogue()),
             rows,
             search(search_ports(self._worker, {})),
+            one_kind("folder_sync", self._worker),
             *tried,
         )
         self.queue = new_queue(QUEUES)

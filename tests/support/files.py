@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from hashlib import md5
 from itertools import count
 
-from shared.query_run.export import PART
-from shared.query_run.ports import UploadGone
+from shared.kernel.files import PART, UploadGone
 
 
 class MemoryFiles:

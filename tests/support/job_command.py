@@ -39,5 +39,27 @@ match told.get("what", "ok"):
     case "leaves":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         print(child.pid, flush=True)
+    case "exit":
+        sys.exit(int(told["n"]))
+    case "escapes":  # another session, another parent, no output in common; then it ends, or hangs
+        grandchild = "import os,sys,time\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\nos.close(1)\nos.close(2)\ntime.sleep(300)"
+        subprocess.run([sys.executable, "-c", grandchild], start_new_session=True, check=True)
+        sys.stdout.flush()
+        if told.get("n"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(60)
+    case "one-line":
+        sys.stdout.write("password=" + "s" * 3_000 + " " + "abcdefgh " * 30_000 + "the end")
+    case "rebels":  # what has left the session goes on writing, and nobody is left to end it
+        writes = (
+            "import os, time\nend = time.time() + 3\nn = 0\nwhile time.time() < end:\n n += 1\n os.makedirs(f'{n}/{n}')"
+        )
+        subprocess.Popen(
+            [sys.executable, "-c", f"try:\n exec({writes!r})\nexcept OSError: pass"],
+            start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(0.3)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
     case "signal":
         os.kill(os.getpid(), signal.SIGSEGV)

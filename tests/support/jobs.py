@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from shared.job_queue.steps import job_kind
 from shared.kernel import run
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
-from shared.kernel.model import By, Turn
+from shared.kernel.model import By, Taking, Turn
 from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports, Store
 from shared.kernel.step import Outcome, do_turn
@@ -29,6 +29,7 @@ from shared.kernel.store import PgStore
 from shared.kernel.tick import TickReport, tick
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, House, tally_database
+from tests.support.together import do_together
 
 QUEUE = "default"
 SCRIPT = Path(__file__).with_name("job_command.py")
@@ -113,6 +114,11 @@ class Office(House):
     def do(self, turn: Turn) -> Outcome:
         return do_turn(turn, self.job, self.ports)
 
+    def do_together(
+        self, turns: Sequence[Turn], taking: Taking | None = None, ports: Ports | None = None, kind: Any = None
+    ) -> list[Outcome]:
+        return do_together(turns, kind or self.job, ports or self.ports, taking)
+
     def work(self) -> list[Outcome]:
         done: list[Outcome] = []
         while turns := self.take():
@@ -138,6 +144,10 @@ class Office(House):
 
     def attempts(self, job_id: UUID) -> list[Any]:
         return self.sql("select * from job_attempts where job_id = :id order by attempt_no", id=job_id)
+
+
+def a_taking(most: int = 1) -> Taking:
+    return Taking(QUEUE, 60, "w1", new_id(), most)
 
 
 @contextmanager

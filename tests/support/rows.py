@@ -32,9 +32,13 @@ from shared.row_job.ports import Ports as RowPorts
 from shared.row_job.steps import row_job
 from shared.row_job.store import RowStore
 from tests.support.databases import as_user
+from tests.support.files import MemoryFiles as Bucket
 from tests.support.rig import BEGINNING, FIFO, LEASE_S, TABLES, TENANT, Rig
 
 ROW_TABLES = (
+    "export_kept",
+    "row_exports",
+    "row_fixes",
     "search_events",
     "job_items",
     "file_jobs",
@@ -51,13 +55,17 @@ BY = By()  # as the worker: only the role of the API keeps an audit
 
 @dataclass(slots=True)
 class MemoryFiles:
-    """As strict as the bucket: a version that is not there is gone, and no byte beyond the end is given."""
+    """As strict as the bucket: a version that is not there is gone, and no byte beyond the end is given. `results`: what was
+    written to the same bucket, of which nobody knows a version."""
 
+    results: Bucket = field(default_factory=Bucket)
     held: dict[tuple[str, str | None], bytes] = field(default_factory=dict)
     reads: list[tuple[int, int]] = field(default_factory=list)
 
     def read(self, key: str, version_id: str | None, offset: int, length: int) -> bytes:
         self.reads.append((offset, length))
+        if version_id is None and key in self.results.held:
+            return self.results.held[key][offset : offset + length]
         if (key, version_id) not in self.held:
             raise Permanent("The uploaded file isn't there any more.", "file_gone")
         return self.held[key, version_id][offset : offset + length]
@@ -136,7 +144,8 @@ class RowRig(Rig):
     def __init__(self, worker: sa.Engine, owner: sa.Engine) -> None:
         super().__init__(worker, owner)
         self.ids = Random(7)
-        self.files, self.provider = MemoryFiles(), Provider()
+        self.results, self.provider = Bucket(), Provider()
+        self.files = MemoryFiles(self.results)
         self.inbox = MemoryInbox(self.files)
         self.settings = SETTINGS
         self.ports = replace(
@@ -158,6 +167,7 @@ class RowRig(Rig):
             chance=self.ports.chance,
             meter=self,
             inbox=lambda tenant, scan: self.inbox,
+            results=self.results,
         )
         self.kind = row_job(self.row_ports, Limits(max_attempts=4))
 

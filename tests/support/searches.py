@@ -165,7 +165,7 @@ class SearchRig(Rig):
         return list(self.rows("select * from sheet_night where sheet_id = :s order by night", s=sheet))
 
     def feedback(self) -> dict[int, str]:
-        rows = self.rows("select company_id, feedback from company_feedback order by 1")
+        rows = self.rows("select company_id, feedback from company_feedback where feedback is not null order by 1")
         return {row["company_id"].int: row["feedback"] for row in rows}
 
     def at(self, seconds: float) -> datetime:

@@ -10,6 +10,7 @@ from typing import Any
 from infra.migrations.head import newest_revision
 from shared.kernel.api.console import CONSOLE
 from shared.kernel.api.frame import DOCS, MACHINES
+from shared.kernel.metrics import Metric
 from tests.support.template import ROOT, Node, Values, functions, mappings, of_type, stages
 from tests.support.variables import read_variables
 
@@ -33,8 +34,13 @@ STARS: Mapping[tuple[str, str], str] = {
         "sqs:SendMessage*",
     ): "one action in AWS; MiniStack has a second name for it. Its queues are named one by one",
     ("*Role", "logs:*"): "the streams of the function's own log group",
+    ("TracePolicy", "xray:Put*"): "X-Ray knows no narrower resource",
     ("ApiRole", "secretsmanager:*Secret*"): "the secrets of connections, which tenants make; under their prefix only",
     ("ReadConnectionsPolicy", "secretsmanager:GetSecretValue"): "as above, to read",
+    (
+        "PageIngestRole",
+        "secretsmanager:PutSecretValue",
+    ): "as above, to keep a refresh token that its upstream has changed",
     ("QueryRunRole", "s3:*Object"): "the files of its own results, of whichever tenant; S3 knows no narrower resource",
     (
         "ApiRole",
@@ -47,6 +53,7 @@ STARS: Mapping[tuple[str, str], str] = {
     ): "uploads of whichever tenant, at the version that arrived; files that wait to be scanned",
     ("RowJobRole", "s3:PutObject"): "files that a scan takes become uploads, of whichever tenant",
     ("RowJobRole", "s3:ListMultipartUploadParts"): "the same, in parts",
+    ("RowJobRole", "s3:DeleteObject"): "exports of a job that is deleted, of whichever tenant",
 }
 
 # A wake names a queue, and the tick sends another: one that nobody takes within the hour is worth nothing.
@@ -185,8 +192,9 @@ def the_connections_are_one_budget(template: Node) -> list[str]:
 
 # It moves messages from one queue to another.
 CONNECTS_TO_NOTHING = {"functions.forward.app.handler"}
-# Called by a schedule, by a deployment or by hand: never more at once than is counted for them.
-CALLED_ONE_BY_ONE = {"Tick", "Sweep", "People", "Migrate"}
+# Called by a deployment or by hand: never more at once than is counted for them.
+CALLED_ONE_BY_ONE = {"People", "Migrate"}
+RESERVED = ("Api", "Intake", "Tick", "Sweep")
 
 
 def _within(template: Node, stage: str, values: Values) -> Iterator[str]:
@@ -203,10 +211,8 @@ def _within(template: Node, stage: str, values: Values) -> Iterator[str]:
             yield f"{stage}: AWS takes 2 to 1000 for {name}"
         own = name.removesuffix("Function")
         limits[own] = limits.get(own, 0) + int(scaling["MaximumConcurrency"])
-    for name in (
-        "Api",
-        "Intake",
-    ):  # reserved, if the account has enough: what is above its share is answered with "busy"
+    # Reserved, if the account has enough: what is above its share is answered with "busy", or waits.
+    for name in RESERVED:
         reserved = functions(template)[f"{name}Function"].get("ReservedConcurrentExecutions", {}).get("Fn::If")
         limits[name] = 0 if not reserved or reserved[0] != "ReservesConcurrency" else values.number(reserved[1])
     for name, share in shares.items():
@@ -266,17 +272,105 @@ def every_queue_has_an_alarm(template: Node) -> list[str]:
         found += [] if watched.get(name, set()) & wanted else [f"nobody is told about {name}"]
     for name, function in functions(template).items():
         seen = watched.get(function["FunctionName"]["Fn::Sub"], set())
-        found += [] if {"Errors", "Duration"} <= seen else [f"nobody is told about errors of {name}"]
+        found += [
+            f"nobody is told about {each} of {name}" for each in ("Errors", "Throttles", "Duration") if each not in seen
+        ]
     return found
 
 
-def the_tick_and_the_repairs_are_watched(template: Node) -> list[str]:
+# What our own code counts, and what it means when there is none: nothing is wrong, or nobody counts any more.
+WATCHED = {
+    Metric.TICK: "breaching",
+    Metric.SWEEP: "breaching",
+    Metric.REPAIRS: "notBreaching",
+    Metric.GIVEN_BACK: "notBreaching",
+    Metric.SEND_FAILED: "notBreaching",
+    Metric.RUNS_FAILED: "notBreaching",
+    Metric.CONNECTIONS_USED: "notBreaching",
+}
+
+
+def no_failure_goes_unseen_because_it_was_caught(template: Node) -> list[str]:
+    """An exception becomes a 5xx answer or a message that comes again, so Lambda's own count of errors stays zero."""
     alarms = of_type(template, "AWS::CloudWatch::Alarm").values()
     found = []
-    if not any(a["MetricName"] == "Tick" and a["TreatMissingData"] == "breaching" for a in alarms):
-        found.append("nobody is told when no tick comes")
-    if not any(a["MetricName"] == "Repairs" for a in alarms):
-        found.append("nobody is told about repairs")
+    for metric, missing in WATCHED.items():
+        seen = [a for a in alarms if a["MetricName"] == metric and a["Namespace"] == {"Fn::Sub": "Baton/${Stage}"}]
+        if not any(each["TreatMissingData"] == missing and "Dimensions" not in each for each in seen):
+            found.append(f"nobody is told about {metric}")
+    answers = [each for each in alarms if each["MetricName"] == "5xx" and each["Statistic"] == "Average"]
+    if not any(each["Dimensions"] == [{"Name": "ApiId", "Value": {"Ref": "HttpApi"}}] for each in answers):
+        found.append("nobody is told when the API answers with failures")
+    if any("AlarmActions" not in each for each in alarms):
+        found.append("an alarm tells nobody")
+    return found
+
+
+def no_tick_is_dropped_for_want_of_concurrency(template: Node) -> list[str]:
+    """Lambda keeps a throttled call for as long as it may wait; the Scheduler calls again when Lambda does not even take it."""
+    tick, schedule = functions(template)["TickFunction"], template["Resources"]["TickSchedule"]["Properties"]["Target"]
+    found = []
+    if tick.get("EventInvokeConfig", {}).get("MaximumEventAgeInSeconds", 21600) < 600:
+        found.append("a throttled tick is dropped before the account has concurrency again")
+    if schedule.get("RetryPolicy", {}).get("MaximumRetryAttempts", 185) < 1:
+        found.append("a tick that Lambda does not take is dropped")
+    if tick.get("ReservedConcurrentExecutions", {}).get("Fn::If", [""])[0] != "ReservesConcurrency":
+        found.append("the tick has no concurrency of its own")
+    return found
+
+
+def nobody_migrates_behind_the_back_of_cloudformation(template: Node) -> list[str]:
+    """It calls once and waits. Lambda must not call again, nor so late that the answer comes after CloudFormation gave up."""
+    migrate, waits = functions(template)["MigrateFunction"], template["Resources"]["Schema"]["Properties"]
+    calls = migrate.get("EventInvokeConfig", {})
+    found = []
+    if calls.get("MaximumRetryAttempts", 2) != 0:
+        found.append("Lambda calls a migration again that died")
+    if waits["ServiceTimeout"] < migrate["Timeout"] + calls.get("MaximumEventAgeInSeconds", 21600):
+        found.append("a migration may still run when CloudFormation has given up")
+    return found
+
+
+def the_log_of_a_failed_first_deployment_stays(template: Node) -> list[str]:
+    """A rollback deletes what the stack made; and a log group that stays must not be in the way of the next attempt."""
+    logs = template["Resources"]["MigrateLogs"]
+    found = []
+    if logs.get("DeletionPolicy") != "Retain" or logs.get("UpdateReplacePolicy") != "Retain":
+        found.append("the rollback of a first deployment deletes the log that says why")
+    if "AWS::StackId" not in str(logs["Properties"]["LogGroupName"]):
+        found.append("the log that was kept has the name that the next stack wants")
+    if functions(template)["MigrateFunction"].get("LoggingConfig") != {"LogGroup": {"Ref": "MigrateLogs"}}:
+        found.append("the migration logs elsewhere")
+    return found
+
+
+def production_keeps_its_people_and_files(template: Node) -> list[str]:
+    """Deleting or replacing the stack by mistake must not delete who may log in, nor what was uploaded."""
+    found = []
+    for name in ("UserPool", "Bucket"):
+        for policy, kept in (("DeletionPolicy", "RetainExceptOnCreate"), ("UpdateReplacePolicy", "Retain")):
+            said = template["Resources"][name].get(policy)
+            for stage, values in every_stage(template):
+                if values.of(said) != (kept if stage == "prod" else "Delete"):
+                    found.append(f"{stage}: {policy} of {name} is {values.of(said)}")
+    return found
+
+
+# Tick: 43,200 a month, sweep: 2,880; 100,000 traces a month are free.
+TRACED = {"TickFunction", "SweepFunction", "PeopleFunction", "MigrateFunction"}
+
+
+def traces_cost_nothing_unless_they_are_asked_for(template: Node) -> list[str]:
+    found = []
+    for stage, values in every_stage(template):
+        for name, each in functions(template).items():
+            wanted = "Active" if name in TRACED and stage != "local" else "PassThrough"
+            if (traced := values.of(each.get("Tracing"))) != wanted:
+                found.append(f"{stage}: {name} has Tracing {traced}, not {wanted}")
+            if wanted == "Active" and not any(
+                "xray:PutTraceSegments" in actions(s) for s in held_by(template, role_of(each))
+            ):
+                found.append(f"{name} may not hand in its traces")
     return found
 
 
@@ -327,7 +421,9 @@ def every_folder_is_deployed_once(template: Node) -> list[str]:
         if function.get("FunctionName") != {"Fn::Sub": f"baton-${{Stage}}-{folder}"}:
             found.append(f"{name} is not named after its folder")
         logs = template["Resources"].get(name.removesuffix("Function") + "Logs", {}).get("Properties", {})
-        if logs.get("LogGroupName") != {"Fn::Sub": f"/aws/lambda/baton-${{Stage}}-{folder}"}:
+        if name != "MigrateFunction" and logs.get("LogGroupName") != {
+            "Fn::Sub": f"/aws/lambda/baton-${{Stage}}-{folder}"
+        }:
             found.append(f"the log group of {name} is not ours, so its lines are kept for ever")
     return found
 
@@ -376,7 +472,10 @@ def strangers_see_only_what_is_nobodys(template: Node) -> list[str]:
 
 
 def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
-    """A star ends nothing but the prefix that the functions are told; only the API writes there."""
+    """A star ends nothing but the prefix that the functions are told; only the API makes secrets there.
+
+    Page ingestion writes new versions of them: a refresh token that its upstream has changed must be kept at once.
+    """
     found = []
     for stage, values in every_stage(template):
         for function, settings in functions(template).items():
@@ -388,7 +487,8 @@ def secrets_of_tenants_stay_under_their_prefix(template: Node) -> list[str]:
                 secret = [action for action in actions(statement) if action.startswith("secretsmanager:")]
                 if secret and resource.partition(":secret:")[2] != f"{prefix}*":
                     found.append(f"{stage}: {function} may reach secrets beyond {prefix}: {resource}")
-                if set(secret) - {"secretsmanager:GetSecretValue"} and function != "ApiFunction":
+                renews = {"secretsmanager:PutSecretValue"} if function == "PageIngestFunction" else set()
+                if set(secret) - {"secretsmanager:GetSecretValue"} - renews and function != "ApiFunction":
                     found.append(f"{stage}: {function} may write secrets")
     return found
 
@@ -486,7 +586,12 @@ RULES: list[Rule] = [
     a_fifo_queue_is_fast_and_delays_nothing,
     every_queue_has_dead_letters,
     every_queue_has_an_alarm,
-    the_tick_and_the_repairs_are_watched,
+    no_failure_goes_unseen_because_it_was_caught,
+    no_tick_is_dropped_for_want_of_concurrency,
+    nobody_migrates_behind_the_back_of_cloudformation,
+    the_log_of_a_failed_first_deployment_stays,
+    production_keeps_its_people_and_files,
+    traces_cost_nothing_unless_they_are_asked_for,
     schedules_call_functions,
     stars_have_reasons,
     each_function_has_a_role_of_its_own,

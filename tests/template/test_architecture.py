@@ -79,9 +79,15 @@ def test_make_asks_before_it_uploads() -> None:
     told = subprocess.run(
         ["make", "-n", "deploy", "ARCHITECTURE=x86_64"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    steps = re.findall(r"infra\.sam\.architecture \w+|sam build|sam deploy", told.stdout)
+    steps = re.findall(r"infra\.sam\.architecture \w+|infra\.sam\.quota|sam build|sam deploy", told.stdout)
 
-    assert steps == ["sam build", "infra.sam.architecture stamp", "infra.sam.architecture check", "sam deploy"]
+    assert steps == [
+        "sam build",
+        "infra.sam.architecture stamp",
+        "infra.sam.architecture check",
+        "infra.sam.quota",
+        "sam deploy",
+    ]
 
 
 def test_this_machine_is_called_as_lambda_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_the_same_sources_give_the_same_bytes_and_nothing_else(tmp_path: Path, m
 
     assert one == two
     assert {Path(name) for name in one if not name.endswith(".pyc")} == {*artifact.shipped(), Path(artifact.MARK)}
-    assert {name.split("/")[0] for name in one} == {"functions", "shared", "infra", artifact.MARK}
+    assert {name.split("/")[0] for name in one} == {"functions", "shared", "sources", "infra", artifact.MARK}
     assert {Path(*Path(name).parts[:2]) for name in one if name.startswith("infra")} == {Path("infra/migrations")}
     for function in functions(load(ROOT / "template.yaml")).values():
         assert f"{function['Handler'].removesuffix('.handler').replace('.', '/')}.py" in one
@@ -111,7 +111,13 @@ def test_a_build_that_fails_leaves_the_last_one_as_it_was(tmp_path: Path, monkey
     assert digest(tmp_path / "artifact") == before
 
 
-def test_dependencies_are_those_of_the_lock_for_lambdas_platform(tmp_path: Path) -> None:
+def test_dependencies_are_those_of_the_lock_for_lambdas_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the folder it is built in says: an override there must not ask for another version than the lock has."""
+    (tmp_path / "pyproject.toml").write_text('[tool.uv]\noverride-dependencies = ["botocore<1"]\n')
+    monkeypatch.chdir(tmp_path)
+    tmp_path /= "target"
     artifact._install(tmp_path, "arm64")
 
     libraries = [path.name for path in tmp_path.rglob("*.so")]
@@ -122,3 +128,6 @@ def test_dependencies_are_those_of_the_lock_for_lambdas_platform(tmp_path: Path)
     assert any("cpython-313-aarch64-linux-gnu" in name for name in libraries)
     assert not (tmp_path / "bin").exists()
     assert (tmp_path / "boto3").is_dir()
+    locked = re.search(r"^botocore==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked is not None
+    assert (tmp_path / f"botocore-{locked[1]}.dist-info").is_dir()

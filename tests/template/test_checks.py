@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from shared.kernel.live import live_url
 from shared.kernel.settings import Relay
@@ -100,6 +101,42 @@ def test_sam_local_sees_the_variables_that_its_env_file_overrides(sam: Path) -> 
         Relay.from_env(environment)
         live_url(environment)
         assert environment["AWS_ENDPOINT_URL"] == "http://localstack:4566"
+
+
+SAM_IMAGES = """
+import json, sys
+from samcli.lib.providers.sam_function_provider import SamFunctionProvider
+from samcli.lib.providers.sam_stack_provider import SamLocalStackProvider
+from samcli.local.docker.lambda_image import LambdaImage, Runtime
+stacks, _ = SamLocalStackProvider.get_stacks("template.yaml", parameter_overrides=json.load(sys.stdin), language_extensions_enabled=True)
+print(json.dumps({each.name: [Runtime.get_image_name_tag(each.runtime, each.architectures[0] if isinstance(each.architectures[0], str) else "arm64"), each.handler]
+                  for each in SamFunctionProvider(stacks).get_all()}))
+"""
+
+
+def test_no_function_lacks_an_event_and_a_command_to_invoke_it_in_a_container(sam: Path) -> None:
+    """What Docker would be told: which image of Lambda, which handler, which event. That it starts, only Docker can show."""
+    guide = (ROOT / "docs" / "deploy.md").read_text().partition("## `sam local invoke`")[2].partition("\n## ")[0]
+    told = ask(sam / "python", SAM_IMAGES, {"Stage": "local"})
+
+    for name, settings in functions(load(ROOT / "template.yaml")).items():
+        folder = settings["Handler"].split(".")[1]
+        assert re.search(rf"^\$SAM {name} +-e events/{folder}\.json", guide, re.MULTILINE), f"{name} has no command"
+        assert json.loads((ROOT / "events" / f"{folder}.json").read_text())
+        assert told[name] == ["python:3.13-arm64", settings["Handler"]]
+        assert (ROOT / "functions" / folder / "app.py").exists()
+
+
+def test_no_function_logs_in_as_another_ones_role() -> None:
+    file = json.loads((ROOT / local_invoke()["env_vars"]).read_text())
+    roles = {name: sa.make_url(each["DATABASE_URL"]).username for name, each in file.items() if "DATABASE_URL" in each}
+
+    assert roles == {
+        "Parameters": "baton_worker",
+        "ApiFunction": "baton_api",
+        "PeopleFunction": "baton_people",
+        "MigrateFunction": "postgres",
+    }
 
 
 def test_the_containers_are_those_that_the_env_file_names() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
+import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
 
 import pytest
 
 from functions.catalogue import KINDS
-from tests.support.template import ROOT, Node, Values, functions, load, stages
+from infra.sam import roles
+from tests.support.template import ROOT, Node, Values, functions, load, mappings, of_type, stages
 from tests.template import rules
 from tests.template.rules import RULES, STARS, Rule
 
@@ -49,7 +51,7 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.slow_is_four_fifths_of_the_time_out, "number", lambda t: prop(t, "ApiSlowAlarm").update(Threshold=29_000)),
     (rules.the_connections_are_one_budget, "one", lambda t: event(t, "DeadLetterFunction", "Delay")["ScalingConfig"].update(MaximumConcurrency=1)),
     (rules.the_connections_are_one_budget, "row", lambda t: t["Mappings"]["Connections"]["90"].update(PageIngest=50)),
-    (rules.the_connections_are_one_budget, "uncounted", lambda t: t["Mappings"]["Connections"]["always"].pop("Sweep")),
+    (rules.the_connections_are_one_budget, "uncounted", lambda t: t["Mappings"]["Connections"]["always"].pop("People")),
     (rules.the_connections_are_one_budget, "size", lambda t: t["Parameters"]["DatabaseConnections"]["AllowedValues"].append("5000")),
     (rules.the_connections_are_one_budget, "no limit", lambda t: event(t, "PageIngestFunction", "Steps").pop("ScalingConfig")),
     (rules.the_connections_are_one_budget, "another limit", lambda t: event(t, "PageIngestFunction", "Steps").update(ScalingConfig={"MaximumConcurrency": 100})),
@@ -66,8 +68,31 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.every_queue_has_an_alarm, "letters", lambda t: t["Resources"].pop("EventsDeadQueueAlarm")),
     (rules.every_queue_has_an_alarm, "age", lambda t: t["Resources"].pop("DelayQueueAgeAlarm")),
     (rules.every_queue_has_an_alarm, "errors", lambda t: t["Resources"].pop("SweepErrorsAlarm")),
-    (rules.the_tick_and_the_repairs_are_watched, "missing", lambda t: prop(t, "TickMissingAlarm").update(TreatMissingData="missing")),
-    (rules.the_tick_and_the_repairs_are_watched, "repairs", lambda t: t["Resources"].pop("RepairsAlarm")),
+    (rules.every_queue_has_an_alarm, "throttles", lambda t: t["Resources"].pop("ApiThrottlesAlarm")),
+    (rules.every_queue_has_an_alarm, "throttled jobs", lambda t: t["Resources"].pop("JobThrottlesAlarm")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "missing tick", lambda t: prop(t, "TickMissingAlarm").update(TreatMissingData="missing")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "missing sweep", lambda t: t["Resources"].pop("SweepMissingAlarm")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "repairs", lambda t: t["Resources"].pop("RepairsAlarm")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "of one kind", lambda t: prop(t, "GivenBackAlarm").update(Dimensions=[{"Name": "kind", "Value": {"Ref": "x"}}])),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "elsewhere", lambda t: prop(t, "SendFailedAlarm").update(Namespace="Baton")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "runs", lambda t: t["Resources"].pop("RunsFailedAlarm")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "connections", lambda t: t["Resources"].pop("ConnectionsAlarm")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "answers", lambda t: t["Resources"].pop("Api5xxAlarm")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "no rate", lambda t: prop(t, "Api5xxAlarm").update(Statistic="Sum")),
+    (rules.no_failure_goes_unseen_because_it_was_caught, "nobody", lambda t: prop(t, "Api5xxAlarm").pop("AlarmActions")),
+    (rules.no_tick_is_dropped_for_want_of_concurrency, "age", lambda t: prop(t, "TickFunction")["EventInvokeConfig"].update(MaximumEventAgeInSeconds=60)),
+    (rules.no_tick_is_dropped_for_want_of_concurrency, "schedule", lambda t: prop(t, "TickSchedule")["Target"]["RetryPolicy"].update(MaximumRetryAttempts=0)),
+    (rules.no_tick_is_dropped_for_want_of_concurrency, "unreserved", lambda t: prop(t, "TickFunction").pop("ReservedConcurrentExecutions")),
+    (rules.nobody_migrates_behind_the_back_of_cloudformation, "again", lambda t: prop(t, "MigrateFunction").pop("EventInvokeConfig")),
+    (rules.nobody_migrates_behind_the_back_of_cloudformation, "late", lambda t: prop(t, "Schema").update(ServiceTimeout=900)),
+    (rules.the_log_of_a_failed_first_deployment_stays, "gone", lambda t: t["Resources"]["MigrateLogs"].pop("DeletionPolicy")),
+    (rules.the_log_of_a_failed_first_deployment_stays, "in the way", lambda t: prop(t, "MigrateLogs").update(LogGroupName={"Fn::Sub": "/aws/lambda/baton-${Stage}-migrate"})),
+    (rules.the_log_of_a_failed_first_deployment_stays, "elsewhere", lambda t: prop(t, "MigrateFunction").pop("LoggingConfig")),
+    (rules.production_keeps_its_people_and_files, "people", lambda t: t["Resources"]["UserPool"].pop("DeletionPolicy")),
+    (rules.production_keeps_its_people_and_files, "files", lambda t: t["Resources"]["Bucket"].update(UpdateReplacePolicy="Delete")),
+    (rules.production_keeps_its_people_and_files, "also in dev", lambda t: t["Resources"]["Bucket"].update(DeletionPolicy="RetainExceptOnCreate")),
+    (rules.traces_cost_nothing_unless_they_are_asked_for, "steps", lambda t: t["Globals"]["Function"].update(Tracing="Active")),
+    (rules.traces_cost_nothing_unless_they_are_asked_for, "no right", lambda t: prop(t, "TickRole").update(ManagedPolicyArns=[{"Ref": "SendBatonsPolicy"}])),
     (rules.schedules_call_functions, "queue", lambda t: prop(t, "TickSchedule")["Target"].update(Arn={"Fn::GetAtt": ["DelayQueue", "Arn"]})),
     (rules.stars_have_reasons, "resource", lambda t: grant(t, "TickRole", Action="s3:GetObject", Resource="*")),
     (rules.stars_have_reasons, "action", lambda t: grant(t, "TickRole", Action=["s3:*"], Resource="arn:aws:s3:::x")),
@@ -91,7 +116,7 @@ BROKEN: list[tuple[Rule, str, Break]] = [
     (rules.a_page_puts_files_and_reads_nothing, "elsewhere", lambda t: prop(t, "ApiFunction")["Environment"]["Variables"].update(BATON_UPLOADS_URL="https://x.example")),
     (rules.files_are_reached_under_a_named_folder, "all", lambda t: grant(t, "ApiRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/*"})),
     (rules.secrets_of_tenants_stay_under_their_prefix, "wider", lambda t: grant(t, "PageIngestRole", Action="secretsmanager:GetSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/*"})),
-    (rules.secrets_of_tenants_stay_under_their_prefix, "write", lambda t: grant(t, "PageIngestRole", Action="secretsmanager:PutSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/connections/*"})),
+    (rules.secrets_of_tenants_stay_under_their_prefix, "write", lambda t: grant(t, "QueryRunRole", Action="secretsmanager:PutSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/connections/*"})),
     (rules.batons_are_sent_by_one_policy, "own", lambda t: grant(t, "SweepRole", Action="sqs:SendMessage", Resource={"Fn::GetAtt": ["DelayQueue", "Arn"]})),
     (rules.batons_are_sent_by_one_policy, "missing", lambda t: prop(t, "SendBatonsPolicy")["PolicyDocument"]["Statement"][0]["Resource"].pop()),
     (rules.connections_are_read_by_one_policy, "own", lambda t: grant(t, "SweepRole", Action="secretsmanager:GetSecretValue", Resource={"Fn::Sub": "arn:x:y:z:secret:baton/${Stage}/connections/*"})),
@@ -140,6 +165,13 @@ def test_a_stage_hands_over_parameters_that_the_template_takes(stage: str) -> No
             assert parameter.get("MinValue", 0) <= int(value) <= parameter.get("MaxValue", int(value))
 
 
+@pytest.mark.parametrize("stage", sorted(stages()))
+def test_nothing_is_deployed_that_nobody_could_find_on_a_bill(stage: str) -> None:
+    config = tomllib.loads((ROOT / "samconfig.toml").read_text())
+
+    assert config[stage]["deploy"]["parameters"]["tags"] == ["product=baton", f"stage={stages()[stage]['Stage']}"]
+
+
 def test_there_is_a_stage_for_everyday_and_one_for_production() -> None:
     assert {"default", "prod", "local"} == set(stages())
     assert {name: given["Stage"] for name, given in stages().items()} == {
@@ -157,6 +189,33 @@ def test_what_the_database_template_gives_is_what_the_template_takes() -> None:
 def test_only_the_local_cloud_does_without_tls() -> None:
     for stage, given in stages().items():
         assert Values(TEMPLATE, given).holds({"Condition": "SpeaksTls"}) is (stage != "local")
+
+
+def test_the_guide_does_not_price_another_stack_than_this_one() -> None:
+    costs = (ROOT / "docs" / "deploy.md").read_text().partition("## What it costs")[2].partition("\n## ")[0]
+    alarms, queues = re.search(r"about (\d+) alarms", costs), re.search(r"polling of (\d+) queues", costs)
+    assert alarms
+    assert queues
+    for told, counted in (
+        (alarms, len(of_type(TEMPLATE, "AWS::CloudWatch::Alarm"))),
+        (queues, len([*mappings(TEMPLATE)])),
+    ):
+        assert abs(int(told[1]) - counted) <= 0.2 * counted, f"{told[0]}: there are {counted}"
+    rows = dict(re.findall(r"^\| \*\*(with(?:out)? NAT)\*\*.*\| \*\*(\d+)\*\* \|$", costs, re.MULTILINE))
+    parts = [int(each) for each in re.findall(r"\| (\d+) \|$", costs.partition("**without NAT**")[0], re.MULTILINE)]
+    assert sum(parts) == int(rows["without NAT"])
+    assert int(rows["with NAT"]) - int(rows["without NAT"]) == 33
+
+
+def test_no_role_allows_what_the_page_of_roles_does_not_say() -> None:
+    template = roles.parse((ROOT / "template.yaml").read_text())
+
+    assert (ROOT / "docs" / "roles.md").read_text() == roles.page(template), "python -m infra.sam.roles > docs/roles.md"
+    grant(template, "TickRole", Action="s3:GetObject", Resource={"Fn::Sub": "${Bucket.Arn}/exports/*"})
+    assert (
+        "`s3:GetObject` on `${Bucket.Arn}/exports/*`"
+        in roles.page(template).partition("### `tick`")[2].partition("###")[0]
+    )
 
 
 def test_the_guide_says_of_every_function_what_it_may_reach_beyond_the_database() -> None:

@@ -103,6 +103,8 @@ def test_each_reason_has_its_window() -> None:
     assert reason(replace(CALM, throttled=5)) == "throttled"
     assert reason(replace(CALM, ok=5, failed=20)) == "failing"
     assert reason(Seen(seconds=3, sent=10, failed=10)) == "shut"
+    assert reason(Seen(seconds=30, sent=4, failed=4)) == "failing", "four calls shut nothing"
+    assert reason(Seen(seconds=30, sent=1, failed=1)) != "shut"
     assert reason(slow) == "slow"
     assert reason(slow, slow_at_s=2.0) == "draining"
     assert reason(slow, slow_at_s=2.0, waited=2.0) == "rebased"

@@ -518,6 +518,12 @@ def test_all_or_nothing_means_every_lane_that_holds_the_run(lanes: list[Lane], s
     assert verdict.status is status
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_step_that_did_not_ask_leaves_its_probe_to_the_next(asked: bool) -> None:
+    for decision in (Wait(after_s=1, asked=asked), Fail(Problem("timed_out", "too late"), asked=asked)):
+        assert change_for(decision, a_turn()).probe_undecided is not asked
+
+
 def test_a_failure_names_five_lanes_at_most() -> None:
     verdict = all_or_nothing(a_run(), [a_lane(LaneStatus.FAILED, f"l{n}") for n in range(7)])
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
+import socket
+import stat
 import subprocess
 import sys
 import zipfile
@@ -14,13 +17,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.local.cloud import stage_parameters
+from infra.local import kept_secrets
+from infra.local.child import HOST, free_port
+from infra.local.cloud import PORTS, last_ports, stage_parameters
 from infra.local.demo import differences
 from infra.local.deploy import ROOT, package
 from infra.local.progress import Lines, label, state
 from infra.local.runs import Progress
 from infra.local.standins.nivoda_stones import Stock, Stone
 from infra.sam.artifact import SOURCES as CODE
+from tests.support.vaults import mocked_vault
 
 
 def row(stone: Stone, **changes: Any) -> dict[str, Any]:
@@ -47,7 +53,7 @@ def test_every_difference_is_found(stones: tuple[Stone, ...]) -> None:
 
     found = [line.partition(":")[0] for line in differences(stones, rows)]
 
-    assert sorted(found) == sorted([second.id, "missing", "nobody has", "twice"])
+    assert sorted(found) == sorted([second.id, "missing", "not in the catalogue", "twice"])
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ def test_the_same_files_make_the_same_package(project: Path) -> None:
 
 def test_a_package_is_code_and_nothing_else_and_it_runs(project: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(io.BytesIO(package(project))).namelist()
-    assert {name.split("/")[0] for name in names} == {"functions", "shared", "infra"}
+    assert {name.split("/")[0] for name in names} == {"functions", "shared", "infra", "sources"}
     assert not [name for name in names if "local" in name or name.startswith("tests")]
 
     zipfile.ZipFile(io.BytesIO(package(project))).extractall(tmp_path / "task")
@@ -103,11 +109,11 @@ def test_a_lane_is_called_by_its_prices(key: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "waiting for its turn"),
+        ({}, "queued"),
         ({"status": "done"}, "done"),
-        ({"at_work": True, "claims": 1}, "at work"),
+        ({"at_work": True, "claims": 1}, "running"),
         ({"at_work": True, "claims": 2}, "taken over"),
-        ({"at_work": False, "claims": 1}, "its process is gone"),
+        ({"at_work": False, "claims": 1}, "its process was killed"),
         ({"due_in_s": 30.2}, "due in 30 s"),
     ],
 )
@@ -124,7 +130,7 @@ def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
     lines.show(Progress(run={"status": "succeeded"}, lanes=[lane(status="done")], rows=9))
 
     first, last = out.getvalue().splitlines()
-    assert first == "run running: 7 rows, lanes: 1 active; plan waiting for its turn"
+    assert first == "run running: 7 rows, lanes: 1 active; plan queued"
     assert last == "run succeeded: 9 rows, lanes: 1 done"
 
 
@@ -139,3 +145,39 @@ def lane(**changes: Any) -> dict[str, Any]:
         "total": None,
     }
     return usual | changes
+
+
+# --- what outlives a restart
+
+
+def test_secrets_of_connections_come_back_under_the_version_that_the_database_names(tmp_path: Path) -> None:
+    name = f"{kept_secrets.OURS}tenant/connection"
+    with mocked_vault() as vault:
+        vault.create_secret(Name=name, SecretString='{"password": "old"}')
+        version = vault.put_secret_value(SecretId=name, SecretString='{"password": "new"}')["VersionId"]
+        vault.create_secret(Name="someone/elses", SecretString="x")
+        kept_secrets.save(vault, tmp_path)
+    assert stat.S_IMODE((tmp_path / kept_secrets.FILE).stat().st_mode) == 0o600
+
+    with mocked_vault() as vault:
+        assert kept_secrets.restore(vault, tmp_path) == 1
+        found = vault.get_secret_value(SecretId=name, VersionId=version)
+        assert found["SecretString"] == '{"password": "new"}'
+        assert [each["Name"] for each in vault.list_secrets()["SecretList"]] == [name]
+        vault.delete_secret(SecretId=name, ForceDeleteWithoutRecovery=True)
+        kept_secrets.save(vault, tmp_path)
+    with mocked_vault() as vault:
+        assert kept_secrets.restore(vault, tmp_path) == 0, "what was deleted stays deleted"
+
+
+def test_a_cloud_listens_where_it_did_unless_somebody_else_does_now(tmp_path: Path) -> None:
+    free = free_port()
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        ports = {"aws": free, "nivoda": taken.getsockname()[1]}
+        (tmp_path / PORTS).write_text(json.dumps(ports))
+
+        assert last_ports(tmp_path) == {"aws": free}
+    (tmp_path / PORTS).write_text("{")
+    assert last_ports(tmp_path) == {}

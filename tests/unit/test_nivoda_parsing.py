@@ -164,6 +164,9 @@ def test_an_item_without_sound_ids_and_price_spoils_its_page(item: Any) -> None:
         pytest.param(b'{"data":{"as":{"diamonds_by_query":{"items":null}}}}', id="null items"),
         pytest.param(b'{"data":{"as":{"diamonds_by_query":null}}}', id="null page"),
         pytest.param(b'{"data":{"as":{"diamonds_by_query":{"items":[],"items":[]}}}}', id="a key twice"),
+        pytest.param(
+            b'{"data":{"as":{"diamonds_by_query":{"items":[],"items":[],"x":"\\u003a"}}}}', id="a key twice, in hiding"
+        ),
         pytest.param(b'{"data":{"as":{"diamonds_by_query":{"items":[],"x":1e999}}}}', id="a number beyond numbers"),
         pytest.param(b'{"data":{"as":{"diamonds_by_query":{"items":[],"x":' + b"9" * 5_000 + b"}}}}", id="long number"),
         pytest.param(b"[" * 100_000 + b"]" * 100_000, id="an abyss"),

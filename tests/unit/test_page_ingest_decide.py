@@ -498,7 +498,7 @@ def test_pages_that_never_end_are_given_up() -> None:
     upstream = Liar([f"r{n}" for n in range(100)])
     upstream.lies = {"endless": True}
 
-    with pytest.raises(Permanent, match="Pages do not end"):
+    with pytest.raises(Permanent, match="Pages don't end"):
         crawl(upstream, 10)
     assert upstream.calls < 1_000
 

@@ -106,10 +106,18 @@ def test_pages_by_number_can_skip_what_moves() -> None:
     assert "cannot overlap" in resource.best.reason
 
 
+def test_a_count_proves_nothing_about_pages_by_number() -> None:
+    """A row leaves, another comes, one in between is skipped: both counts agree. Only pages that overlap notice it."""
+    paging = ('offset = 0, sorted_by = "$order", size = 1000', 'number = 1, sorted_by = "$order", size = 1000')
+    found = compiled("socrata", paging, ('"$offset" = "{offset}"', '"$page" = "{number}"'), NO_GONE_OF_SOCRATA)
+
+    assert found.claim == "walked"
+    assert "cannot overlap" in found.resources[0].best.reason
+
+
 @pytest.mark.parametrize(
     ("paging", "sent"),
     [
-        ('number = 1, sorted_by = "$order", size = 1000', '"$page" = "{number}"'),
         ('offset = 0, sorted_by = "$order", size = 1000', '"$offset" = "{offset}"'),
         ('after = "/unique_key", order = "asc /unique_key", size = 1000', '"$after" = "{after}"'),
         ('token = "header:x-next", size = 1000', '"$token" = "{token}"'),
@@ -117,7 +125,7 @@ def test_pages_by_number_can_skip_what_moves() -> None:
         ('next = "/next", size = 1000', '"$x" = 1'),
     ],
 )
-def test_an_exact_count_proves_any_way_of_turning_pages(paging: str, sent: str) -> None:
+def test_an_exact_count_proves_every_other_way_of_turning_pages(paging: str, sent: str) -> None:
     changes = ('offset = 0, sorted_by = "$order", size = 1000', paging), ('"$offset" = "{offset}"', sent)
 
     assert compiled("socrata", *changes).claim == "complete"
@@ -143,6 +151,11 @@ def test_children_can_claim_no_more_than_their_parent() -> None:
     assert [each.resource.name for each in known.resources] == ["charges", "lines"]
     assert [each.best.claim for each in known.resources] == ["walked", "walked"]
     assert "its parent charges is at best walked" in known.resources[1].best.reason
+
+
+def test_a_parent_is_read_whole() -> None:
+    with pytest.raises(Refused, match=r"issues\.since: cannot be used: lines needs all rows of issues"):
+        compile_source("github.toml", (text_of("github") + CHILD.replace("charges", "issues")).encode())
 
 
 def test_what_is_gone_is_not_inferred_from_the_absence_of_a_parent() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from shared.kernel.auth import new_token
 from shared.kernel.redact import LONGEST, redact
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJjYW5hcnkifQ.canarycanarycanary"
@@ -38,6 +39,17 @@ CANARIES = {
     "a short name": "pwd=canary7f3a",
     "a cookie": "Cookie: session=canary7f3a",
     "a shared access signature": "https://x.example/b?sv=1&sig=canary7f3a",
+    "a token of ours": f"logged in with {new_token()[:-6]}canary",
+    "a token of ours in a URL": f"GET /x?as={new_token()[:-6]}canary&y=1",
+    "a token of GitHub": "git clone failed for ghp_" + "canary7f3a" * 4,
+    "a token of Slack": "xoxb-2345-canary7f3a was revoked",
+    "a key of Stripe": "No such key: sk_live_canary7f3acanary7f3a",
+    "a key of Google": "GET /v1/x?key=AIza" + "canary7" * 5,
+    "a key of a service account": r'{"type": "service_account", "private_key": "canary\n7f3a"}',
+    "a private key": "-----BEGIN PRIVATE KEY-----\nMIIEcanary\ncanary/+=\n-----END PRIVATE KEY-----",
+    "a private key in one line": r"key -----BEGIN RSA PRIVATE KEY-----\nMIIEcanary\n-----END RSA PRIVATE KEY----- used",
+    "a private key that was cut off": "-----BEGIN EC PRIVATE KEY-----\nMIIEcanary",
+    "an access key": "accessKey: canary7f3a",
 }
 
 
@@ -62,6 +74,8 @@ def test_a_canary_is_found_within_other_text(text: str) -> None:
         "wrong password: the upstream answered 401",
         "no token: it expired. Log in again",
         "Basic authentication is not offered here",
+        "private_key: not a private key in PEM form.",
+        "the role baton_worker may not write baton_api's rows",
     ],
 )
 def test_what_is_no_secret_is_kept(text: str) -> None:
@@ -124,6 +138,7 @@ def test_a_text_is_kept_short_and_says_that_it_was_cut(length: int) -> None:
         pytest.param("eyJaaaaaa." * 5_000, id="almost a token"),
         pytest.param("://a" * 5_000, id="almost a url"),
         pytest.param("a-" * 10_000, id="a word of many parts"),
+        pytest.param("-----BEGIN PRIVATE KEY-----" * 3_000, id="keys without an end"),
     ],
 )
 def test_the_cost_of_redacting_is_bounded_by_what_is_looked_at(text: str) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.row_job import table
+from shared.row_job.decide import Answered, judge
+from shared.row_job.model import Item, RowSettings
 from shared.row_job.table import BadFile, Dialect, cells, columns, detect, mapping_of, records, row_of, rows_of
 
 PLAIN = Dialect(encoding="utf-8", delimiter=",", newline="\n", first=0)
@@ -59,17 +62,20 @@ def test_any_table_is_read_in_any_slices_as_it_was_written(
         (b"\xef\xbb\xbftitle;sku\r\n\xc3\xa9;b\r\n", "utf-8", ";", "\n"),
         ("title\tsku\n\u00e9\tb\n".encode("utf-16"), "utf-16-le", "\t", "\n"),
         ("title|sku\na|b\n".encode("utf-16-be"), "utf-16-be", "|", "\n"),
+        (b"sep=;\r\ntitle;sku\r\na,b;c\r\n", "utf-8", ";", "\n"),
+        ("sep=\t\ntitle\tsku\n\u00e9\tb\n".encode("utf-16"), "utf-16-le", "\t", "\n"),
         ("title,sku\nCaf\u00e9,\u20ac5\n".encode("cp1252"), "cp1252", ",", "\n"),
         (b"title,sku\ra,b\r", "utf-8", ",", "\r"),
         (b'"a,b;c;d";sku\n', "utf-8", ";", "\n"),
     ],
-    ids=["plain", "bom", "utf16", "utf16 without a mark", "windows", "old mac", "quoted"],
+    ids=["plain", "bom", "utf16", "utf16 without a mark", "told", "told in utf16", "windows", "old mac", "quoted"],
 )
 def test_how_a_file_is_written_is_found(data: bytes, encoding: str, delimiter: str, newline: str) -> None:
     found = detect(data)
 
     assert (found.encoding, found.delimiter, found.newline) == (encoding, delimiter, newline)
-    assert not columns(records(data[found.first :], found, 1, last=True)[0][0], found)[0].startswith("\ufeff")
+    first = columns(records(data[found.first :], found, 1, last=True)[0][0], found)[0]
+    assert not first.startswith(("\ufeff", "sep="))
 
 
 HOSTILE_FILES = {
@@ -79,6 +85,9 @@ HOSTILE_FILES = {
     "ten thousand columns": (b",".join(b"c%d" % n for n in range(10_000)) + b"\n1\n", "too_many_columns"),
     "a NUL in the header": (b"ti\x00tle,sku\na,b\n", "bad_header"),
     "an empty header": (b",,,\na,b,c,d\n", "bad_header"),
+    "a spreadsheet": (b"PK\x03\x04 and so on", "not_csv"),
+    "a spreadsheet of before 2007": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 and so on", "not_csv"),
+    "something packed": (b"\x1f\x8b\x08 and so on", "not_csv"),
 }
 
 
@@ -101,6 +110,7 @@ HOSTILE_ROWS = {
     "a NUL": (b"a\x00b,1", "The row holds a NUL character."),
     "bytes of another encoding": (b"caf\xe9,1", "The row isn't written in the file's encoding."),
     "more cells than columns": (b"a,b,c,d", "The row has 4 cells; the file has 2 columns."),
+    "a line end of another kind": (b"a,1\rb,2", "The row has a line end outside of quotes."),
     "nothing to look for": (b" , ,", None),
     "no title and no sku": (b",\x20", None),
 }
@@ -136,6 +146,23 @@ def test_an_open_quote_costs_one_row_and_not_the_rest_of_the_file() -> None:
     assert len(found) == 20_000
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("tail", [b"x", b"\n", b"\xd8"])
+def test_half_a_character_at_the_end_of_a_file_costs_one_row(encoding: str, tail: bytes) -> None:
+    data = "title,sku\na,1\nb,2".encode(encoding) + tail
+    dialect = detect(data)
+    assert dialect.encoding == encoding
+
+    found, size = records(data, dialect, 10, last=True)
+    first, last = (row_of(n, each, ["title", "sku"], {"title": "title"}, dialect) for n, each in enumerate(found[1:]))
+
+    assert size == len(data), "a reader comes to the end of it"
+    assert first is not None
+    assert first.normalized == {"title": "a"}
+    assert last is not None
+    assert last.problem == "The row isn't written in the file's encoding."
+
+
 def test_a_quote_inside_a_cell_is_just_that() -> None:
     assert read_all(b'5" screen,1\n7" screen,2\n', PLAIN, 10, 100) == ['5" screen,1', '7" screen,2']
 
@@ -166,18 +193,47 @@ def test_a_row_without_title_and_sku_is_left_out() -> None:
     assert table.row_of(1, "", ["title"], {"title": "title"}, PLAIN) is None
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    st.lists(
-        st.text(st.sampled_from(["a", "b", " ", ",", '"', "\x00", "\r", "\ud800", "\u00e9"]), max_size=12), max_size=6
-    )
+signs = ["a", "b", " ", "  ", "\t", "\\", "%", "%s", "\u00e9", "\uff1d", "\u3000", "\x7f", "\x1f", "\x0b"]
+odd = st.text(st.sampled_from(["a", "b", " ", ",", '"', "\x00", "\r", "\ud800", "\u00e9"]), max_size=12)
+few = st.lists(st.lists(st.sampled_from(signs), max_size=4).map("".join), min_size=2, max_size=4).map(",".join)
+three = st.lists(
+    st.lists(st.sampled_from(["a", "b c", "\u00e9", "%s", "x" * 501]), min_size=1, max_size=3).map("".join),
+    min_size=3,
+    max_size=3,
 )
-def test_records_that_are_split_at_once_are_the_rows_that_a_close_look_finds(found: list[str]) -> None:
-    names, mapping = ["title", "brand", "sku"], {"title": "title", "sku": "sku"}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.lists(odd, max_size=6), st.lists(few, max_size=3), st.lists(three.map(",".join), min_size=1, max_size=3)
+    ),
+    st.sampled_from(["", "\r"]),
+)
+def test_records_that_are_split_at_once_are_the_rows_that_a_close_look_finds(found: list[str], end: str) -> None:
+    """Whichever way they are taken apart, the database is given the same."""
+    found = [record + end for record in found]
+    names, mapping = ["title", 'a "%s" \\name', "sku"], {"title": "title", "sku": "sku"}
     closely: list[table.Row] = []
     for record in found:
         row = row_of(7 + len(closely) + 1, record, names, mapping, PLAIN)
         if row is not None:
             closely.append(row)
 
-    assert rows_of(found, 7, names, mapping, PLAIN) == closely
+    split = rows_of(found, 7, names, mapping, PLAIN)
+    assert [orjson.loads(orjson.dumps(list(row))) for row in split] == [list(row) for row in closely]
+
+
+def test_a_plain_batch_is_taken_apart_as_a_whole() -> None:
+    (row,) = rows_of(["a b,c,d"], 0, ["title", "brand", "sku"], {"title": "title"}, PLAIN)
+
+    assert isinstance(row.input, orjson.Fragment)
+    assert orjson.dumps(list(row)) == b'[1,{"title":"a b","brand":"c","sku":"d"},{"title":"a b"},null]'
+
+
+def test_a_row_comes_again_later_while_most_others_fail_too() -> None:
+    item, failed = Item(row_no=1, attempts=2, normalized={"title": "x"}), Answered(what="failed", ms=1)
+
+    waits = [judge(item, failed, RowSettings(), 0.0, spike).again_s for spike in (False, True)]
+
+    assert waits == [60.0, 120.0]

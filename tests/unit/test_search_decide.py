@@ -27,6 +27,7 @@ from shared.search.model import (
     changes,
     query_key,
 )
+from shared.search.parse import sorted_out
 from shared.search.sheets.model import next_night
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
@@ -268,6 +269,10 @@ def test_the_longer_wait_wins() -> None:
         ("Europe/Madrid", "2026-03-28T20:00Z", "03:00", "06:00", ("2026-03-29", "2026-03-29T01:00Z", "2026-03-29T04:00Z")),
         ("Europe/Madrid", "2026-10-24T20:00Z", "03:00", "06:00", ("2026-10-25", "2026-10-25T02:00Z", "2026-10-25T05:00Z")),
         ("Europe/Madrid", "2026-03-28T20:00Z", "02:30", "06:00", ("2026-03-29", "2026-03-29T01:30Z", "2026-03-29T04:00Z")),
+        # All of it is skipped: it comes an hour later, and is as long as ever.
+        ("Europe/Madrid", "2026-03-28T20:00Z", "02:30", "03:00", ("2026-03-29", "2026-03-29T01:30Z", "2026-03-29T02:00Z")),
+        ("Europe/Madrid", "2026-03-29T01:45Z", "02:30", "03:00", ("2026-03-29", "2026-03-29T01:30Z", "2026-03-29T02:00Z")),
+        ("America/Santiago", "2026-09-05T20:00Z", "00:00", "01:00", ("2026-09-06", "2026-09-06T04:00Z", "2026-09-06T05:00Z")),
         ("America/New_York", "2026-11-01T04:00Z", "01:30", "02:30", ("2026-11-01", "2026-11-01T05:30Z", "2026-11-01T07:30Z")),
         ("Europe/Madrid", "2026-06-01T20:30Z", "22:00", "04:00", ("2026-06-01", "2026-06-01T20:00Z", "2026-06-02T02:00Z")),
         ("Europe/Madrid", "2026-06-02T01:30Z", "22:00", "04:00", ("2026-06-01", "2026-06-01T20:00Z", "2026-06-02T02:00Z")),
@@ -287,7 +292,53 @@ def test_every_night_of_a_year_comes_once() -> None:
         now, last = datetime(2026, 1, 1, 12, tzinfo=UTC), None
         nights = []
         for _ in range(366):
-            last, _, ends = next_night(now, last, opens, closes, "Europe/Madrid")
+            last, begins, ends = next_night(now, last, opens, closes, "Europe/Madrid")
+            assert begins < ends
             nights.append(last)
             now = ends
         assert nights == [nights[0] + timedelta(days=n) for n in range(366)]
+
+
+# --- records
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"updated": "9999-12-31T23:59:59-05:00"},
+        {"updated": "0001-01-01T00:00:00+14:00"},
+        {"updated": 20260310},
+        {"id": "a\x00b"},
+        {"title": None},
+    ],
+)
+def test_a_record_that_is_no_offer_never_costs_the_others_their_page(odd: dict[str, object]) -> None:
+    record = {"id": "1", "title": "Engineer", "updated": "2026-03-10T12:00:00+00:00"}
+
+    offers, bad = sorted_out("infojobs", [record, {**record, "id": "2", **odd}])
+
+    assert ([each.external_id for each in offers], len(bad)) == (["1"], 1)
+
+
+# --- what only shows in a walk that was put down, or a page that fails
+
+
+def test_of_offers_of_one_moment_any_may_lie_between_two_pages() -> None:
+    reached = NOW - timedelta(minutes=6)
+    walk = Walk(purpose="head", lo=NOW - timedelta(days=2), hi=NOW, page=3, aligned=False, reached=reached)
+
+    def page_after(newest: int) -> int:
+        offers = [Offer(external_id=str(n), title="t", at=NOW - timedelta(minutes=newest + n)) for n in range(3)]
+        return decide.after_page(job(walk), Page(offers=offers, bad=[], total=40, size=3, is_last=False)).walk.page
+
+    assert (page_after(5), page_after(6)) == (4, 2)
+
+
+def test_all_pages_of_an_execution_share_its_retries() -> None:
+    walk = Walk(purpose="head", lo=NOW - timedelta(days=2), hi=NOW)
+    spent = [
+        decide.may_retry(job(walk, retries=before), attempts, CONFIG)
+        for before, attempts in ((0, 2), (2, 0), (2, 1), (3, 0))
+    ]
+
+    assert spent == [True, True, False, False]

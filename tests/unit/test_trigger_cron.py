@@ -110,7 +110,19 @@ def test_an_expression_is_read_strictly(expr: str, code: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Europe/Atlantis", "../../etc/passwd", "/etc/localtime", "localtime", "a" * 1000, "Örebro", "UTC\x00"]
+    "name",
+    [
+        "",
+        "Europe/Atlantis",
+        "../../etc/passwd",
+        "/etc/localtime",
+        "localtime",
+        "right/UTC",
+        "posix/UTC",
+        "a" * 1000,
+        "Örebro",
+        "UTC\x00",
+    ],
 )
 def test_an_unknown_timezone_is_refused(name: str) -> None:
     with pytest.raises(Refused) as refused:

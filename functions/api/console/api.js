@@ -20,6 +20,20 @@ export class Problem extends Error {
   }
 }
 
+// Since when nobody answers; null: somebody does.
+let lost_at = null;
+const watchers = new Set();
+export const lostSince = () => lost_at;
+export const onConnection = (listener) => {
+  watchers.add(listener);
+  return () => watchers.delete(listener);
+};
+function note(isLost) {
+  if (isLost === (lost_at !== null)) return;
+  lost_at = isLost ? now() : null;
+  for (const listener of watchers) listener();
+}
+
 const LOST = "The API isn't responding. Retrying automatically.";
 const UNSURE = "The API didn't respond, so this may or may not have happened. Check before you try again.";
 const lost = (method) => new Problem(0, "offline", method === "GET" ? LOST : UNSURE);
@@ -49,9 +63,11 @@ export async function send(method, path, { query = {}, body, headers = {}, signa
     if (answer.status === 401 && (await renew())) answer = await ask();
     const said = Date.parse(answer.headers.get("date"));
     if (Math.abs(said - now()) > 2000) ahead_ms = said - Date.now(); // it only tells whole seconds
+    note(answer.status === 502 || answer.status === 504);
     return answer;
   } catch (error) {
     if (error.name === "AbortError") throw error;
+    note(true);
     throw lost(method);
   }
 }

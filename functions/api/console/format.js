@@ -2,6 +2,7 @@
 
 const numbers = new Intl.NumberFormat("en");
 export const number = (value) => numbers.format(value);
+export const dollars = (low, high) => `$${number(Number(low))} – $${number(Number(high))}`;
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
 const SIZES = ["B", "kB", "MB", "GB", "TB"];
@@ -34,10 +35,28 @@ export function about(seconds) {
   return left < 86_400 ? `${Math.floor(left / 3600)} h` : `${Math.floor(left / 86_400)} d`;
 }
 
-const moments = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
-export const moment = (text) => moments.format(new Date(text));
-export const timeOfDay = (text) => clock.format(new Date(text));
+// In a list: the largest part alone, rounded. `7 min`, `2 h`, `3 d`.
+export function rough(seconds) {
+  const [unit, size] = PARTS.find(([, each]) => seconds >= each) ?? ["s", 1];
+  return `${Math.round(seconds / size)} ${unit}`;
+}
+
+// Times are the reader's own, or UTC if they prefer that; which one is kept in this browser.
+const KEPT = "baton.utc";
+let isUtc = localStorage.getItem(KEPT) === "yes";
+export const showsUtc = () => isUtc;
+export const showUtc = (wanted) => {
+  isUtc = wanted;
+  localStorage.setItem(KEPT, wanted ? "yes" : "no");
+};
+const made = (options) => [undefined, "UTC"].map((timeZone) => new Intl.DateTimeFormat("en-GB", { ...options, timeZone }));
+const [moments, clocks, briefs] = [{ dateStyle: "medium", timeStyle: "medium" }, { timeStyle: "medium" }, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }].map(made);
+const shown = (formats, text) => formats[Number(isUtc)].format(new Date(text));
+export const moment = (text) => `${shown(moments, text)}${isUtc ? " UTC" : ""}`;
+export const timeOfDay = (text) => shown(clocks, text);
+export const brief = (text) => shown(briefs, text);
+// For a hint: the moment as people say it, and the instant itself.
+export const instant = (text) => `${moment(text)} (${new Date(text).toISOString()})`;
 
 export const shortId = (id) => id.slice(-8);
 export const words = (text) => text.replace(/_/g, " ");

@@ -9,13 +9,15 @@
 //   New       component: the form at work/<kind>/new. `NewRun` of parts.js does the sending
 //   List      component ({ query }): the first page, work/<kind>. Default: `RunList` with the runs of this kind
 //   pages     [{ path, title, roles, View }]: more pages, shown as tabs beside the list at work/<kind>/<path>.
-//             View ({ path, query }) gets the rest of the path; `roles` says who sees it (STARTS, MANAGES; default: all)
+//             View ({ kind, path, query }) gets the rest of the path; `roles` says who sees it (STARTS, MANAGES; default: all)
 //   tabs      [{ path, title, View }]: tabs of a run beside Overview, Timeline and Parameters, at runs/<id>/<path>.
 //             View ({ run, reload }): `run` is GET /runs/{id}, kept up to date
 //   Actions   component ({ run, reload }): buttons beside Pause, Cancel run and Retry
 //   facts     (run) => [[name, value], …]: what the Overview of a run says about it, from `run.params`
 //   words     { retry, failed, cancel, canceling }: what these actions mean for a run of it, where the general words do not fit
+//   waits     { queued: { path, label } }: by the code of a wait, the page of this kind that has what ends it
 //   laneName  (key) => "$200 – $2,000", or null for a key it does not know
+//   phaseName (key) => "Crawl": the phase that a lane belongs to, for the timeline. Default: its lane's name
 //   moved     (path, kind) => new path, or null: old addresses that keep working. `path` is an array of its parts
 //
 // What views are made of is in parts.js, live.js, format.js and api.js; styles are in style.css. A file is loaded with the
@@ -26,7 +28,7 @@ import { sentence } from "./format.js";
 const FILES = JSON.parse(document.querySelector('meta[name="baton-kinds"]').content);
 const known = new Map();
 
-const GENERAL = { one: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], laneName: () => null, moved: () => null, problem: null };
+const GENERAL = { one: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], waits: {}, laneName: () => null, phaseName: () => null, moved: () => null, problem: null };
 const general = (name) => ({ ...GENERAL, name, title: sentence(name), isDeployed: name in FILES });
 
 // Before anything is drawn. A file that cannot be loaded costs its kind its own view, and nobody else anything.
@@ -49,6 +51,14 @@ export const kindOf = (name) => known.get(name) ?? general(name);
 export function laneName(kind, key) {
   try {
     return kindOf(kind).laneName(key) ?? key;
+  } catch {
+    return key;
+  }
+}
+
+export function phaseName(kind, key) {
+  try {
+    return kindOf(kind).phaseName(key) ?? laneName(kind, key);
   } catch {
     return key;
   }

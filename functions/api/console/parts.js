@@ -1,6 +1,6 @@
 // What views are made of: the frame's, and every kind's.
 import { get, newKey, now, post, willPass } from "./api.js";
-import { about, duration, moment, number, plural, sentence, shortId } from "./format.js";
+import { about, duration, instant, rough, moment, number, plural, sentence, shortId } from "./format.js";
 import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./vendor/preact.js";
 import { kindOf } from "./kinds.js";
 import { useClock } from "./live.js";
@@ -22,13 +22,17 @@ export function useMay(roles) {
 
 export const Link = ({ to, children, ...rest }) => html`<a href=${withTenant(to)} ...${rest}>${children}</a>`;
 
+// Tabs that belong under the heading, whoever draws that.
+export const UnderHeading = createContext(null);
+
 export function Heading({ title, children }) {
   const heading = useRef(null);
+  const under = useContext(UnderHeading);
   useEffect(() => {
     document.title = `${title} · Baton`;
     heading.current.focus({ preventScroll: true });
   }, [title]);
-  return html`<header class="heading"><h1 tabindex="-1" ref=${heading}>${title}</h1><div class="heading-side">${children}</div></header>`;
+  return html`<header class="heading"><h1 tabindex="-1" ref=${heading}>${title}</h1><div class="heading-side">${children}</div></header>${under}`;
 }
 
 export function Section({ title, note, children, side }) {
@@ -45,7 +49,9 @@ export const Tabs = ({ label, tabs, at, below }) => html`<nav class="tabs" aria-
 
 export const NONE = html`<span class="none quiet">–</span>`;
 export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
-export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;
+// What comes, in grey, while it comes.
+export const Loading = ({ rows = 4 }) => html`<div class="loading" role="status"><span class="hidden">Loading…</span><${Bones} rows=${rows} /></div>`;
+export const Bones = ({ rows }) => html`<div class="bones" aria-hidden="true">${Array.from({ length: rows }, (_, n) => html`<span class="bone" style=${{ width: `${[92, 74, 85, 61][n % 4]}%` }}></span>`)}</div>`;
 
 export function Trouble({ problem }) {
   if (!problem) return null;
@@ -69,7 +75,7 @@ function namesFor(key) {
   return names.get(key);
 }
 
-export function Actor({ of }) {
+export function Actor({ of, isBrief = false }) {
   const { actor, name, tenant } = useVisitor();
   const mayAsk = useMay(MANAGES);
   const [others, setOthers] = useState({});
@@ -77,28 +83,53 @@ export function Actor({ of }) {
     if (mayAsk) namesFor(`${actor} ${tenant.id}`).then(setOthers, () => {});
   }, [actor, tenant.id, mayAsk]);
   const known = of === actor ? name : others[of];
-  return known ? html`<span title=${of}>${known}</span>` : html`<code title=${of}>${of.length > 24 ? `${of.slice(0, 5)}…${of.slice(-8)}` : of}</code>`;
+  return known ? html`<span title=${isBrief ? known : of}>${isBrief ? known.split("@")[0] : known}</span>` : html`<code title=${of}>${of.length > 24 ? `${of.slice(0, 5)}…${of.slice(-8)}` : of}</code>`;
 }
+
+// Rate limits and runs name an account by the ID of its connection; people know it by its name. `of` is a text with such IDs.
+const ACCOUNT = /(?:([\w-]+):)?\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b/g;
+const accounts = new Map(); // the promise of each tenant's connections, by who asked
+function accountsFor(key) {
+  if (!accounts.has(key)) {
+    const asked = get("connections", { limit: 200 }).then(({ connections }) => Object.fromEntries(connections.map((each) => [each.id, each.name])));
+    accounts.set(key, asked);
+    asked.catch(() => accounts.delete(key));
+  }
+  return accounts.get(key);
+}
+
+export function useNamed(text) {
+  const { actor, tenant } = useVisitor();
+  const [known, setKnown] = useState({});
+  const isNamed = text.search(ACCOUNT) >= 0;
+  useEffect(() => {
+    if (isNamed) accountsFor(`${actor} ${tenant.id}`).then(setKnown, () => {});
+  }, [actor, tenant.id, isNamed]);
+  return text.replace(ACCOUNT, (all, provider, id) => (known[id] === undefined ? all : provider ? `${provider} (${known[id]})` : known[id]));
+}
+export const Named = ({ of }) => html`<span title=${of}>${useNamed(of)}</span>`;
 
 // --- times, by the server's clock
 
-export const Ago = ({ at, none = "never" }) => {
+// `isBrief`: for one line of a list.
+export const Ago = ({ at, none = "never", isBrief = false }) => {
   const time = useClock();
   if (!at) return html`<span class="quiet">${none}</span>`;
   const passed = (time - Date.parse(at)) / 1000;
-  return html`<time datetime=${at} title=${moment(at)}>${passed < 1 ? "now" : `${about(passed)} ago`}</time>`;
+  return html`<time datetime=${at} title=${instant(at)}>${passed < 1 ? "now" : `${(isBrief ? rough : about)(passed)} ago`}</time>`;
 };
 
 // `exact` counts the seconds.
 export const Until = ({ at, exact = false }) => {
   const time = useClock();
   const left = (Date.parse(at) - time) / 1000;
-  return html`<time datetime=${at} title=${moment(at)}>${left > 0 ? `in ${exact ? duration(left) : about(left)}` : "now"}</time>`;
+  return html`<time datetime=${at} title=${instant(at)}>${left > 0 ? `in ${exact ? duration(left) : about(left)}` : "now"}</time>`;
 };
 
-export const Elapsed = ({ from, to }) => {
+export const Elapsed = ({ from, to, isBrief = false }) => {
   const time = useClock();
-  return html`<span>${duration(((to ? Date.parse(to) : time) - Date.parse(from)) / 1000)}</span>`;
+  const seconds = ((to ? Date.parse(to) : time) - Date.parse(from)) / 1000;
+  return isBrief ? html`<span title=${duration(seconds)}>${rough(Math.max(0, seconds))}</span>` : html`<span>${duration(seconds)}</span>`;
 };
 
 // --- states: a shape and a word, and a colour only where it means something
@@ -119,6 +150,8 @@ const STATES = {
   timeout: ["✕", "Timed out", "Stopped at its time limit"],
   open: ["✓", "Open"], closed: ["✕", "Closed"], half_open: ["◐", "Testing"], probing: ["◐", "Testing"],
 };
+const OF_RUNS = ["queued", "running", "retrying", "throttled", "waiting", "paused", "stalled", "succeeded", "failed", "canceled"];
+export const STATE_WORDS = Object.fromEntries(OF_RUNS.map((each) => [each, STATES[each][1]]));
 export const Status = ({ of, children }) => {
   const [mark, word, meaning] = STATES[of] ?? ["·", sentence(of)];
   return html`<span class=${`status status-${of}`} title=${children ? undefined : meaning}><span class="mark" aria-hidden="true">${mark}</span>${children ?? word}</span>`;
@@ -143,36 +176,54 @@ const REPAIRS = {
 };
 export const repairName = (why) => REPAIRS[why] ?? sentence(why);
 
+// A run's error, from its root: what its lanes failed of, and what that means for the run.
+export function rootCause(error) {
+  const cause = error?.cause ?? error;
+  return cause ? { message: cause.message ?? cause.code ?? "Unknown error", code: cause.code ?? null, laneKey: error.cause?.lane ?? null, lanes: error.cause?.lanes ?? 0, outer: error.cause ? error.message : null } : null;
+}
+
 export const Badge = ({ kind, children }) => html`<span class=${`badge badge-${kind}`}>${children}</span>`;
 
 const NO_WAIT = ["at_work"];
 export function Why({ of }) {
+  const text = useNamed(of?.sentence ?? "");
   if (!of) return NONE;
-  return html`<span class=${NO_WAIT.includes(of.code) ? "why quiet" : "why"} title=${of.sentence}>${of.sentence}
+  return html`<span class=${NO_WAIT.includes(of.code) ? "why quiet" : "why"} title=${text}>${text}
     ${of.until && !NO_WAIT.includes(of.code) && html` <span class="quiet nowrap"><${Until} at=${of.until} /></span>`}</span>`;
 }
 
-export function Bar({ done, all, label, tone = "" }) {
-  const share = all > 0 ? Math.min(1, done / all) : 0;
+// `failed` is part of `done`, and stands behind what went well.
+export function Bar({ done, all, failed = 0, label, tone = "" }) {
+  const share = (part) => `${all > 0 ? Math.min(1, part / all) * 100 : 0}%`;
   return html`<span class=${`bar ${tone}`} role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${all} aria-valuenow=${done}>
-    <span style=${{ width: `${share * 100}%` }}></span></span>`;
+    <span style=${{ width: share(done - failed) }}></span>${failed > 0 && html`<span class="bar-failed" style=${{ width: share(failed) }}></span>`}</span>`;
 }
 
 export const LANES = "Lanes are the parts of a run that work in parallel";
 
-export function Progress({ run }) {
-  const { lanes, lanes_ended: ended, more_lanes: more, steps } = run.progress;
+// How far a run is: in rows, or what else its kind counts, where that is known; else in lanes. `isBrief`: for one line of a list.
+export function Progress({ run, isBrief = false }) {
+  const { lanes, lanes_ended: ended, lanes_failed: failed, more_lanes: more, steps, rows } = run.progress;
   const isDone = run.status === "succeeded";
-  if (more && !isDone) return html`<span class="quiet" title=${LANES}>more than ${number(lanes)} lanes</span>`;
-  if (lanes === 1) return steps > 0 ? html`<span class="quiet">${plural(steps, "step")}</span>` : NONE; // a bar of one lane says nothing
-  const label = lanes === 0 ? "not started" : more ? `more than ${number(lanes)} lanes` : `${number(ended)} of ${number(lanes)} lanes`;
-  return html`<span class="progress"><${Bar} done=${isDone ? 1 : ended} all=${isDone ? 1 : lanes} label=${`Progress of run ${shortId(run.id)}`} tone=${run.state} />
-    <span class="quiet nowrap" title=${LANES}>${label}${more ? "" : ` · ${plural(steps, "step")}`}${run.eta && html` · ETA <${Left} at=${run.eta} />`}</span></span>`;
+  const bar = (part, all, bad) => html`<${Bar} done=${part} all=${all} failed=${bad} label=${`Progress of run ${shortId(run.id)}`} tone=${run.state} />`;
+  const eta = run.eta && html` · ETA <${Left} at=${run.eta} />`;
+  if (rows) {
+    const { unit } = rows;
+    if (rows.all === null) return html`<span class="quiet nowrap">${number(rows.done)} ${unit}${isBrief ? "" : html` read${eta}`}</span>`; // nobody knows how many there are
+    const left = Math.max(0, rows.all - rows.done - rows.failed);
+    const told = `${number(rows.done)}${isBrief ? "" : ` ${unit}`} done${rows.failed ? `, ${number(rows.failed)} failed` : ""}${left ? `, ${number(left)} left` : ""}`;
+    return html`<span class="progress">${bar(rows.done + rows.failed, rows.all, rows.failed)}<span class="quiet nowrap" title=${`${sentence(unit)}: ${told}`}>${isBrief ? `${Math.floor((100 * (rows.done + rows.failed)) / Math.max(1, rows.all))} %` : told}${isBrief ? "" : eta}</span></span>`;
+  }
+  if (more && !isDone) return html`<span class="quiet nowrap" title=${LANES}>${number(lanes)}+ lanes</span>`;
+  if (lanes === 1) return steps > 0 ? html`<span class="quiet nowrap">${plural(steps, "step")}</span>` : NONE; // a bar of one lane says nothing
+  const label = lanes === 0 ? "not started" : more ? `${number(lanes)}+ lanes` : isBrief ? `${number(ended)} of ${number(lanes)}` : `${number(ended)} of ${number(lanes)} lanes`;
+  return html`<span class="progress">${bar(isDone ? 1 : ended, isDone ? 1 : lanes, isDone ? 0 : failed)}
+    <span class="quiet nowrap" title=${`${LANES}. ${plural(steps, "step")} so far.`}>${label}${isBrief || more ? "" : ` · ${plural(steps, "step")}`}${isBrief ? "" : eta}</span></span>`;
 }
 
-const Left = ({ at }) => {
+export const Left = ({ at }) => {
   const time = useClock();
-  return html`<time datetime=${at} title=${moment(at)}>${about((Date.parse(at) - time) / 1000)}</time>`;
+  return html`<time datetime=${at} title=${instant(at)}>${about((Date.parse(at) - time) / 1000)}</time>`;
 };
 
 export const runName = (run) => run.label || `${kindOf(run.kind).title} ${shortId(run.id)}`;
@@ -187,6 +238,14 @@ export function Table({ caption, columns, children, className = "" }) {
     <thead><tr>${columns.map((each) => html`<th scope="col" class=${each.className}>${each.name ?? each}</th>`)}</tr></thead>
     ${children}
   </table></div>`;
+}
+
+// A row that is one thing opens it, wherever it is clicked; what is in it keeps its own clicks, and text can be selected.
+export function opensOnClick(event) {
+  if (event.target.closest("a, button, input, select, summary, label") || String(getSelection())) return;
+  const link = event.currentTarget.querySelector("a[href]");
+  if (event.metaKey || event.ctrlKey) open(link.href);
+  else link.click();
 }
 
 export const Cell = ({ name, className = "", children }) => html`<td data-name=${name} class=${className}>${children}</td>`;
@@ -211,7 +270,7 @@ export function Said() {
   return html`<div class="said" role="status" aria-live="polite">${all.map((each) => html`<p key=${each.at} class=${`said-${each.tone}`}>${each.text}</p>`)}</div>`;
 }
 
-export function Dialog({ title, onClose, children }) {
+export function Dialog({ title, onClose, children, className = "" }) {
   const dialog = useRef(null);
   const id = useId();
   useEffect(() => {
@@ -219,7 +278,7 @@ export function Dialog({ title, onClose, children }) {
     shown.showModal();
     return () => shown.close(); // gives the focus back to whoever opened it
   }, []);
-  return html`<dialog ref=${dialog} aria-labelledby=${id} onClose=${onClose}>
+  return html`<dialog ref=${dialog} class=${className} aria-labelledby=${id} onClose=${onClose}>
     <h2 id=${id}>${title}</h2>
     ${children}
   </dialog>`;
@@ -231,11 +290,12 @@ export function Field({ label, hint, children }) {
 }
 
 // A button that opens a dialog: what happens, why, and the button that does it. `action(reason, fields, key)` does it.
-export function Action({ label, title, explains, action, done, tone = "", reason = "optional", children, busy = "Working…" }) {
+// `submit`: what the button that does it says, where that is more than the label.
+export function Action({ label, title, explains, action, done, tone = "", reason = "optional", children, busy = "Working…", submit = label }) {
   const [isOpen, setOpen] = useState(false);
   return html`<button type="button" class=${`button ${tone}`} onClick=${() => setOpen(true)}>${label}</button>
     ${isOpen && html`<${Dialog} title=${title ?? label} onClose=${() => setOpen(false)}>
-      <${ActionForm} ...${{ label, explains, action, done, tone, reason, busy }} onClose=${() => setOpen(false)}>${children}<//>
+      <${ActionForm} ...${{ label: submit, explains, action, done, tone, reason, busy }} onClose=${() => setOpen(false)}>${children}<//>
     <//>`}`;
 }
 
@@ -464,7 +524,7 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
   return html`${pages.map((page, n) => html`<tbody key=${n} data-page=${n} ref=${keepElement(n)}>
       ${isEmpty ? html`<tr><td class="whole" colspan=${columns}>${empty}</td></tr>` : page.rows !== null && near(n)
         ? page.rows.map(row)
-        : html`<tr aria-hidden="true"><td class="whole" colspan=${columns}><div class="gap-rows" style=${{ height: `${page.height || 40}px` }}>${page.rows === null && shown.has(n) && !problem ? "Loading…" : ""}</div></td></tr>`}
+        : html`<tr aria-hidden="true"><td class="whole" colspan=${columns}><div class="gap-rows" style=${{ height: page.height ? `${page.height}px` : undefined }}>${page.rows === null && shown.has(n) && !problem && html`<span class="hidden">Loading…</span><${Bones} rows=${n === 0 ? 5 : 1} />`}</div></td></tr>`}
     </tbody>`)}
     ${problem && html`<tbody><tr><td class="whole" colspan=${columns}><${Trouble} problem=${problem} /></td></tr></tbody>`}`;
 }

@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from infra.client import show
-from infra.client.command import Commands, client_of, command, group, pair, tell, with_id, with_key, with_limit
+from infra.client.command import (
+    Commands,
+    client_of,
+    command,
+    created,
+    did,
+    group,
+    on_all,
+    pair,
+    short,
+    tell,
+    with_id,
+    with_key,
+    with_limit,
+)  # fmt: skip
 from infra.client.http import Client, Refusal
 
 STATUSES = ["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
@@ -19,6 +33,7 @@ SOURCES = ["manual", "event", "schedule", "system"]
 ENDED = frozenset({"succeeded", "failed", "canceled", "dead_letter"})
 ANCHOR = 1_000  # so many characters tell where a log that is cut at its beginning goes on
 LIST = ("id", "definition_key", "status", "attempts", "source", "queued_at", "started_at", "finished_at", "worker")
+LESS = ("source", "queued_at", "worker", "started_at")
 JOB_ID = "the job's ID"
 
 
@@ -38,12 +53,12 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--source", choices=SOURCES)
     made.add_argument("--created-after", metavar="TIME")
     made.add_argument("--created-before", metavar="TIME")
-    with_limit(with_id(command(jobs, "show", show_job, "show a job, why it waits, and its attempts"), JOB_ID))
-    made = with_id(command(jobs, "logs", logs, "show what a job printed"), JOB_ID)
+    with_limit(with_id(command(jobs, "show", show_job, "show a job, why it waits, and its attempts"), JOB_ID, "job"))
+    made = with_id(command(jobs, "logs", logs, "show what a job printed"), JOB_ID, "job")
     made.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     made.add_argument("--attempt", type=int, help="default: the latest")
     for name, text in (("cancel", "cancel a job; a running command is stopped"), ("retry", "run an ended job again")):
-        made = with_id(command(jobs, name, act, text), JOB_ID)
+        made = with_id(command(jobs, name, act, text), JOB_ID, "job")
         made.add_argument("--reason", default="", help="kept in the timeline and the audit log")
         made.set_defaults(act=name)
         if name == "retry":
@@ -94,7 +109,7 @@ def add(options: argparse.Namespace) -> int:
     if options.follow:
         print(made["id"], file=sys.stderr)
         return _follow(client, made["id"])
-    print(json.dumps(made) if options.json else made["id"])
+    created(options, made, f"Queued. Follow its log with `baton job logs {short(made['id'])} -f`.")
     return 0
 
 
@@ -129,8 +144,8 @@ def _value(text: str, schema: Any) -> Any:
 
 def list_jobs(options: argparse.Namespace) -> None:
     wanted = {name: getattr(options, name) for name in ("status", "source", "created_after", "created_before")}
-    rows = list(client_of(options).pages("/jobs", "jobs", options.limit, **wanted))
-    tell(options, rows, lambda found: show.table([_row(job) for job in found], *LIST))
+    found = client_of(options).listing("/jobs", "jobs", options.limit, **wanted)
+    tell(options, found, lambda told: show.table([_row(job) for job in told["jobs"]], *LIST, optional=LESS))
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,21 +162,26 @@ def show_job(options: argparse.Namespace) -> None:
     if job["why"]:
         until = f" ({show.cell(job['why']['until'], 'until')})" if job["why"]["until"] else ""
         show.console.print(f"\n{show.cell(job['why']['sentence'])}{until}")
-    attempts = list(client.pages(f"/jobs/{options.id}/attempts", "attempts", options.limit))
+    attempts = [{**each, "attempt": each["attempt_no"]} for each in
+                client.pages(f"/jobs/{options.id}/attempts", "attempts", options.limit)]  # fmt: skip
     if attempts:
         show.console.print()
-        show.table(
-            attempts, "attempt_no", "status", "exit_code", "started_at", "finished_at", "worker_id", "error_text"
-        )
+        columns = ("attempt", "status", "exit_code", "started_at", "finished_at", "error_text", "worker_id")
+        show.table(attempts, *columns, optional=("finished_at", "worker_id"))
 
 
 def act(options: argparse.Namespace) -> int:
     client = client_of(options)
-    done = client.post(f"/jobs/{options.id}/{options.act}", {"reason": options.reason})
+    answer = client.post(f"/jobs/{options.id}/{options.act}", {"reason": options.reason})
     if getattr(options, "follow", False):
         return _follow(client, options.id)
-    if options.json:
-        print(json.dumps(done))
+    name = short(options.id)
+    said = (
+        f"Canceled {name}."
+        if options.act == "cancel"
+        else f"Queued {name} again. Follow it: `baton job logs {name} -f`."
+    )
+    did(options, answer, said)
     return 0
 
 
@@ -231,21 +251,8 @@ def added(before: str, after: str) -> str:
 
 def redrive(options: argparse.Namespace) -> int:
     """The preview counts what the same filter then changes; what dies meanwhile is left alone."""
-    client = client_of(options)
     wanted = {"kind": "job", "outcome": "dead_letter"} | ({"label": options.definition} if options.definition else {})
-    asked = {"action": "retry", "filter": wanted, "reason": options.reason}
-    preview = client.post("/runs/bulk", {**asked, "mode": "preview", "token": None})
-    if not options.yes and not options.json:
-        count = preview["count"]
-        print(f"{count:,} dead letter{'' if count == 1 else 's'} would be retried", flush=True)
-        if count == 0 or input("retry them? [y/N] ").strip().lower() not in {"y", "yes"}:
-            return 0 if count == 0 else 1
-    done, token = 0, preview["next"]
-    while token is not None:
-        answer = client.post("/runs/bulk", {**asked, "mode": "apply", "token": token})
-        done, token = done + answer["done"], answer["next"]
-    print(json.dumps({"done": done}) if options.json else f"{done:,} retried")
-    return 0
+    return on_all(options, "retry", wanted, "dead letter")
 
 
 def summary(options: argparse.Namespace) -> None:
@@ -269,18 +276,19 @@ def _summary(told: Mapping[str, Any]) -> None:
     if told["everywhere"]:
         print("\nall tenants")
         depth = ("queued", "scheduled", "running", "oldest_queued_age_s")
-        show.table(told["everywhere"]["tenants"], "tenant", "tenant_id", *depth)
+        show.table(told["everywhere"]["tenants"], "tenant", "tenant_id", *depth, optional=("scheduled",))
         print("\nqueues")
-        show.table(told["everywhere"]["queues"], "name", "definitions", "workers", *depth)
+        show.table(told["everywhere"]["queues"], "name", "definitions", "workers", *depth, optional=("scheduled",))
 
 
 # --- definitions and workers ------------------------------------------------------------------------------------------
 
 
 def list_definitions(options: argparse.Namespace) -> None:
-    rows = client_of(options).get("/admin/jobs/definitions")["definitions"]
+    found = client_of(options).get("/admin/jobs/definitions")
     columns = ("key", "description", "queue", "executor", "timeout_seconds", "max_attempts", "is_active", "version")
-    tell(options, rows, lambda found: show.table(found, *columns))
+    less = ("queue", "version", "max_attempts", "timeout_seconds")
+    tell(options, found, lambda told: show.table(told["definitions"], *columns, optional=less))
 
 
 def show_definition(options: argparse.Namespace) -> None:
@@ -312,7 +320,7 @@ def add_definition(options: argparse.Namespace) -> None:
     body = {"key": options.name, **_given(options)}
     body |= {"command": options.command_key} if options.command_key else {}
     made = client_of(options).post("/admin/jobs/definitions", body)
-    print(json.dumps(made) if options.json else made["id"])
+    created(options, made, f"Defined {options.name}. Add a job with `baton job add {options.name}`.")
 
 
 def edit_definition(options: argparse.Namespace) -> None:
@@ -321,9 +329,8 @@ def edit_definition(options: argparse.Namespace) -> None:
     body |= {} if options.is_active is None else {"is_active": options.is_active}
     if not body:
         raise Refusal("nothing to change. See `baton definition edit --help` for what can be changed")
-    done = client.patch(f"/admin/jobs/definitions/{_definition(client, options.name)['id']}", body)
-    if options.json:
-        print(json.dumps(done))
+    answer = client.patch(f"/admin/jobs/definitions/{_definition(client, options.name)['id']}", body)
+    did(options, answer, f"Changed {options.name}. Jobs that are queued keep the version they were added with.")
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
@@ -351,20 +358,21 @@ def _definition(client: Client, key: str) -> Any:
 
 
 def workers(options: argparse.Namespace) -> None:
-    rows = client_of(options).get("/admin/jobs/workers")["workers"]
+    answer = client_of(options).get("/admin/jobs/workers")
 
-    def as_text(found: Sequence[Mapping[str, Any]]) -> None:
+    def as_text(told: Mapping[str, Any]) -> None:
+        found: Sequence[Mapping[str, Any]] = told["workers"]
         if not found:
             print("no worker was seen in the last week. Start one: `baton worker`")
             return
         shown = [{**each, "state": "stale" if each["stale"] else "responding"} for each in found]
-        show.table(shown, "worker_id", "state", "queues", "running_count", "last_seen_at", "started_at", "version")
+        columns = ("worker_id", "state", "queues", "running_count", "last_seen_at", "started_at", "version")
+        show.table(shown, *columns, optional=("started_at", "version"))
         if stale := sum(each["stale"] for each in found):
-            print(
-                f"\n{stale} not seen for over a minute: check the machine. Its jobs are retried when their lease expires"
-            )
+            print(f"\n{stale} not seen for over a minute: check the machine.")
+            print("Its jobs are retried when their lease expires.")
 
-    tell(options, rows, as_text)
+    tell(options, answer, as_text)
 
 
 def progress(client: Client, run: Mapping[str, Any]) -> show.Bars:

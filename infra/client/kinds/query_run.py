@@ -11,11 +11,23 @@ from typing import Any
 import urllib3
 
 from infra.client import show
-from infra.client.command import Commands, client_of, command, group, started, starting, tell, with_id, with_limit
+from infra.client.command import (
+    Commands,
+    client_of,
+    command,
+    did,
+    group,
+    short,
+    started,
+    starting,
+    tell,
+    with_id,
+    with_limit,
+)  # fmt: skip
 from infra.client.http import POOL, SECONDS, Client, Refusal
 
 PAGE = 1_000
-SUMMARY = ("id", "status", "outcome", "doing", "poll_count", "row_count", "created_at", "snippet_name")
+SUMMARY = ("id", "status", "doing", "snippet_name", "row_count", "created_at", "poll_count", "outcome")
 CHUNK = 2**16
 
 
@@ -58,7 +70,7 @@ def _sql(given: str) -> str:
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refusal(f"{given[1:]} can't be read ({type(error).__name__})") from None
+        raise Refusal(f"{given[1:]} can't be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _column(given: str) -> dict[str, str]:
@@ -71,8 +83,8 @@ def status(options: argparse.Namespace) -> None:
 
 
 def runs(options: argparse.Namespace) -> None:
-    found = list(client_of(options).pages("/query-runs", "query_runs", options.limit, status=options.status))
-    tell(options, found, lambda told: show.table(told, *SUMMARY))
+    found = client_of(options).listing("/query-runs", "query_runs", options.limit, status=options.status)
+    tell(options, found, lambda told: show.table(told["query_runs"], *SUMMARY, optional=("poll_count", "outcome")))
 
 
 def rows(options: argparse.Namespace) -> None:
@@ -128,17 +140,22 @@ def _download(client: Client, run_id: str, to: str) -> None:
 
 
 def cancel(options: argparse.Namespace) -> None:
-    client_of(options).post(f"/query-runs/{options.id}/cancel", {"reason": options.reason})
+    answer = client_of(options).post(f"/query-runs/{options.id}/cancel", {"reason": options.reason})
+    did(
+        options,
+        answer,
+        f"Canceling {short(options.id)}. What it made in Marketing Cloud is removed once it has stopped.",
+    )
 
 
 def leftovers(options: argparse.Namespace) -> None:
     found = client_of(options).get("/query-run-assets", limit=options.limit)
 
     def text(told: Mapping[str, Any]) -> None:
-        show.table(told["assets"], "run_id", "kind", "made_at", "run_status", "why")
+        show.table(told["assets"], "run_id", "kind", "made_at", "run_status", "why", optional=("run_status",))
         if told["unknown"]:
             show.console.print("\nunknown: they belong to no run of yours, and are never removed")
-            show.table(told["unknown"], "account", "kind", "key", "first_seen_at")
+            show.table(told["unknown"], "key", "kind", "first_seen_at", "account")
 
     tell(options, found, text)
 

@@ -1,9 +1,8 @@
-"""`baton rows`: upload a CSV file, watch its rows being worked on, and work on some of them again."""
+"""`baton rows`: upload a CSV file, watch its rows being worked on, take them home, and work on some of them again."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,19 @@ from urllib.parse import urlsplit
 import urllib3
 
 from infra.client import show
-from infra.client.command import Commands, client_of, command, group, pair, tell, watched, with_id, with_limit
+from infra.client.command import (
+    Commands,
+    client_of,
+    command,
+    created,
+    group,
+    pair,
+    short,
+    tell,
+    watched,
+    with_id,
+    with_limit,
+)  # fmt: skip
 from infra.client.http import Client, Refusal
 
 CHUNK = 1 << 20
@@ -27,11 +38,13 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--connection", help="the product search account to use: a connection's name or ID")
     made.add_argument("--map", dest="mapping", metavar="FIELD=COLUMN", type=pair, action="append", default=[],
                       help="which column holds the title, brand or sku")  # fmt: skip
-    made.add_argument("--retailer", dest="retailers", action="append", default=[], help="where to look first")
-    made.add_argument("--canary", type=int, help="work on so many rows and wait to be promoted")
+    made.add_argument(
+        "--retailer", dest="retailers", action="append", default=[], help="the shop to look in first; may be repeated"
+    )
+    made.add_argument("--canary", type=int, help="process this many rows, then wait until you promote the job")
     made.add_argument("--preview", action="store_true", help="only show how the file is read")
     made.add_argument("--watch", action="store_true", help="show progress until it ends")
-    looked = command(below, "scan", scan, "look where files wait, and take those that are whole")
+    looked = command(below, "scan", scan, "look for new files in S3, FTP or a folder, and start their jobs")
     looked.add_argument("source", choices=["s3", "ftp", "folder"], help="where to look")
     looked.add_argument("--server", help="the FTP server: a connection's name or ID")
     looked.add_argument("--connection", help="the product search account for the jobs")
@@ -39,11 +52,36 @@ def add_commands(commands: Commands) -> None:
     with_id(command(below, "show", summary, "show a row job"))
     listed = with_limit(with_id(command(below, "items", items, "list the rows of a job")))
     listed.add_argument("--status", dest="statuses", action="append", help="only rows in this state")
+    listed.add_argument(
+        "--sort", choices=["row_no", "updated_at", "-updated_at"], help="in which order; filtered rows never by row_no"
+    )
+    waiting = with_limit(
+        command(below, "pending", pending, "list the rows of all jobs that wait or are being worked on")
+    )
+    waiting.add_argument("--status", dest="statuses", action="append", help="PENDING or PROCESSING")
+    waiting.add_argument("--job", help="only rows of this job")
+    waiting.add_argument("--type", dest="job_type", choices=["csv", "image"], help="only rows of such jobs")
+    waiting.add_argument("--all", action="store_true", help="rows of everyone in the tenant (admins)")
+    taken = with_id(command(below, "export", export, "write the rows of a job to a file and download it"))
+    taken.add_argument("--format", choices=["csv", "xlsx"], default="csv", help="what kind of file")
+    taken.add_argument("--failed", action="store_true", help="only rows that failed, with what was wrong, to be fixed")
+    taken.add_argument("--out", type=Path, default=Path(), help="the folder to put it in")
+    back = with_id(command(below, "resubmit", resubmit, "upload failed rows that you have fixed"))
+    back.add_argument("file", type=Path, help="the downloaded file of failed rows, changed: CSV or XLSX")
+    back.add_argument("--watch", action="store_true", help="show progress until it ends")
+    mended = with_id(command(below, "fix", fix, "change cells of a row that failed, and work on it again"))
+    mended.add_argument("row", type=int, help="the row's number in the file")
+    mended.add_argument("--set", dest="cells", metavar="COLUMN=VALUE", type=pair, action="append", required=True,
+                        help="a cell and what it shall hold")  # fmt: skip
     with_id(command(below, "watch", watch, "show the progress of a row job until it ends"))
-    for name in ("pause", "resume", "promote"):
-        acted = with_id(command(below, name, act, f"{name} a row job"))
+    for name, text in (
+        ("pause", "pause a row job"),
+        ("resume", "resume a row job"),
+        ("promote", "process all rows after a canary"),
+    ):
+        acted = with_id(command(below, name, act, text))
         acted.set_defaults(action=name)
-    again = with_id(command(below, "reprocess", reprocess, "work on rows again that failed"))
+    again = with_id(command(below, "reprocess", reprocess, "process failed rows again"))
     again.add_argument("--row", dest="rows", type=int, action="append", help="this row, whatever became of it")
     again.add_argument("--reset-attempts", action="store_true", help="also rows that have no attempts left")
     again.add_argument("--dry-run", action="store_true", help="only count them")
@@ -66,7 +104,7 @@ def upload(options: argparse.Namespace) -> int:
     made = client.post("/row-jobs", {**params, **{name: value for name, value in chosen.items() if value}})
     if options.watch:
         return watched(client, made["id"])
-    print(json.dumps(made) if options.json else made["id"])
+    created(options, made, f"Started. Follow it with `baton watch {short(made['id'])}`.")
     return 0
 
 
@@ -76,7 +114,7 @@ def scan(options: argparse.Namespace) -> int:
     made = client.post("/ingestion/scan", {name: value for name, value in asked.items() if value})
     if options.watch:
         return watched(client, made["id"])
-    print(json.dumps(made) if options.json else made["id"])
+    created(options, made, f"Started. Follow it with `baton watch {short(made['id'])}`.")
     return 0
 
 
@@ -106,12 +144,14 @@ def _send(place: Mapping[str, Any], file: Path) -> None:
 
 def _arrived(client: Client, file_id: str) -> Any:
     """The preview of a file, once its arrival is known."""
+    _wait_for(client, file_id)
+    return client.get(f"/row-jobs/uploads/{file_id}/preview")
+
+
+def _wait_for(client: Client, file_id: str) -> None:
     for _ in range(ARRIVES_WITHIN):
-        try:
-            return client.get(f"/row-jobs/uploads/{file_id}/preview")
-        except Refusal as error:
-            if error.problem.get("code") != "not_uploaded":
-                raise
+        if client.get(f"/row-jobs/uploads/{file_id}")["arrived"]:
+            return
         show.pause()
     raise Refusal("the file was uploaded, but its arrival isn't known yet; try again in a minute")
 
@@ -133,9 +173,94 @@ def summary(options: argparse.Namespace) -> None:
 
 
 def items(options: argparse.Namespace) -> None:
-    query = {"statuses": options.statuses} if options.statuses else {}
-    rows = list(client_of(options).pages(f"/row-jobs/{options.id}/items", "items", options.limit, **query))
-    tell(options, rows, lambda found: show.table(found, "row_no", "status", "attempts", "title", "price", "last_error"))
+    query = {"statuses": ",".join(options.statuses)} if options.statuses else {}
+    query["sort"] = options.sort or ("updated_at" if options.statuses else "row_no")
+    found = client_of(options).listing(f"/row-jobs/{options.id}/items", "items", options.limit, **query)
+    columns = ("row_no", "status", "attempts", "title", "last_error")
+    tell(options, found, lambda told: show.table(_flat(told["items"]), *columns))
+
+
+def pending(options: argparse.Namespace) -> None:
+    asked = {"jobId": options.job, "jobType": options.job_type, "userId": "all" if options.all else "me"}
+    asked["statuses"] = ",".join(options.statuses) if options.statuses else None
+    query = {name: value for name, value in asked.items() if value}
+    found = client_of(options).listing("/pending", "items", options.limit, **query)
+    columns = ("job_name", "row_no", "status", "attempts", "title", "updated_at")
+    tell(options, found, lambda told: show.table(_flat(told["items"]), *columns))
+
+
+def _flat(found: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, **row["inputSummary"]} for row in found]
+
+
+def export(options: argparse.Namespace) -> None:
+    client, which = client_of(options), "failed" if options.failed else "all"
+    made = client.post(f"/row-jobs/{options.id}/export?format={options.format}&rows={which}", {})
+    while (told := client.get(f"/row-jobs/{options.id}/exports/{made['id']}"))["status"] == "preparing":
+        show.pause()
+    if told["status"] != "ready":
+        raise Refusal((told["error"] or {}).get("message") or f"the export is {told['status']}")
+    kept = [
+        {"file": str(_download(each["url"], options.out / each["name"])), "rows": each["rows"]}
+        for each in told["files"]
+    ]
+    tell(options, kept, lambda found: show.table(found, "file", "rows"))
+
+
+def _download(url: str, file: Path) -> Path:
+    """To a name that was free: nothing is written over. It has that name when it is whole."""
+    stem, number = file.stem, 1
+    while file.exists():
+        number += 1
+        file = file.with_name(f"{stem}-{number}{file.suffix}")
+    part = file.with_name(f"{file.name}.part")
+    answer = urllib3.PoolManager(retries=False).request("GET", url, preload_content=False)
+    if answer.status != 200:
+        raise Refusal(f"{urlsplit(url).hostname} didn't give the file ({answer.status})")
+    with part.open("wb") as opened:
+        for chunk in answer.stream(CHUNK):
+            opened.write(chunk)
+    part.rename(file)
+    return file
+
+
+def resubmit(options: argparse.Namespace) -> int:
+    client, file = client_of(options), Path(options.file)
+    if not file.is_file():
+        raise Refusal(f"{file} is not a file")
+    asked = {"name": file.name[:200], "size": file.stat().st_size, "hold": True, "job_type": "csv"}
+    place = client.post("/row-jobs/uploads", asked)
+    _send(place, file)
+    _wait_for(client, place["file_id"])
+    client.post(f"/row-jobs/{options.id}/resubmit", {"file_id": place["file_id"]})
+    while True:
+        (told,) = [
+            each for each in client.get(f"/row-jobs/{options.id}/fixes")["fixes"] if each["file_id"] == place["file_id"]
+        ]
+        if told["finished_at"] is not None:
+            break
+        show.pause()
+    tell(options, told, _fixed)
+    return watched(client, options.id) if options.watch else 0
+
+
+def _fixed(told: Mapping[str, Any]) -> None:
+    print(
+        f"{_rows(told['fixed'])} will be worked on again, {told['unchanged']:,} weren't changed, {told['unmatched']:,} didn't match."
+    )
+    for each in told["examples"][:20]:
+        print(f"  row {each['row']}: {each['message']}")
+
+
+def fix(options: argparse.Namespace) -> None:
+    client, at = client_of(options), f"/row-jobs/{options.id}"
+    held = client.get(f"{at}/items/{options.row}")
+    changed = {"row_no": options.row, "hash": held["hash"], "input": dict(options.cells)}
+    told = client.post(f"{at}/fix", {"rows": [changed]})
+    if told["unmatched"]:
+        raise Refusal(f"row {options.row}: {told['unmatched'][0]['message']}")
+    words = "The row will be worked on again." if told["fixed"] else "Nothing was changed."
+    tell(options, told, lambda _: print(words))
 
 
 def watch(options: argparse.Namespace) -> int:
@@ -156,7 +281,11 @@ def reprocess(options: argparse.Namespace) -> None:
     body = {**named, "reset_attempts": options.reset_attempts, "dry_run": options.dry_run}
     done = client_of(options).post(f"/row-jobs/{options.id}/reprocess", body)
     what = "would be worked on again" if options.dry_run else "will be worked on again"
-    tell(options, done, lambda told: print(f"{told['rows']:,} rows {what}."))
+    tell(options, done, lambda told: print(f"{_rows(told['rows'])} {what}."))
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def delete(options: argparse.Namespace) -> None:
@@ -165,7 +294,7 @@ def delete(options: argparse.Namespace) -> None:
 
 def progress(client: Client, run: Mapping[str, Any]) -> show.Bars:
     """What `baton watch` shows below the run's own bar."""
-    if "scan" in run.get("params", {}):
+    if {"scan", "export"} & set(run.get("params", {})):
         return show.Bars([], "")
     job = client.get(f"/row-jobs/{run['id']}")
     state = "done" if job["read_done"] else "active"

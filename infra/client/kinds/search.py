@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from infra.client import show
-from infra.client.command import Commands, client_of, command, group, pair, tell, with_id, with_limit
+from infra.client.command import (
+    Commands,
+    client_of,
+    command,
+    created,
+    did,
+    group,
+    pair,
+    short,
+    tell,
+    with_id,
+    with_limit,
+)  # fmt: skip
+from infra.client.http import Refusal
+from infra.client.ids import an_id, one, whole
 
 SEARCH = "the search's ID"
 
@@ -25,22 +39,31 @@ def add_commands(commands: Commands) -> None:
     made = command(below, "apply", apply, "save every search of a reviewed JSON file that isn't saved yet")
     made.add_argument("file", type=Path)
     with_limit(command(below, "list", list_, "list saved searches with their state"))
-    with_id(command(below, "show", show_one, "show the state, coverage and gaps of a search"), SEARCH)
-    made = with_id(command(below, "change", change, "change a search's parameters: a clean history"), SEARCH)
+    with_id(command(below, "show", show_one, "show the state, coverage and gaps of a search"), SEARCH, "search")
+    made = with_id(
+        command(below, "change", change, "change a search's parameters; its history starts again"), SEARCH, "search"
+    )
     made.add_argument("--param", type=pair, action="append", default=[], help="name=value; repeat it for lists")
     for name, text in (("pause", "pause a search"), ("resume", "resume a paused search")):
-        with_id(command(below, name, act, text), SEARCH).set_defaults(action=name)
-    with_id(command(below, "delete", delete, "delete a search; its offers stay"), SEARCH)
-    made = with_id(command(below, "backfill", backfill, "estimate a backfill, or start it with --yes"), SEARCH)
+        with_id(command(below, name, act, text), SEARCH, "search").set_defaults(action=name)
+    with_id(command(below, "delete", delete, "delete a search; its offers stay"), SEARCH, "search")
+    made = with_id(
+        command(below, "backfill", backfill, "estimate a backfill, or start it with --yes"), SEARCH, "search"
+    )
     made.add_argument("start", help="from here on, for example 2026-10-01T00:00:00Z")
     made.add_argument("end", help="before this")
     made.add_argument("--yes", action="store_true", help="start it")
-    with_limit(with_id(command(below, "runs", runs, "list the executions of a search"), SEARCH))
-    with_limit(with_id(command(below, "offers", offers, "list the offers that a search has found"), SEARCH))
-    with_limit(with_id(command(below, "quarantine", quarantine, "list records that couldn't be read"), SEARCH))
-    for name, text in (("replay", "read a quarantined record again"), ("accept", "accept that a record isn't read")):
-        made = with_id(command(below, name, resolve, text), SEARCH)
-        made.add_argument("record", help="the record's ID")
+    with_limit(with_id(command(below, "runs", runs, "list the executions of a search"), SEARCH, "search"))
+    with_limit(with_id(command(below, "offers", offers, "list the offers that a search has found"), SEARCH, "search"))
+    with_limit(
+        with_id(command(below, "quarantine", quarantine, "list records that couldn't be read"), SEARCH, "search")
+    )
+    for name, text in (
+        ("replay", "read a quarantined record again"),
+        ("accept", "go on without a record that can't be read"),
+    ):
+        made = with_id(command(below, name, resolve, text), SEARCH, "search")
+        made.add_argument("record", help="the record's ID, or its first characters")
         made.set_defaults(action=name)
     made = command(below, "sheet", sheet, "keep a Google sheet filled with the companies, once a night")
     made.add_argument("connection", help="the service account: a connection's name or ID")
@@ -51,10 +74,14 @@ def add_commands(commands: Commands) -> None:
         ("closes", "when it closes"),
     ):
         made.add_argument(f"--{name}", help=text)
-    command(below, "sheets", sheets, "list the sheets and what came of their last nights")
-    with_id(command(below, "remove-sheet", remove_sheet, "stop keeping a sheet; what is in it stays"), "the sheet's ID")
+    command(below, "sheets", sheets, "list sheets and how their last nights went")
+    with_id(
+        command(below, "remove-sheet", remove_sheet, "stop keeping a sheet; what is in it stays"),
+        "the sheet's ID",
+        "sheet",
+    )
     made = command(below, "feedback", feedback, "say whether a company is relevant")
-    made.add_argument("company", help="the company's ID")
+    made.add_argument("company", type=an_id, help="the company's ID, or its first characters")
     made.add_argument("feedback", choices=["relevant", "irrelevant", "blocked", "none"])
     command(below, "clients", clients, "list the job boards and whether they are paused")
     for name, text in (("pause-client", "pause a job board"), ("resume-client", "resume a job board")):
@@ -82,27 +109,30 @@ def add(options: argparse.Namespace) -> None:
         "name": options.name, "client": options.client, "connection": options.connection, "seed_from": options.seed_from,
         "params": _params(options.client, options.param),
     }  # fmt: skip
-    tell(options, client_of(options).post("/searches", body), show.facts)
+    answer = client_of(options).post("/searches", body)
+    created(options, answer, f"Saved. The first cycle starts now; see `baton search show {short(answer['id'])}`.")
 
 
 def apply(options: argparse.Namespace) -> None:
     """Searches by name: what is there already is left alone."""
     at = client_of(options)
     known = {each["name"] for each in at.pages("/searches", "searches", 10_000)}
-    wanted = json.loads(options.file.read_text())
+    try:
+        wanted = json.loads(options.file.read_text())
+    except OSError as error:
+        raise Refusal(f"{options.file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Refusal(f"{options.file} is not valid JSON: {error}") from None
+    if not isinstance(wanted, list) or not all(isinstance(each, dict) and "name" in each for each in wanted):
+        raise Refusal(f"{options.file} must be a JSON list of searches, each with a name")
     made = [{**at.post("/searches", each), "name": each["name"]} for each in wanted if each["name"] not in known]
     tell(options, made, lambda rows: show.table(rows, "id", "name"))
 
 
 def list_(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages("/searches", "searches", options.limit))
-    tell(
-        options,
-        rows,
-        lambda found: show.table(
-            found, "id", "name", "client", "status", "fresh", "last_success_at", "problem.message"
-        ),
-    )
+    found = client_of(options).listing("/searches", "searches", options.limit)
+    columns = ("id", "name", "client", "status", "fresh", "last_success_at", "problem.message")
+    tell(options, found, lambda told: show.table(told["searches"], *columns, optional=("last_success_at",)))
 
 
 def show_one(options: argparse.Namespace) -> None:
@@ -113,15 +143,16 @@ def change(options: argparse.Namespace) -> None:
     at = client_of(options)
     board = at.get(f"/searches/{options.id}")["client"]
     told = at.patch(f"/searches/{options.id}", {"params": _params(board, options.param)})
-    tell(options, told["changes"], lambda rows: show.table(rows, "parameter", "before", "after"))
+    tell(options, told, lambda found: show.table(found["changes"], "parameter", "before", "after"))
 
 
 def act(options: argparse.Namespace) -> None:
-    tell(options, client_of(options).post(f"/searches/{options.id}/{options.action}", {}), show.facts)
+    answer = client_of(options).post(f"/searches/{options.id}/{options.action}", {})
+    did(options, answer, f"{'Paused' if options.action == 'pause' else 'Resumed'} {short(options.id)}.")
 
 
 def delete(options: argparse.Namespace) -> None:
-    tell(options, client_of(options).delete(f"/searches/{options.id}"), show.facts)
+    did(options, client_of(options).delete(f"/searches/{options.id}"), f"Deleted {short(options.id)}. Its offers stay.")
 
 
 def backfill(options: argparse.Namespace) -> None:
@@ -131,38 +162,38 @@ def backfill(options: argparse.Namespace) -> None:
 
 
 def runs(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages(f"/searches/{options.id}/runs", "runs", options.limit))
-    tell(
-        options,
-        rows,
-        lambda found: show.table(
-            found, "started_at", "purpose", "window_from", "window_to", "stop_reason", "pages_fetched", "offers_fetched"
-        ),
-    )
+    found = client_of(options).listing(f"/searches/{options.id}/runs", "runs", options.limit)
+    names = ("started_at", "purpose", "window_from", "window_to", "stop_reason", "pages_fetched", "offers_fetched")
+    tell(options, found, lambda told: show.table(told["runs"], *names, optional=("pages_fetched", "purpose")))
 
 
 def offers(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages(f"/searches/{options.id}/offers", "offers", options.limit))
-    tell(options, rows, lambda found: show.table(found, "external_id", "title", "company", "location", "updated_at"))
+    found = client_of(options).listing(f"/searches/{options.id}/offers", "offers", options.limit)
+    columns = ("external_id", "title", "company", "location", "updated_at")
+    tell(options, found, lambda told: show.table(told["offers"], *columns, optional=("updated_at",)))
 
 
 def quarantine(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages(f"/searches/{options.id}/quarantine", "records", options.limit))
-    tell(options, rows, lambda found: show.table(found, "id", "key", "problem", "times", "seen_at"))
+    found = client_of(options).listing(f"/searches/{options.id}/quarantine", "records", options.limit)
+    tell(options, found, lambda told: show.table(told["records"], "id", "key", "times", "seen_at", "problem"))
 
 
 def resolve(options: argparse.Namespace) -> None:
-    path = f"/searches/{options.id}/quarantine/{options.record}/{options.action}"
-    tell(options, client_of(options).post(path, {}), show.facts)
+    at = client_of(options)
+    records = [row["id"] for row in at.pages(f"/searches/{options.id}/quarantine", "records", 1_000)]
+    record = one([each for each in records if each.startswith(options.record)], options.record, "quarantined record")
+    answer = at.post(f"/searches/{options.id}/quarantine/{record}/{options.action}", {})
+    did(options, answer, "Read again with the next cycle." if options.action == "replay" else "Accepted as it is.")
 
 
 def clients(options: argparse.Namespace) -> None:
-    rows = client_of(options).get("/search-clients")["clients"]
-    tell(options, rows, lambda found: show.table(found, "name", "searches", "paused_until", "reason"))
+    found = client_of(options).get("/search-clients")
+    tell(options, found, lambda told: show.table(told["clients"], "name", "searches", "paused_until", "reason"))
 
 
 def client(options: argparse.Namespace) -> None:
-    tell(options, client_of(options).post(f"/search-clients/{options.client}/{options.action}", {}), show.facts)
+    answer = client_of(options).post(f"/search-clients/{options.client}/{options.action}", {})
+    did(options, answer, f"{'Paused' if options.action == 'pause' else 'Resumed'} {options.client}.")
 
 
 def sheet(options: argparse.Namespace) -> None:
@@ -172,18 +203,25 @@ def sheet(options: argparse.Namespace) -> None:
 
 
 def sheets(options: argparse.Namespace) -> None:
-    found = client_of(options).get("/search-sheets")["sheets"]
-    rows = [{"sheet": each["id"], "tab": each["tab"], **night} for each in found for night in each["nights"]]
-    names = ("sheet", "tab", "night", "status", "rows_written", "rows_cleared", "feedback_read", "problem.message")
-    tell(options, rows, lambda shown: show.table(shown, *names))
+    answer = client_of(options).get("/search-sheets")
+    names = ("sheet_id", "tab", "night", "status", "rows_written", "rows_cleared", "feedback_read", "problem.message")
+
+    def table(told: Mapping[str, Any]) -> None:
+        rows = [
+            {"sheet_id": each["id"], "tab": each["tab"], **night} for each in told["sheets"] for night in each["nights"]
+        ]
+        show.table(rows, *names, optional=("tab", "rows_cleared", "feedback_read"))
+
+    tell(options, answer, table)
 
 
 def remove_sheet(options: argparse.Namespace) -> None:
-    tell(options, client_of(options).delete(f"/search-sheets/{options.id}"), show.facts)
+    answer = client_of(options).delete(f"/search-sheets/{options.id}")
+    did(options, answer, f"Baton no longer writes to {short(options.id)}. What is in the sheet stays.")
 
 
 def feedback(options: argparse.Namespace) -> None:
-    said = None if options.feedback == "none" else options.feedback
-    tell(
-        options, client_of(options).put(f"/search-companies/{options.company}/feedback", {"feedback": said}), show.facts
-    )
+    at, said = client_of(options), None if options.feedback == "none" else options.feedback
+    company = whole(at, options.company, "company")
+    answer = at.put(f"/search-companies/{company}/feedback", {"feedback": said})
+    did(options, answer, f"Noted: {options.feedback}.")

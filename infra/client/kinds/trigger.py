@@ -8,7 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.client import show
-from infra.client.command import Commands, client_of, command, group, pair, tell, with_id, with_limit
+from infra.client.command import (
+    Commands,
+    client_of,
+    command,
+    created,
+    did,
+    group,
+    pair,
+    short,
+    tell,
+    with_id,
+    with_limit,
+)  # fmt: skip
 from infra.client.http import Refusal
 
 SUMMARY = ("id", "label", "on", "starts", "definition_key", "next_fire_at", "last")
@@ -22,9 +34,9 @@ def add_commands(commands: Commands) -> None:
     made = command(below, "add", add, "start a job whenever something happens, or at set times")
     made.add_argument("definition", help="the job to start: the key of its definition")
     made.add_argument("--label", help="a name for people; default: what it waits for")
-    made.add_argument("--on", metavar="EVENT", help="start it when this happens, as provider.folder.updated")
+    made.add_argument("--on", metavar="EVENT", help="start it when this happens, for example provider.folder.updated")
     made.add_argument("--only-if", action="append", type=pair, metavar="PATH=VALUE", help="a value the event must have")
-    made.add_argument("--cron", metavar="EXPR", help="start it at set times, as '0 2 * * *'")
+    made.add_argument("--cron", metavar="EXPR", help="start it at set times, for example '0 2 * * *'")
     made.add_argument("--timezone", help="of the schedule; default: the tenant's")
     made.add_argument(
         "--param", action="append", type=pair, metavar="NAME=VALUE", help="an argument; '{{event.a}}' works"
@@ -32,22 +44,28 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--window", type=int, help="seconds in which events share a job (default: 300)")
     made.add_argument("--catch-up", choices=["skip", "once", "all"], help="what to do about missed times")
     made.add_argument("--overlap", choices=["skip", "queue"], help="when the job before hasn't ended")
-    with_id(command(below, "show", shown, "show a trigger"), THE_ID)
-    with_id(with_limit(command(below, "firings", firings, "list what came of a trigger, newest first")), THE_ID)
-    with_id(command(below, "next", coming, "show the next ten times"), THE_ID)
+    with_id(command(below, "show", shown, "show a trigger"), THE_ID, "trigger")
+    with_id(
+        with_limit(
+            command(below, "firings", firings, "list the events and due times of a trigger, and the job of each")
+        ),
+        THE_ID,
+        "trigger",
+    )
+    with_id(command(below, "next", coming, "show the next ten times"), THE_ID, "trigger")
     for name, do, text in (
         ("run", run_now, "start its job now"),
         ("test", tested, "show the payload of a sample event, and start nothing"),
     ):
-        with_event = with_id(command(below, name, do, text), THE_ID)
+        with_event = with_id(command(below, name, do, text), THE_ID, "trigger")
         with_event.add_argument("--event", metavar="JSON", help="the event, for triggers that wait for one")
-    with_id(command(below, "on", switched_on, "switch a trigger on"), THE_ID)
-    with_id(command(below, "off", switched_off, "switch a trigger off"), THE_ID)
-    with_id(command(below, "delete", deleted, "delete a trigger"), THE_ID)
+    with_id(command(below, "on", switched_on, "switch a trigger on"), THE_ID, "trigger")
+    with_id(command(below, "off", switched_off, "switch a trigger off"), THE_ID, "trigger")
+    with_id(command(below, "delete", deleted, "delete a trigger"), THE_ID, "trigger")
 
-    events = group(commands, "event", "tell that something happened")
+    events = group(commands, "event", "report events, which triggers wait for")
     sent = command(events, "send", send, "send an event")
-    sent.add_argument("name", help="what happened, as list.created")
+    sent.add_argument("name", help="what happened, for example list.created")
     sent.add_argument("--param", action="append", type=pair, metavar="NAME=VALUE", help="a value of it")
     sent.add_argument("--payload", metavar="JSON", help="all of it, in place of --param")
     sent.add_argument("--id", help="what tells it from others: sent twice, it counts once")
@@ -55,8 +73,9 @@ def add_commands(commands: Commands) -> None:
 
 
 def triggers(options: argparse.Namespace) -> None:
-    found = list(client_of(options).pages("/jobs/triggers", "triggers", options.limit))
-    tell(options, found, lambda told: show.table([_line(each) for each in told], *SUMMARY))
+    found = client_of(options).listing("/jobs/triggers", "triggers", options.limit)
+    less = ("definition_key", "next_fire_at")
+    tell(options, found, lambda told: show.table([_line(each) for each in told["triggers"]], *SUMMARY, optional=less))
 
 
 def _line(trigger: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +87,7 @@ def _line(trigger: Mapping[str, Any]) -> dict[str, Any]:
 
 def add(options: argparse.Namespace) -> None:
     if (options.on is None) == (options.cron is None):
-        raise Refusal("Say what it waits for: --on EVENT or --cron EXPR")
+        raise Refusal("a trigger waits for something: give --on EVENT or --cron EXPR")
     body = {
         "label": options.label or options.on or options.cron,
         "trigger_type": "schedule" if options.cron else "event",
@@ -83,7 +102,7 @@ def add(options: argparse.Namespace) -> None:
         "overlap": options.overlap,
     }
     made = client_of(options).post("/jobs/triggers", {name: value for name, value in body.items() if value is not None})
-    tell(options, made, lambda told: print(told["id"]))
+    created(options, made, f"Added. Start its job now with `baton trigger run {short(made['id'])}`.")
 
 
 def shown(options: argparse.Namespace) -> None:
@@ -96,12 +115,13 @@ def shown(options: argparse.Namespace) -> None:
 
 
 def firings(options: argparse.Namespace) -> None:
-    found = list(client_of(options).pages(f"/jobs/triggers/{options.id}/firings", "firings", options.limit))
-    tell(
-        options,
-        found,
-        lambda told: show.table([{**each, "why": each["reason"] or each["problem"]} for each in told], *FIRING),
-    )
+    found = client_of(options).listing(f"/jobs/triggers/{options.id}/firings", "firings", options.limit)
+
+    def table(told: Mapping[str, Any]) -> None:
+        rows = [{**each, "why": each["reason"] or each["problem"]} for each in told["firings"]]
+        show.table(rows, *FIRING, optional=("count", "cause"))
+
+    tell(options, found, table)
 
 
 def coming(options: argparse.Namespace) -> None:
@@ -142,11 +162,11 @@ def switched_off(options: argparse.Namespace) -> None:
 
 def _switch(options: argparse.Namespace, *, is_on: bool) -> None:
     done = client_of(options).patch(f"/jobs/triggers/{options.id}", {"is_enabled": is_on})
-    tell(options, done, lambda _: print("on" if is_on else "off"))
+    did(options, done, f"Switched {'on' if is_on else 'off'} {short(options.id)}.")
 
 
 def deleted(options: argparse.Namespace) -> None:
-    tell(options, client_of(options).delete(f"/jobs/triggers/{options.id}"), lambda _: print("deleted"))
+    did(options, client_of(options).delete(f"/jobs/triggers/{options.id}"), f"Deleted {short(options.id)}.")
 
 
 def send(options: argparse.Namespace) -> None:
@@ -158,8 +178,8 @@ def send(options: argparse.Namespace) -> None:
 
 
 def listed(options: argparse.Namespace) -> None:
-    found = list(client_of(options).pages("/events", "events", options.limit))
-    tell(options, found, lambda told: show.table(told, "at", "name", "payload"))
+    found = client_of(options).listing("/events", "events", options.limit)
+    tell(options, found, lambda told: show.table(told["events"], "at", "name", "payload"))
 
 
 def _values(given: list[tuple[str, str]] | None) -> dict[str, Any]:
@@ -178,7 +198,7 @@ def _json(text: str) -> Any:
     try:
         found = json.loads(text)
     except ValueError:
-        raise Refusal(f"{text[:80]!r} is not JSON") from None
+        raise Refusal(f"{text[:80]!r} is not valid JSON") from None
     if not isinstance(found, dict):
-        raise Refusal("An event is a JSON object")
+        raise Refusal('an event is a JSON object, for example \'{"folder": "/photos"}\'')
     return found

@@ -12,6 +12,7 @@ from infra.local.standins.mce import MceStandIn
 from infra.local.standins.nivoda import PASSWORD, USERNAME, NivodaStandIn
 from infra.local.standins.product_search import SearchStandIn
 from infra.local.standins.server import StandIn
+from infra.local.standins.sources import SourcesStandIn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,11 @@ STANDINS: Mapping[str, Place] = {
         make=lambda seed, _: with_photos(DropboxStandIn(seed)),
         address=("DropboxBaseUrl", "BATON_DROPBOX_BASE_URL"),
         account={},
+    ),
+    "sources": Place(
+        make=lambda seed, _: SourcesStandIn(seed),
+        address=("SourcesStandin", "BATON_SOURCES_STANDIN"),
+        account={},  # every tenant brings a connection of its own
     ),
     "product_search": Place(
         make=lambda seed, _: SearchStandIn(seed),

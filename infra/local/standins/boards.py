@@ -21,10 +21,12 @@ CLIENT_ID, CLIENT_SECRET = "baton-app", "stand-in-secret"  # they open nothing
 SINCE = {"_24_HOURS": 1, "_7_DAYS": 7, "_15_DAYS": 15, "ANY": None}
 # Beside those of every stand-in: what these boards do to their pages.
 FAULTS = {
-    "two_lists": "items and offers differ",
+    "two_lists": "items and offers are as long as each other, and differ in one offer",
     "same_page": "page 1, whatever page was asked for",
     "endless": "every page is full, and another follows",
     "totals": "another total with every answer",
+    "few": "a total of one, however many there are",
+    "unsorted": "in the order of their ids, whatever order was asked for",
     "empty": "an empty page in the middle",
     "bad_records": "`by` records of the page are no offers",
     "shape": "an object without anything we know",
@@ -101,7 +103,10 @@ class Board(StandIn):
             return self._refused()
         if "shape" in faults:
             return self.spoil(Reply.json({}), faults)
-        shown, asked = self.shown(days), 1 if "same_page" in faults else max(1, page)
+        shown = self.shown(days)
+        if "unsorted" in faults:
+            shown.sort(key=lambda each: each.id)
+        asked = 1 if "same_page" in faults else max(1, page)
         records = [self.record(each) for each in shown[(asked - 1) * size : asked * size]]
         total = len(shown)
         if "endless" in faults:
@@ -109,6 +114,8 @@ class Board(StandIn):
             total = (page + 1) * size
         if "totals" in faults:
             total += self._random.randrange(size) + len(self.log) % 7
+        if "few" in faults:
+            total = min(total, 1)
         if "empty" in faults:
             records = []
         for n in range(min(len(records), faults["bad_records"].by) if "bad_records" in faults else 0):
@@ -172,7 +179,7 @@ class InfoJobsStandIn(Board):
         return {
             "currentPage": max(1, page), "pageSize": size, "totalResults": total, "currentResults": len(records),
             "totalPages": math.ceil(total / size), "sortBy": "updated-desc", "items": records,
-            "offers": records[:-1] if "two_lists" in faults else records,
+            "offers": [*records[:-1], {"id": "another"}] if "two_lists" in faults else records,
         }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ APP_KEY, APP_SECRET, REFRESH_TOKEN = "baton-app", "stand-in-secret", "stand-in-r
 FAULTS = {
     "reset": "the cursor is forgotten",
     "empty_page": "no entries, and more follow",
+    "same_cursor": "no entries, and more follow, from the same place again",
     "expired": "401 for a token that was good",
     "too_many": "429 in its own words",
 }
@@ -44,7 +45,12 @@ class DropboxStandIn(StandIn):
     # --- the truth
 
     def put(self, path: str, size: int = 1, *, folder: bool = False) -> None:
+        """A file takes the place of whatever was there, and of all below it: only the file itself is told of."""
         with self.lock:
+            if not folder:
+                self.files = {
+                    each: entry for each, entry in self.files.items() if not each.startswith(f"{path.lower()}/")
+                }
             rev = f"{len(self.changes):09x}"
             digest = hashlib.sha256(f"{path}{rev}".encode()).hexdigest()
             entry: dict[str, Any] = {".tag": "folder" if folder else "file", "id": f"id:{digest[:20]}"}
@@ -107,6 +113,8 @@ class DropboxStandIn(StandIn):
         if kept is None or "reset" in faults:
             return _error(409, "reset/..", "reset")
         left, known, path = kept
+        if "same_cursor" in faults:
+            return Reply.json({"entries": [], "cursor": body["cursor"], "has_more": True})
         if not left:
             left = [each for each in self.changes[known:] if each["path_lower"].startswith(f"{path}/")]
             known = len(self.changes)

@@ -1,13 +1,17 @@
 """A stand-in for an FTP server on its wire protocol (RFC 959, 3659): files in memory, passive transfers, and its faults.
 
 It takes one user, answers 530 to everybody else until he is known, 550 to names that it has not, 502 to what it does not
-know. `knows_mlsd = False`: an older one, which lists names and tells sizes one by one. `cuts_at`: a transfer breaks there.
+know. `knows_mlsd = False`: an older one, which lists names and tells sizes one by one, and has none to list if there are no
+files. `tells_twice`: each file is listed as it was before, too. `cuts_at`: a transfer breaks there.
+`tls`: it speaks to nobody without it, and as most servers it takes a data connection only in the session of its control
+connection (RFC 4217): who could read the one need not be who logged in on the other.
 """
 
 from __future__ import annotations
 
 import socket
 import socketserver
+import ssl
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -29,7 +33,9 @@ class FtpStandIn:
     files: dict[str, Held] = field(default_factory=dict)
     directory: str = "/out"
     knows_mlsd: bool = True
+    tells_twice: bool = False
     cuts_at: int | None = None
+    tls: ssl.SSLContext | None = None
     asked: list[str] = field(default_factory=list)
     _server: Any = None
 
@@ -58,7 +64,7 @@ class _Session(socketserver.StreamRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.user, self.is_known, self.cwd, self.rest = "", False, "/", 0
-        self.is_binary, self.passive = False, None
+        self.is_binary, self.passive, self.is_private = False, None, False
 
     passive: socket.socket | None
 
@@ -67,17 +73,34 @@ class _Session(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         self.say("220 stand-in")
-        for line in self.rfile:
+        while line := self.rfile.readline():
             text = line.decode().rstrip("\r\n")
             self.standin.asked.append(text)
             verb, _, rest = text.partition(" ")
             command = getattr(self, f"do_{verb.lower()}", None)
             if command is None:
                 self.say("502 not implemented")
-            elif not self.is_known and verb not in {"USER", "PASS", "QUIT"}:
+            elif self.standin.tls is not None and not isinstance(self.connection, ssl.SSLSocket) and verb != "AUTH":
+                self.say("522 not without TLS")
+            elif not self.is_known and verb not in {"AUTH", "USER", "PASS", "QUIT"}:
                 self.say("530 log in first")
             elif command(rest) is False:
                 return
+
+    def do_auth(self, what: str) -> None:
+        if self.standin.tls is None or what != "TLS":
+            return self.say("504 no such security")
+        self.say("234 go on")
+        self.connection = self.standin.tls.wrap_socket(self.connection, server_side=True)
+        self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
+        return None
+
+    def do_pbsz(self, _: str) -> None:
+        self.say("200 0")
+
+    def do_prot(self, level: str) -> None:
+        self.is_private = level == "P"
+        self.say("200 ok")
 
     def do_user(self, name: str) -> None:
         self.user = name
@@ -135,10 +158,15 @@ class _Session(socketserver.StreamRequestHandler):
                 f"type={'dir' if each.is_folder else 'file'};size={len(each.content)};modify={each.modified}; {name}"
                 for name, each in self.standin.files.items()
             ]
-        return self._send("\r\n".join([*lines, ""]).encode())
+            lines += [line.replace(";size=", ";size=1") for line in lines[1:] if self.standin.tells_twice]
+        return self._send("\r\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
 
     def do_nlst(self, _: str) -> None:
-        self._send("".join(f"{name}\r\n" for name in self.standin.files if self.cwd == self.standin.directory).encode())
+        if not self.standin.files:
+            return self.say("550 no files found")
+        return self._send(
+            "".join(f"{name}\r\n" for name in self.standin.files if self.cwd == self.standin.directory).encode()
+        )
 
     def do_retr(self, name: str) -> None:
         held = self._held(name)
@@ -161,6 +189,14 @@ class _Session(socketserver.StreamRequestHandler):
             return self.say("425 say PASV first")
         self.say("150 here it comes")
         data, _ = self.passive.accept()
+        if self.standin.tls is not None:
+            if not self.is_private:
+                data.close()
+                return self.say("522 not in the clear")
+            data = self.standin.tls.wrap_socket(data, server_side=True)
+            if not data.session_reused:
+                data.close()
+                return self.say("522 session reuse required")
         with data:
             try:
                 data.sendall(content if cut is None else content[:cut])

@@ -28,11 +28,13 @@ SCOPE = "https://www.googleapis.com/auth/spreadsheets"
 AUDIENCE = "https://oauth2.googleapis.com/token"
 PER_MINUTE = 60
 FIRST_ROWS = 1_000
+LONGEST_CELL = 50_000
 RANGE = re.compile(r"'((?:[^']|'')*)'!A(\d+)(?::([A-Z])(\d+))?")
 FAULTS = {
     "lost_answer": "it is done, and the answer breaks off",
     "expired": "401 for a token that was good",
     "not_shared": "403",
+    "sorted": "somebody turns the rows around before it is answered",
 }
 _KEY: list[rsa.RSAPrivateKey] = []
 
@@ -54,6 +56,10 @@ class Grid:
     id: int
     rows: int = FIRST_ROWS
     cells: dict[tuple[int, int], Any] = field(default_factory=dict)  # by row and column, from 1
+
+    def turn_around(self) -> None:
+        last = max((row for row, _ in self.cells), default=1)
+        self.cells = {(row if row == 1 else last + 2 - row, column): cell for (row, column), cell in self.cells.items()}
 
     def table(self) -> list[list[Any]]:
         """Every row that is not empty, with all its cells."""
@@ -109,6 +115,9 @@ class GoogleSheetsStandIn(StandIn):
                 return refused
             if (said := self.instead(faults)) is not None:
                 return said
+            if "sorted" in faults:
+                for grid in self.tabs.values():
+                    grid.turn_around()
             self.log.append((request.method, unquote(request.path)))
             reply = self._sheet(request)
         if "lost_answer" in faults:
@@ -198,6 +207,7 @@ class GoogleSheetsStandIn(StandIn):
                 told = each["updateSheetProperties"]
                 (grid,) = [grid for grid in self.tabs.values() if grid.id == told["properties"]["sheetId"]]
                 grid.rows = told["properties"]["gridProperties"]["rowCount"]
+                grid.cells = {at: cell for at, cell in grid.cells.items() if at[0] <= grid.rows}
                 replies.append({})
             else:
                 self.wrong.append(f"a change that may not be repeated: {sorted(each)}")
@@ -239,6 +249,9 @@ class GoogleSheetsStandIn(StandIn):
             grid = self.tabs[found[1].replace("''", "'")]
             if int(found[2]) + len(each["values"]) - 1 > grid.rows:
                 return _error(400, "INVALID_ARGUMENT", f"Range exceeds grid limits. Max rows: {grid.rows}")
+            if any(len(str(cell)) > LONGEST_CELL for row in each["values"] for cell in row):
+                said = f"Your input contains more than the maximum of {LONGEST_CELL} characters in a single cell."
+                return _error(400, "INVALID_ARGUMENT", said)
             planned.append((grid, int(found[2]), each["values"]))
         count = 0
         for grid, first, values in planned:

@@ -240,11 +240,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _reply(self) -> Reply:
+        standin, size = self.server.standin, int(self.headers.get("Content-Length", "0"))
+        body = self.rfile.read(min(size, LARGEST_REQUEST))  # first: who is refused while sending never reads why
         if (why := refusal({name.lower(): value for name, value in self.headers.items()})) is not None:
             self.close_connection = True
             return Reply.json({"error": why}, 403)
-        standin, size = self.server.standin, int(self.headers.get("Content-Length", "0"))
-        body = self.rfile.read(min(size, LARGEST_REQUEST))
         if size > LARGEST_REQUEST:
             self.close_connection = True
             return Reply.json({"error": "the request is too large"}, 413)

@@ -1,4 +1,4 @@
-"""Runs one command and stays beside it: when the worker is gone, however it died, the whole group is killed.
+"""Runs one command and stays beside it: when the worker is gone, however it died, all that came of the command is killed.
 
 Started by the runner with the descriptor of a pipe whose other end only the worker has. Without this a command would live
 on after a worker that was killed, while another worker runs the same job. It imports nothing of the product.
@@ -11,14 +11,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 
 NOT_FOUND = 127
+PR_SET_CHILD_SUBREAPER = 36
+KILLED_WITHIN_S = 2.0  # a process of somebody else, or one that the kernel holds, cannot be ended from here
 
 
 def main() -> None:
     lifeline = int(sys.argv[1])
     # A handler, not SIG_IGN: what is ignored would be ignored by the command too.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    _adopt_orphans()
     try:
         command = subprocess.Popen(sys.argv[2:])
     except OSError as error:
@@ -27,11 +32,55 @@ def main() -> None:
 
     def watch() -> None:
         os.read(lifeline, 1)  # returns when nobody holds the other end any more
+        until = time.monotonic() + KILLED_WITHIN_S
+        while _kill_descendants() and time.monotonic() < until:
+            time.sleep(0.001)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-    code = command.wait()
+    pid, status = os.wait()
+    while pid != command.pid:  # an orphan that was adopted
+        pid, status = os.wait()
+    _end_the_rest()
+    code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _adopt_orphans() -> None:
+    """Whoever leaves the command's group or session, or outlives its parent, is a child of this process then. Linux alone
+    knows that; elsewhere the group is all that is ended."""
+    import ctypes  # noqa: PLC0415 - for this process alone: the worker knows the file by name only
+
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_the_rest() -> None:
+    until = time.monotonic() + KILLED_WITHIN_S
+    while time.monotonic() < until:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        _kill_descendants()
+        time.sleep(0.001)
+
+
+def _kill_descendants() -> int:
+    """All at once, as often as it takes: what was forked meanwhile is found by the next look."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208 - pathlib is slow to import
+        with suppress(ValueError, OSError, IndexError), open(f"/proc/{int(name)}/stat", "rb") as stat:  # noqa: PTH123
+            state, parent = stat.read().rpartition(b")")[2].split()[:2]
+            if state not in (b"Z", b"X"):
+                children.setdefault(int(parent), []).append(int(name))
+    found = children.get(os.getpid(), [])
+    for pid in found:  # it grows meanwhile
+        found += children.get(pid, [])
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 if __name__ == "__main__":

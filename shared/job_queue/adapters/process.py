@@ -1,7 +1,9 @@
-"""Runs a command in a process group of its own: no shell, a bare environment, bounded output, and an end in any case."""
+"""Runs a command in a session of its own: no shell, a bare environment, bounded output, and an end in any case, of all that
+came of it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,18 +12,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
 from shared.job_queue import decide
 from shared.job_queue.adapters import launch
 from shared.job_queue.model import TAIL_BYTES, Finished, Word
-from shared.kernel.errors import Overtaken
+from shared.kernel.errors import Later, Overtaken
+from shared.kernel.log import logger
 
 LAUNCHER = str(Path(launch.__file__))
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
 SIGNALED = 128
+CANNOT_START_S = 30.0  # until a job is offered again that could not be started here
+KILLS_S = 2.0  # for the launcher to be done with it, on a machine that is busy
 FIRST_BEAT_S = 1.0  # soon: from then on people see that it runs
 
 
@@ -35,26 +40,51 @@ class ProcessRunner:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, beat: Callable[[int, str, str], Word]
     ) -> Finished:
-        read_end, write_end = os.pipe()
-        try:
-            with tempfile.TemporaryDirectory(prefix="baton-job-") as folder:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", LAUNCHER, str(read_end), *argv],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-                    env={**BARE, "TMPDIR": folder, **env}, start_new_session=True, pass_fds=[read_end],
-                )  # fmt: skip
-                os.close(read_end)
-                read_end = -1
-                return _Running(process, self._grace_s).to_its_end(timeout_s, self._beat_s, beat)
-        finally:
-            for end in (read_end, write_end):
-                if end >= 0:
-                    os.close(end)
+        with ExitStack() as stack:
+            try:
+                process, lifeline = _start(argv, env, stack)
+            except OSError as error:
+                if error.errno == errno.E2BIG:
+                    raise
+                # A full disk, too many processes or files: that is this machine's trouble, and no failure of the command.
+                logger.exception("a command could not be started on this machine")
+                raise Later(CANNOT_START_S, f"a worker that can start it: {error.strerror}") from error
+            return _Running(process, lifeline, self._grace_s).to_its_end(timeout_s, self._beat_s, beat)
+
+
+def _start(argv: Sequence[str], env: Mapping[str, str], stack: ExitStack) -> tuple[subprocess.Popen[bytes], _Lifeline]:
+    read_end, write_end = os.pipe()
+    lifeline = _Lifeline(write_end)
+    stack.callback(lifeline.cut)
+    try:
+        # What cannot be removed stays: it says nothing about how the command ended.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-job-", ignore_cleanup_errors=True))
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", LAUNCHER, str(read_end), *argv],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
+            env={**BARE, "TMPDIR": folder, **env}, start_new_session=True, pass_fds=[read_end],
+        )  # fmt: skip
+    finally:
+        os.close(read_end)
+    return process, lifeline
+
+
+class _Lifeline:
+    """Without its other end, the launcher kills all that came of the command, and itself."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def cut(self) -> None:
+        end, self._end = self._end, -1
+        if end >= 0:
+            os.close(end)
 
 
 class _Running:
-    def __init__(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: _Lifeline, grace_s: float) -> None:
         self._process = process
+        self._lifeline = lifeline
         self._grace_s = grace_s
         assert process.stdout is not None
         assert process.stderr is not None
@@ -106,15 +136,18 @@ class _Running:
             pause = min(pause * 2, 0.05)
 
     def _end(self) -> int:
-        """End the whole group: asked first, then killed. Whatever the command left behind goes with it."""
+        """End the whole group: asked first, then killed. Whatever the command left behind goes with it, by the launcher; if
+        that was killed itself, the group does."""
         if not self._ended(0):
             self._signal(signal.SIGTERM)
-            self._ended(self._grace_s)
+            if not self._ended(self._grace_s):
+                self._lifeline.cut()
+                self._ended(launch.KILLED_WITHIN_S + KILLS_S)
         self._signal(signal.SIGKILL)
         code = self._process.wait()
         for tail in (self._out, self._err):
             tail.join(5)
-        return SIGNALED - code if code > SIGNALED else code
+        return SIGNALED - code if SIGNALED < code < SIGNALED + signal.NSIG else code
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):

@@ -37,7 +37,7 @@ from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Cursor, Done, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS, STARTS
-from shared.kernel.clock import new_id
+from shared.kernel.clock import new_id, stopwatch
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import NotFound, Refused
@@ -46,7 +46,7 @@ from shared.kernel.log import logger
 from shared.kernel.model import BEFORE_ALL, Signal
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.redact import redact_json
-from shared.kernel.signals import reserved
+from shared.kernel.signals import AT_ONCE_S, reserved
 from shared.kernel.storable import unstorable
 from shared.kernel.store import PgStore
 
@@ -284,16 +284,22 @@ def get_trigger(trigger_id: TriggerId) -> SeenTrigger:
     return _seen(here, [_found(here, trigger_id)])[0]
 
 
-@operation(router, "PATCH", "/jobs/triggers/<trigger_id>", MANAGES, tag="triggers")
+@operation(router, "PATCH", "/jobs/triggers/<trigger_id>", MANAGES, tag="triggers", refuses=[409])
 def change_trigger(trigger_id: TriggerId, asked: Annotated[ChangeTrigger, Body()]) -> Done:
-    """Change a trigger. A schedule goes on from now; an event trigger that is switched on hears what happens from now."""
+    """Change a trigger. A schedule whose times change goes on from now; one that is switched on hears what happens from now."""
     here = desk(router)
     before = _found(here, trigger_id)
     given = {name: value for name, value in asked.model_dump(exclude_unset=True).items() if value is not None}
-    row = _checked(here, {**before, **given, "tenant_id": here.tenant_id})
+    row = {**before, **given, "tenant_id": here.tenant_id}
+    # What cannot work any more, because its job was changed or deactivated, can still be switched off.
+    stops = not row["is_enabled"] and given.keys() <= {"label", "is_enabled"}
+    row = _as_kept(row, _known_definition(here, row["definition_key"])) if stops else _checked(here, row)
     with here.begin() as (line, tx):
-        if line.one(store.ONE_LOCKED, {"trigger_id": trigger_id, "tenant_id": here.tenant_id}) is None:
+        found = line.one(store.ONE_LOCKED, {"trigger_id": trigger_id, "tenant_id": here.tenant_id})
+        if found is None:
             raise NotFound
+        if found["updated_at"] != before["updated_at"]:
+            raise Problem(409, "changed_meanwhile", "Somebody else changed this trigger at the same time. Look again.")
         line.run(store.CHANGE, {name: row[name] for name in _CHANGED})
         here.audit(tx, "trigger.change", f"trigger:{trigger_id}", before=_told(before), after=_told(row))
     return Done()
@@ -411,13 +417,16 @@ def send_event(asked: Annotated[SendEvent, Body()]) -> Response[str]:
 
 
 def _tell_at_once(here: Desk, signal: Signal) -> None:
-    """Nobody waits for the next tick. The event is kept: what fails here, the dispatcher does, and what is done is not
-    done again."""
-    ports = replace(here.ports, store=PgStore(here.engine))  # a member sees only his own runs; a trigger sees them all
+    """Nobody waits for the next tick. The event is kept: what fails here, or takes longer than its sender should wait, the
+    dispatcher does, and what is done is not done again."""
+    ports = replace(here.ports, store=PgStore(here.engine))  # a member sees only their own runs; a trigger sees all
+    elapsed_s = stopwatch()
     for row in here.all(store.WANTS, name=signal.name):
+        if elapsed_s() >= AT_ONCE_S:
+            return
         try:
             with ports.store.begin(here.tenant_id) as tx:
-                dues = tell(tx, ports, here.kinds[KIND], signal, row["id"])
+                dues = tell(tx, ports, here.kinds[KIND], row["id"], [signal])
             deliver(ports, dues)
         except Exception:
             logger.exception("a trigger could not be told at once", extra={"trigger": row["id"], "signal": signal.id})
@@ -477,6 +486,12 @@ def _checked(here: Desk, row: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("payload_template", "event_filter"):
         if problem := unstorable(row[name], DEEPEST_PAYLOAD):
             raise Refused("bad_template", f"{name}: {problem}")
+    return _as_kept(row, definition, next_fire_at)
+
+
+def _as_kept(
+    row: Mapping[str, Any], definition: Mapping[str, Any], next_fire_at: datetime | None = None
+) -> dict[str, Any]:
     return {
         **row,
         "definition_id": definition["id"],
@@ -486,10 +501,15 @@ def _checked(here: Desk, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _definition(here: Desk, key: str) -> Mapping[str, Any]:
+def _known_definition(here: Desk, key: str) -> Mapping[str, Any]:
     found = here.one(store.DEFINITION, key=key)
     if found is None:
-        raise Refused("unknown_definition", f"definition_key: there is no job definition {key[:80]!r}.")
+        raise Refused("unknown_definition", f"definition_key: job definition {key[:80]!r} not found.")
+    return found
+
+
+def _definition(here: Desk, key: str) -> Mapping[str, Any]:
+    found = _known_definition(here, key)
     if not found["is_active"]:
         raise Refused("inactive_definition", f"definition_key: {found['key']!r} is inactive.")
     return found

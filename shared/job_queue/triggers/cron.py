@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from shared.kernel.errors import Refused
+from shared.kernel.zones import zone_named
 
 MACROS = {
     "@hourly": "0 * * * *",
@@ -92,14 +93,12 @@ class Schedule:
 
 
 def read_zone(name: str) -> ZoneInfo:
-    # `localtime` and `posixrules` are files too, but no names that mean the same everywhere.
-    known = 0 < len(name) <= 64 and name.isascii() and name not in {"localtime", "posixrules", "Factory"}
-    try:
-        return ZoneInfo(name if known else "")
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    zone = zone_named(name)
+    if zone is None:
         raise Refused(
-            "unknown_timezone", f"timezone: there is no {name[:64]!r}. Use a name such as Europe/Madrid or UTC."
-        ) from None
+            "unknown_timezone", f"timezone: unknown timezone {name[:64]!r}. Use a name such as Europe/Madrid or UTC."
+        )
+    return zone
 
 
 def read_schedule(expr: str, timezone: str, now: datetime) -> Schedule:

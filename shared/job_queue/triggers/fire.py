@@ -6,13 +6,14 @@ firing in the same transaction: it happens with them or not at all, whoever come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 from uuid import UUID
 
+from shared.job_queue.store import PRUNE_WORKERS
 from shared.job_queue.triggers import decide, store
 from shared.job_queue.triggers.model import (
     Cause,
@@ -39,7 +40,7 @@ from shared.kernel.log import logger
 from shared.kernel.model import BEFORE_ALL, By, Due, Effect, Problem, Signal
 from shared.kernel.points import point
 from shared.kernel.ports import Ports, Row, Tx
-from shared.kernel.run import create_run
+from shared.kernel.run import create_run, create_runs
 
 REF = "trigger:"  # of a run: then the trigger's id, a slash, and the firing's
 RETENTION_DAYS = 90
@@ -75,6 +76,16 @@ class Firing:
 
 
 @dataclass(frozen=True, slots=True)
+class _Asked:
+    """`key`: equal for what may share a job. `said`: why there is none, as it is written down."""
+
+    firing: Firing
+    key: str = ""
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    said: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Fired:
     status: FiringStatus
     run_id: UUID | None = None
@@ -90,12 +101,7 @@ def fire(tx: Tx, ports: Ports, kind: Kind, firing: Firing) -> Fired | None:
     except Refused as refused:
         return _refuse(tx, ports, firing, refused)
     key = "" if trigger.trigger_type == "schedule" else decide.payload_key(payload)
-    (last,) = tx.read(
-        store.LAST_JOB,
-        {
-            "id": trigger.id, "key": key, "cause": firing.cause, "signal_id": firing.signal_id, "fire_at": firing.fire_at,
-        },
-    )  # fmt: skip
+    ((_, last),) = _last_jobs(tx, [_Asked(firing, key, payload)])
     if last["done"]:
         return None
     verdict = _verdict(firing, last)
@@ -106,10 +112,6 @@ def fire(tx: Tx, ports: Ports, kind: Kind, firing: Firing) -> Fired | None:
             _note(tx, ports, firing, key=key, status=FiringStatus.JOINED, run_id=verdict.run_id)
             return Fired(FiringStatus.JOINED, verdict.run_id)
         case Follow():
-            if firing.cause == "event" and last["waiting_id"] is not None:
-                # One more run serves all events that come before it begins.
-                _note(tx, ports, firing, key=key, status=FiringStatus.JOINED, joined_to=last["waiting_id"])
-                return Fired(FiringStatus.JOINED)
             waits = {"waits_for": verdict.run_id, "payload": payload}
             _note(tx, ports, firing, key=key, status=FiringStatus.WAITING, **waits)
             return Fired(FiringStatus.WAITING)
@@ -118,12 +120,21 @@ def fire(tx: Tx, ports: Ports, kind: Kind, firing: Firing) -> Fired | None:
             return Fired(FiringStatus.SKIPPED)
 
 
+def _last_jobs(tx: Tx, asked: Sequence[_Asked]) -> list[tuple[_Asked, Row]]:
+    """What there is already of each; all are of one trigger and cause."""
+    first = asked[0].firing
+    wanted = [
+        {"n": n, "key": each.key, "signal_id": each.firing.signal_id, "fire_at": each.firing.fire_at}
+        for n, each in enumerate(asked)
+    ]
+    rows = tx.read(store.LAST_JOBS, {"id": first.trigger.id, "cause": first.cause, "asked": jsonb(wanted)})
+    return [(asked[row["n"]], row) for row in rows]
+
+
 def _verdict(firing: Firing, last: Row) -> Verdict:
     trigger, job = firing.trigger, _last_job(last)
     if firing.cause == "manual":
         return StartNow()
-    if firing.cause == "event":
-        return decide.on_event(job, trigger.dedupe_window_seconds, firing.now)
     verdict = decide.on_due(job, trigger.overlap)
     if trigger.overlap == "queue" and last["waiting"]:
         # Those that wait go first, even if nothing keeps them any more.
@@ -165,53 +176,150 @@ def _refuse(tx: Tx, ports: Ports, firing: Firing, refused: Refused, key: str = "
     return Fired(FiringStatus.REFUSED, problem=problem)
 
 
+def _refused(refused: Refused) -> dict[str, Any]:
+    return {"status": FiringStatus.REFUSED, "error": Problem(refused.code, refused.message).to_json()}
+
+
 def _note(tx: Tx, ports: Ports, firing: Firing, **said: Any) -> None:
-    row = {
+    tx.apply(Effect(store.NOTE, {"firings": jsonb([_line(ports, firing, **said)])}))
+
+
+def _line(ports: Ports, firing: Firing, **said: Any) -> dict[str, Any]:
+    return {
         "trigger_id": firing.trigger.id, "id": ports.chance.new_id(), "tenant_id": firing.trigger.tenant_id,
         "cause": firing.cause, "signal_id": firing.signal_id, "fire_at": firing.fire_at, "chain": firing.chain, **said,
     }  # fmt: skip
-    tx.apply(Effect(store.NOTE, {"firings": jsonb([row])}))
 
 
 # Events.
 
 
-def tell(tx: Tx, ports: Ports, kind: Kind, signal: Signal, subscriber: str) -> Sequence[Due]:
-    """One trigger hears one event."""
-    rows = tx.read(store.LOCK_TRIGGER, {"id": subscriber, "tenant_id": signal.tenant_id})
-    if not rows or not rows[0]["is_enabled"] or rows[0]["active_since"] > signal.at:
+def tell(tx: Tx, ports: Ports, kind: Kind, subscriber: str, signals: Sequence[Signal]) -> Sequence[Due]:
+    """One trigger hears what happened, oldest first. Events that ask for the same share a job."""
+    tenant_id = signals[0].tenant_id
+    rows = tx.read(store.LOCK_TRIGGER, {"id": subscriber, "tenant_id": tenant_id})
+    if not rows or not rows[0]["is_enabled"]:
         return ()  # it wanted to hear when the event was written, and does no more
     point(TriggerPoint.LOCKED)
-    trigger = store.trigger_of(rows[0])
-    event, caused_by, chain = _about(tx, signal)
-    if not fits(trigger.event_filter, event):
+    trigger, now = store.trigger_of(rows[0]), rows[0]["now"]
+    asked: list[_Asked] = []
+    for signal, (event, caused_by, chain) in _about(
+        tx, [each for each in signals if each.at >= rows[0]["active_since"]]
+    ):
+        if fits(trigger.event_filter, event):
+            firing = Firing(
+                trigger=trigger, cause="event", about=Cause(event=event), fire_at=signal.at, now=now, signal_id=signal.id,
+                chain=chain,
+            )  # fmt: skip
+            asked.append(_event(firing, caused_by))
+    if not asked:
         return ()
-    firing = Firing(
-        trigger=trigger, cause="event", about=Cause(event=event), fire_at=signal.at, now=rows[0]["now"],
-        signal_id=signal.id, chain=chain,
-    )  # fmt: skip
-    if decide.loops(trigger.id, caused_by, chain):
-        _note(tx, ports, firing, status=FiringStatus.SKIPPED, reason=Skipped.LOOP)
-        return ()
-    fired = fire(tx, ports, kind, firing)
-    return () if fired is None else fired.dues
+    lines, dues = _fire_events(tx, ports, kind, asked)
+    if lines:
+        tx.apply(Effect(store.NOTE, {"firings": jsonb(lines)}))
+        point(TriggerPoint.NOTED)
+    return dues
 
 
-def _about(tx: Tx, signal: Signal) -> tuple[dict[str, Any], UUID | None, int]:
-    """The event, the trigger whose job caused it, and how many jobs have started each other before."""
-    event = dict(signal.payload)
-    run_id = read_id(str(event.get("run_id"))) if signal.name.startswith("run.") else None
-    found = [] if run_id is None else tx.read(store.RUN, {"run_id": run_id, "tenant_id": signal.tenant_id})
-    if not found:
-        return event, None, 0
-    event |= {name: found[0][name] for name in ("label", "definition_key")}
-    event["status"] = signal.name.partition(".")[2]
-    trigger, _, firing = (found[0]["source_ref"] or "").removeprefix(REF).partition("/")
+def _event(firing: Firing, caused_by: UUID | None) -> _Asked:
+    if decide.loops(firing.trigger.id, caused_by, firing.chain):
+        return _Asked(firing, said={"status": FiringStatus.SKIPPED, "reason": Skipped.LOOP})
+    try:
+        payload = render(firing.trigger.payload_template, firing.about)
+    except Refused as refused:
+        return _Asked(firing, said=_refused(refused))
+    return _Asked(firing, decide.payload_key(payload), payload)
+
+
+def _fire_events(
+    tx: Tx, ports: Ports, kind: Kind, asked: Sequence[_Asked]
+) -> tuple[list[dict[str, Any]], Sequence[Due]]:
+    """The lines of all that were not fired before, and the batons of their jobs. The first of a key decides for the others:
+    the job that it starts or waits for has not begun when they are read, so it will see what they are about."""
+    new = [(each, last) for each, last in _last_jobs(tx, asked) if not last["done"]]
+    firsts: dict[str, tuple[_Asked, Row]] = {}
+    for each, last in new:
+        if each.said is None:
+            firsts.setdefault(each.key, (each, last))
+    said: dict[str, Mapping[str, Any]] = {}  # of the first of each key
+    starts: list[tuple[str, UUID, dict[str, Any], By]] = []
+    for key, (each, last) in firsts.items():
+        firing = each.firing
+        verdict = decide.on_event(_last_job(last), firing.trigger.dedupe_window_seconds, firing.now)
+        if isinstance(verdict, StartNow | StartAt):
+            firing_id = ports.chance.new_id()
+            starts.append((key, firing_id, _asked(firing.trigger, each.payload, verdict), firing.by(firing_id)))
+        elif isinstance(verdict, Join):
+            said[key] = {"status": FiringStatus.JOINED, "run_id": verdict.run_id}
+        elif last["waiting_id"] is not None:
+            # One more run serves all events that come before it begins.
+            said[key] = {"status": FiringStatus.JOINED, "joined_to": last["waiting_id"]}
+        else:
+            assert isinstance(verdict, Follow)
+            waits = {"waits_for": verdict.run_id, "payload": each.payload}
+            said[key] = {"id": ports.chance.new_id(), "status": FiringStatus.WAITING, **waits}
+    dues: Sequence[Due] = ()
+    if starts:
+        wanted = [(params, by) for _, _, params, by in starts]
+        started, dues = create_runs(tx, ports, kind, asked[0].firing.trigger.tenant_id, wanted)
+        for (key, firing_id, _, _), came in zip(starts, started, strict=True):
+            if isinstance(came, Refused):
+                said[key] = _refused(came)
+            else:
+                said[key] = {"id": firing_id, "status": FiringStatus.STARTED, "run_id": came.run_id}
+    return [_line(ports, each.firing, key=each.key, **_said(each, firsts, said)) for each, _ in new], dues
+
+
+def _said(
+    each: _Asked, firsts: Mapping[str, tuple[_Asked, Row]], said: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    if each.said is not None:
+        return each.said
+    return said[each.key] if each is firsts[each.key][0] else _shared(said[each.key])
+
+
+def _shared(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an event becomes that asks for the same as the one of which this was said."""
+    match said["status"]:
+        case FiringStatus.STARTED:
+            return {"status": FiringStatus.JOINED, "run_id": said["run_id"]}
+        case FiringStatus.WAITING:
+            return {"status": FiringStatus.JOINED, "joined_to": said["id"]}
+    return said
+
+
+def _about(tx: Tx, signals: Sequence[Signal]) -> Iterator[tuple[Signal, tuple[dict[str, Any], UUID | None, int]]]:
+    """Each event, the trigger whose job caused it, and how many jobs have started each other before. A run that a job has
+    started is that job's doing, and so is whatever its kind says of it: these names are nobody else's."""
+    if not signals:
+        return
+    named = {each.id: read_id(str(each.payload.get("run_id"))) for each in signals}
+    run_ids = [str(each) for each in named.values() if each is not None]
+    asked = {"run_ids": run_ids, "tenant_id": signals[0].tenant_id} if run_ids else None
+    runs = {row["id"]: row for row in tx.read(store.RUNS, asked)} if asked else {}
+    causes = {run_id: _cause(row["source_ref"]) for run_id, row in runs.items()}
+    firings = [each for each in causes.values() if each is not None]
+    chains: dict[tuple[UUID, UUID], int] = {}
+    if firings:
+        which = {"trigger_ids": [str(each) for each, _ in firings], "ids": [str(each) for _, each in firings]}
+        chains = {(row["trigger_id"], row["id"]): row["chain"] for row in tx.read(store.CHAINS, which)}
+    for signal in signals:
+        event, run_id = dict(signal.payload), named[signal.id]
+        if run_id is None or run_id not in runs or not signal.name.startswith(("run.", f"{runs[run_id]['kind']}.")):
+            yield signal, (event, None, 0)
+            continue
+        if signal.name.startswith("run."):
+            event |= {name: runs[run_id][name] for name in ("label", "definition_key")}
+            event["status"] = signal.name.partition(".")[2]
+        cause = causes[run_id]
+        yield signal, (event, None, 0) if cause is None else (event, cause[0], 1 + chains.get(cause, 0))
+
+
+def _cause(source_ref: str | None) -> tuple[UUID, UUID] | None:
+    """The trigger and the firing that started a run."""
+    trigger, _, firing = (source_ref or "").removeprefix(REF).partition("/")
     trigger_id, firing_id = read_id(trigger), read_id(firing)
-    if trigger_id is None or firing_id is None:
-        return event, None, 0
-    chains = tx.read(store.CHAIN, {"trigger_id": trigger_id, "id": firing_id})
-    return event, trigger_id, 1 + (chains[0]["chain"] if chains else 0)
+    return None if trigger_id is None or firing_id is None else (trigger_id, firing_id)
 
 
 SUBSCRIBERS = Subscribers(find=store.SUBSCRIBED, tell=tell)
@@ -237,6 +345,7 @@ class KeepTime:
         more |= self._fire_due(in_time)
         with self.ports.store.begin(None) as tx:
             pruned = tx.apply(Effect(store.PRUNE, {"days": RETENTION_DAYS, "most": PRUNE_BATCH}))
+            tx.apply(Effect(PRUNE_WORKERS, {"most": PRUNE_BATCH}))
         return more or pruned == PRUNE_BATCH
 
     def _fire_due(self, in_time: Callable[[], bool]) -> bool:
@@ -340,9 +449,8 @@ def release(ports: Ports, kind: Kind, row: Row) -> None:
 
 def _release(tx: Tx, ports: Ports, kind: Kind, trigger: Trigger, now: datetime, waited: Row) -> Sequence[Due]:
     key, cause, which = waited["key"], waited["cause"], {"trigger_id": trigger.id, "id": waited["id"]}
-    (last,) = tx.read(
-        store.LAST_JOB, {"id": trigger.id, "key": key, "cause": cause, "signal_id": None, "fire_at": None}
-    )
+    asked = jsonb([{"n": 0, "key": key}])
+    (last,) = tx.read(store.LAST_JOBS, {"id": trigger.id, "cause": cause, "asked": asked})
     job = _last_job(last)
     window_s = trigger.dedupe_window_seconds
     verdict = decide.on_event(job, window_s, now) if cause == "event" else decide.on_due(job, "queue")

@@ -8,6 +8,7 @@ from shared.job_queue.triggers.model import Trigger
 from shared.kernel.model import Statement
 from shared.kernel.ports import Row
 
+LAST_ONES = 10  # jobs of a trigger that are looked at for one that goes on
 _TRIGGER = """t.id, t.tenant_id, t.label, t.trigger_type, t.is_enabled, t.event_name, t.event_filter, t.cron_expr, t.timezone,
        d.key as definition_key, t.payload_template, t.dedupe_window_seconds, t.catch_up, t.max_lateness_seconds,
        t.catch_up_most, t.overlap, t.next_fire_at"""
@@ -50,25 +51,30 @@ ADVANCE = Statement(
        where id = cast(:id as uuid)""",
 )
 
-# The newest job of a trigger and key: running, if somebody has taken it. And what waits for its end already.
-LAST_JOB = Statement(
-    "trigger.last_job",
-    """select exists (select from trigger_firings x where x.trigger_id = q.id and x.cause = q.cause
-                      and ((q.cause = 'event' and x.signal_id = cast(:signal_id as bigint))
-                           or (q.cause = 'schedule' and x.fire_at = cast(:fire_at as timestamptz)))) as done,
+# The newest job of a trigger for each key that is asked for: running, if somebody has taken it. And what waits for its end.
+# One that was started by hand, or had to wait, may have ended before an older one: as long as any of the last ones goes on,
+# that one counts, and before it one that nobody has begun.
+LAST_JOBS = Statement(
+    "trigger.last_jobs",
+    f"""select q.n, exists (select from trigger_firings x where x.trigger_id = cast(:id as uuid) and x.cause = cast(:cause as text)
+                           and ((x.cause = 'event' and x.signal_id = q.signal_id)
+                                or (x.cause = 'schedule' and x.fire_at = q.fire_at))) as done,
               j.run_id, j.state, j.began_window_at, w.id as waiting_id, w.count as waiting
-       from (select cast(:id as uuid) as id, cast(:key as text) as key, cast(:cause as text) as cause) q
+       from jsonb_to_recordset(cast(:asked as jsonb)) as q (n integer, key text, signal_id bigint, fire_at timestamptz)
        left join lateral (
-           select r.id as run_id, case when r.finished_at is not null then 'ended'
-                                       when o.taken_at is not null then 'running' else 'waiting' end as state,
-                  coalesce(r.started_at, r.created_at) as began_window_at
+           select r.id as run_id, s.state, coalesce(r.started_at, r.created_at) as began_window_at
            from (select x.run_id from trigger_firings x
-                 where x.trigger_id = q.id and x.key = q.key and x.status = 'started' order by x.id desc limit 1) f
+                 where x.trigger_id = cast(:id as uuid) and x.key = q.key and x.status = 'started'
+                 order by x.id desc limit {LAST_ONES}) f
            join run r on r.id = f.run_id join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
+           cross join lateral (select case when r.finished_at is not null then 'ended'
+                                           when o.taken_at is not null then 'running' else 'waiting' end as state) s
+           order by s.state = 'ended', s.state = 'running', began_window_at desc
            limit 1) j on true
        left join lateral (
            select (array_agg(x.id order by x.fire_at, x.id))[1] as id, count(*) as count from trigger_firings x
-           where x.trigger_id = q.id and x.key = q.key and x.status = 'waiting') w on true""",
+           where x.trigger_id = cast(:id as uuid) and x.key = q.key and x.status = 'waiting') w on true
+       order by q.n""",
 )
 NOTE = Statement(
     "trigger.note",
@@ -96,12 +102,12 @@ WAITING = Statement(
     """select id, cause, signal_id, fire_at, key, payload, chain from trigger_firings
        where trigger_id = cast(:trigger_id as uuid) and id = cast(:id as uuid) and status = 'waiting'""",
 )
-# What has waited, and whatever joined it.
+# What has waited, and whatever joined it: if it is refused, no job does theirs either.
 RELEASE = Statement(
     "trigger.release",
     """update trigger_firings
-       set status = case when id = cast(:id as uuid) then cast(:status as text) else status end,
-           run_id = cast(:run_id as uuid), error = case when id = cast(:id as uuid) then cast(:error as jsonb) end,
+       set status = case when id = cast(:id as uuid) or cast(:status as text) = 'refused' then cast(:status as text) else status end,
+           run_id = cast(:run_id as uuid), error = cast(:error as jsonb),
            payload = null, waits_for = null
        where trigger_id = cast(:trigger_id as uuid) and (id = cast(:id as uuid) or joined_to = cast(:id as uuid))""",
 )
@@ -116,15 +122,21 @@ PRUNE = Statement(
            select ctid from trigger_firings where at < now() - make_interval(days => :days) and status <> 'waiting'
            limit :most))""",
 )
-# What a template may see of a run that has ended, and which firing started it.
-RUN = Statement(
-    "trigger.run",
-    """select r.label, r.source_ref, r.params ->> 'definition_key' as definition_key from run r
-       where r.id = cast(:run_id as uuid) and r.tenant_id = cast(:tenant_id as uuid)""",
+# What a template may see of runs that have ended, and which firings started them, or the jobs that did.
+RUNS = Statement(
+    "trigger.runs",
+    """select r.id, r.kind, r.label, r.params ->> 'definition_key' as definition_key,
+              case r.source when 'job' then j.source_ref else r.source_ref end as source_ref
+       from run r
+       left join run j on j.tenant_id = r.tenant_id
+        and j.id = case r.source when 'job' then cast(r.source_ref as uuid) end
+       where r.id = any(cast(:run_ids as uuid[])) and r.tenant_id = cast(:tenant_id as uuid)""",
 )
-CHAIN = Statement(
-    "trigger.chain",
-    "select chain from trigger_firings where trigger_id = cast(:trigger_id as uuid) and id = cast(:id as uuid)",
+CHAINS = Statement(
+    "trigger.chains",
+    """select f.trigger_id, f.id, f.chain
+       from unnest(cast(:trigger_ids as uuid[]), cast(:ids as uuid[])) as a (trigger_id, id)
+       join trigger_firings f on f.trigger_id = a.trigger_id and f.id = a.id""",
 )
 
 
@@ -173,7 +185,10 @@ set label = :label, is_enabled = :is_enabled, event_name = :event_name, event_fi
     cron_expr = :cron_expr, timezone = :timezone, definition_id = :definition_id,
     payload_template = cast(:payload_template as jsonb), dedupe_window_seconds = :dedupe_window_seconds, catch_up = :catch_up,
     catch_up_most = :catch_up_most, max_lateness_seconds = :max_lateness_seconds, overlap = :overlap,
-    next_fire_at = :next_fire_at, problem = null, updated_at = now(),
+    next_fire_at = case when is_enabled and cast(:is_enabled as boolean) and cron_expr is not distinct from :cron_expr
+                             and timezone is not distinct from :timezone and problem is null then next_fire_at
+                        else :next_fire_at end,
+    problem = null, updated_at = now(),
     active_since = case when is_enabled and event_name is not distinct from :event_name then active_since else now() end
 where id = :id and tenant_id = :tenant_id
 """)

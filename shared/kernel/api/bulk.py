@@ -24,31 +24,36 @@ router = Router()  # type: ignore[no-untyped-call]
 
 BATCH = 50
 
-Action = Literal["cancel", "pause", "resume", "retry"]
+Action = Literal["cancel", "pause", "resume", "retry", "wake"]
 
 
 class Bulk(Reasoned):
-    """`token` is what the preview gave, then `next` of the call before: nothing is applied that nobody has counted."""
+    """`token` is what the preview gave, then `next` of the call before: nothing is applied that nobody has counted.
+
+    `most`: of how many this call applies it, for a trial before the rest.
+    """
 
     filter: RunFilter = Field(default_factory=RunFilter)
     action: Action
     mode: Literal["preview", "apply"]
     token: Annotated[str, Field(max_length=LONGEST_CURSOR)] | None = None
+    most: Annotated[int, Field(ge=1, le=BATCH)] | None = None
 
 
 class BulkDone(Told):
-    """`count`: what a preview found; `done` and `refused`: what this call did; `left`: what is still to do."""
+    """`count`: what a preview found; `done` and `refused`: what this call did, and `runs` to which; `left`: what is still to do."""
 
     count: int | None
     done: int
     refused: dict[str, int]
+    runs: list[UUID] = Field(default_factory=list)
     left: int
     next: str | None
 
 
 @operation(router, "POST", "/runs/bulk", STARTS, tag="actions")
 def act_on_many(asked: Annotated[Bulk, Body()]) -> BulkDone:
-    """Cancel, pause, resume or retry every run of a filter: preview, then apply until nothing is left."""
+    """Cancel, pause, resume, retry or wake every run of a filter: preview, then apply until nothing is left."""
     here, wanted = desk(router), asked.filter.wanted()
     pager = here.pager("bulk", {"filter": wanted, "action": asked.action, "actor": here.principal.actor})
     wanted |= here.own()
@@ -71,24 +76,28 @@ def _preview(here: Desk, action: Action, wanted: dict[str, Any], pager: Pager) -
 
 def _apply(here: Desk, asked: Bulk, wanted: dict[str, Any], pager: Pager, place: list[Any]) -> BulkDone:
     upto, after_at, after_id = place
-    begun = after_at is not None
+    begun, most = after_at is not None, asked.most or BATCH
     params = {**wanted, "upto": upto, **({"after_at": after_at, "after_id": after_id} if begun else {})}
-    rows = here.all(sql.bulk(frozenset(wanted), asked.action, after=begun, count=False), **params, most=BATCH)
+    rows = here.all(sql.bulk(frozenset(wanted), asked.action, after=begun, count=False), **params, most=most)
     refused: Counter[str] = Counter()
+    done: list[UUID] = []
     for row in rows:
         code = _act(here, asked.action, row["id"], row["kind"], asked.reason)
-        if code is not None:
+        if code is None:
+            done.append(row["id"])
+        else:
             refused[code] += 1
-    if len(rows) < BATCH:
-        return BulkDone(count=None, done=len(rows) - refused.total(), refused=dict(refused), left=0, next=None)
+    if len(rows) < most:
+        return BulkDone(count=None, done=len(done), refused=dict(refused), runs=done, left=0, next=None)
     last = [rows[-1]["created_at"].isoformat(), str(rows[-1]["id"])]
     params |= {"after_at": last[0], "after_id": last[1]}
     rest = here.one(sql.bulk(frozenset(wanted), asked.action, after=True, count=True), **params, most=sql.MOST_BULK)
     assert rest is not None
     return BulkDone(
         count=None,
-        done=len(rows) - refused.total(),
+        done=len(done),
         refused=dict(refused),
+        runs=done,
         left=rest["runs"],
         next=pager.cursor([upto, *last]) if rest["runs"] else None,
     )
@@ -104,6 +113,8 @@ def _act(here: Desk, action: Action, run_id: UUID, kind_name: str, reason: str) 
                 relay.pause_run(here.ports, here.tenant_id, run_id, by)
             case "resume":
                 relay.resume_run(here.ports, here.tenant_id, run_id, by)
+            case "wake":
+                relay.wake_run(here.ports, here.tenant_id, run_id, by)
             case _ if kind is None:
                 return "unknown_kind"
             case "cancel":

@@ -252,6 +252,7 @@ class Office:
         except ValidationError as error:
             works, said = False, problems(error, "connection")
         values = {"id": connection_id, "tenant_id": here.tenant_id, "works": works, "secret_ref": version}
+        values |= {"updated_at": row["updated_at"]}
         says = redact(said)[:500]
         with here.begin() as (line, tx):
             noted = line.one(sql.NOTE_CHECK, {**values, "says": says})

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from shared.kernel import db, direct
 from shared.kernel.api import sql
-from shared.kernel.auth import MANAGES, Membership, Principal, Role
+from shared.kernel.api.room import Room
+from shared.kernel.auth import MANAGES, Invitation, Membership, Principal, Role
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.direct import Line, Row
 from shared.kernel.errors import Refused
@@ -35,6 +36,14 @@ class PgRegister:
     def membership(self, subject: str, tenant_id: UUID) -> Membership | None:
         rows = self._all(sql.MEMBERSHIP, {"subject": subject, "tenant_id": tenant_id})
         return _membership(rows[0]) if rows else None
+
+    def invitations(self, subject: str) -> list[Invitation]:
+        rows = self._all(sql.INVITATIONS, {"subject": subject})
+        return [Invitation(**{**row, "role": Role(row["role"])}) for row in rows]
+
+    def answer_invitation(self, subject: str, tenant_id: UUID, accepts: bool) -> bool:
+        params = {"subject": subject, "tenant_id": tenant_id, "accepts": accepts}
+        return bool(self._all(sql.ANSWER_INVITATION, params)[0]["answered"])
 
     def use_token(self, token_hash: bytes) -> tuple[UUID, Membership] | None:
         rows = self._all(sql.USE_TOKEN, {"hash": token_hash})
@@ -61,6 +70,7 @@ class Front:
     engine: sa.Engine
     ports: Ports
     kinds: Catalogue
+    streams: Room | None = None  # without it, everybody may look as often as they like
     register: PgRegister = field(init=False)
     _cursor_key: bytes | None = None
 
@@ -69,7 +79,7 @@ class Front:
 
     def desk(self, principal: Principal, correlation_id: str) -> Desk:
         ports = replace(self.ports, store=PgStore(self.engine, principal.owner))
-        return Desk(principal, self.engine, ports, self.kinds, correlation_id, self.cursor_key)
+        return Desk(principal, self.engine, ports, self.kinds, correlation_id, self.cursor_key, self.streams)
 
     def cursor_key(self) -> bytes:
         if self._cursor_key is None:
@@ -85,6 +95,7 @@ class Desk:
     kinds: Catalogue
     correlation_id: str
     cursor_key: Callable[[], bytes]
+    streams: Room | None = None
 
     @property
     def tenant_id(self) -> UUID:
@@ -95,7 +106,7 @@ class Desk:
         return By(self.principal.actor, reason, self.correlation_id or None, source="api", manages=manages)
 
     def own(self) -> dict[str, Any]:
-        """The filter of somebody who sees only his own runs."""
+        """The filter of somebody who sees only their own runs."""
         return {} if self.principal.owner is None else {"owner": self.principal.owner}
 
     def pager(self, name: str, question: Mapping[str, Any]) -> Pager:
@@ -171,7 +182,7 @@ def _kept(row: Row | None, request: bytes) -> Kept | None:
     if row is None:
         return None
     if bytes(row["request_hash"]) != hashlib.sha256(request).digest():
-        raise Refused("key_reused", "This Idempotency-Key was used for another request: take a new one.")
+        raise Refused("key_reused", "This Idempotency-Key was already used for another request. Use a new one.")
     return Kept(row["status"], row["body"])
 
 

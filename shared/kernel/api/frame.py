@@ -32,7 +32,9 @@ from shared.kernel.paging import BadCursor
 from shared.kernel.redact import redact
 
 API = "/api/v1"
-ME = f"{API}/me"  # the one answer that needs no tenant: it tells which there are
+# The answers that need no tenant: which there are, and which may become one.
+ME = f"{API}/me"
+INVITATIONS = f"{ME}/invitations"
 MACHINES = "/machine"  # the same API for machine tokens: a route without the authorizer, which only knows JWTs
 OLDEST_TICK_S = 180.0  # a tick comes every minute and may take most of one
 LARGEST_BODY = 256 * 1024
@@ -65,6 +67,7 @@ class Problem(Exception):
     code: str
     detail: str
     more: Mapping[str, Any] | None = None
+    retry_after_s: int | None = None
 
 
 @dataclass
@@ -90,6 +93,7 @@ def operation(
     """
 
     def guard(app: Any, next_middleware: NextMiddleware) -> Any:
+        _refuse_who_may_not(roles)  # once more: whoever comes by a way that nobody thought of
         _refuse_unknown_questions(app)
         return next_middleware(app)
 
@@ -117,7 +121,7 @@ def operation(
 def creates(model: type, *, or_finds: bool = False) -> dict[int, Any]:
     """What an operation answers that makes something, or finds that it was there already."""
     content = {"content": {"application/json": {"model": model}}}
-    found = {200: {"description": "It was there already", **content}} if or_finds else {}
+    found = {200: {"description": "It already existed", **content}} if or_finds else {}
     return {201: {"description": "Created", **content}, **found}
 
 
@@ -227,7 +231,10 @@ def _refuse_other_roles(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -
     """Before the request is read any further: what is wrong with it is told to nobody who may not ask."""
     method, path = asked["requestContext"]["http"]["method"], asked["rawPath"]
     route = next((each for each in _routes(app) if method in _methods(each) and each.rule.match(path)), None)
-    roles = ANYBODY if route is None else frozenset(Role(name) for name in route.openapi_extensions[ROLES])
+    _refuse_who_may_not(ANYBODY if route is None else frozenset(Role(name) for name in route.openapi_extensions[ROLES]))
+
+
+def _refuse_who_may_not(roles: frozenset[Role]) -> None:
     if roles != ANYBODY and not _DESK.get().principal.may(roles):
         needed = f"the role {' or '.join(sorted(roles))}" if roles else "a super admin"
         raise Problem(403, "not_allowed", f"This needs {needed}.")
@@ -285,7 +292,10 @@ def _answer_to(error: Exception) -> Answer:
             answer.headers["Allow"] = ", ".join(error.allowed)
             return answer
         case Problem():
-            return problem(error.status, error.code, error.detail, error.more)
+            answer = problem(error.status, error.code, error.detail, error.more)
+            if error.retry_after_s is not None:
+                answer.headers["Retry-After"] = str(error.retry_after_s)
+            return answer
         case auth.Unknown():
             answer = problem(
                 401,
@@ -357,7 +367,9 @@ def _unprefixed(event: Event) -> dict[str, Any]:
         path = path.removeprefix(MACHINES)
         context.pop("authorizer", None)
         context["machine"] = True
-    context |= {"stage": "$default", "http": {**context["http"], "path": path}}
+    # The routes take a method in any case; who may use one is looked up by the same spelling, and found.
+    method = str(context["http"]["method"]).upper()
+    context |= {"stage": "$default", "http": {**context["http"], "method": method, "path": path}}
     return {**event, "rawPath": path, "requestContext": context}
 
 
@@ -368,7 +380,7 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
     questions = [text for pair in parse_qsl(asked, keep_blank_values=True) for text in pair]
     body = event.get("body") or ""
     if len(body) > 2 * LARGEST_BODY:  # before anything is decoded
-        raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
+        raise Problem(413, "too_large", f"The body is too large: at most {LARGEST_BODY:,} bytes.")
     try:
         if event.get("isBase64Encoded"):
             body = base64.b64decode(body, validate=True).decode()
@@ -379,8 +391,11 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
         raise Problem(400, "unreadable", "The request is not valid UTF-8.") from None
     if "\x00" in spoken or "%00" in event.get("rawPath", ""):
         raise Problem(400, "unreadable", "The request contains a NUL character.")
+    if any(ord(each) < ord(" ") for each in event.get("rawPath", "")):
+        # A route takes a path with a line break at its end for itself; whoever compares paths does not.
+        raise Problem(400, "unreadable", "The path contains a control character.")
     if size > LARGEST_BODY:
-        raise Problem(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
+        raise Problem(413, "too_large", f"The body is too large: at most {LARGEST_BODY:,} bytes.")
     if body and headers.get("content-type", "application/json").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "not_json", "Send the body as JSON, with the header Content-Type: application/json.")
     read = {"body": body, "headers": {**headers, "content-type": "application/json"}} if body else {"body": None}
@@ -391,7 +406,7 @@ def _enter(front: Front, event: Mapping[str, Any]) -> None:
     headers = {str(name).lower(): value for name, value in (event.get("headers") or {}).items()}
     claims, token, wanted = _claims(event), _machine_token(event, headers), headers.get("x-tenant-id")
     by_token = token is not None
-    if event["rawPath"] == ME:
+    if event["rawPath"] in (ME, INVITATIONS):
         known = (
             auth.visitor_by_token(token, front.register) if by_token else auth.visitor_by_claims(claims, front.register)
         )

@@ -20,7 +20,6 @@ from shared.kernel.errors import NotFound
 from shared.kernel.model import GateClosing, Json
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.redact import redact
-from shared.kernel.store import due_of
 
 router = Router()  # type: ignore[no-untyped-call]
 
@@ -86,10 +85,10 @@ def open_gate(key: GateKey, asked: Annotated[OpenGate, Body()]) -> Moved:
         if asked.shared:
             _move_shared(line, here, key, None, asked.reason)
         else:
-            line.run(sql.OPEN_GATE, {"tenant_id": here.tenant_id, "key": key})
-        woken = line.all(sql.WAKE_WAITING, {"tenant_id": here.tenant_id, "key": key})
+            tx.open_gate(here.tenant_id, key)
+        woken = tx.wake_waiting(here.tenant_id, key)
         here.audit(tx, "gate.open", f"gate:{key}", before, {"shared": asked.shared}, asked.reason)
-    deliver_unsent(here.ports, [due_of(row) for row in woken])
+    deliver_unsent(here.ports, woken)
     return Moved(woken=len(woken))
 
 

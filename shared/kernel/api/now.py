@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,14 +14,15 @@ from pydantic import Field
 from shared.kernel.api import sql
 from shared.kernel.api.frame import desk, operation
 from shared.kernel.api.gates import Gate
-from shared.kernel.api.runs import Shown
+from shared.kernel.api.runs import Fix, Shown, fix_of
 from shared.kernel.api.shapes import Told
+from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import MANAGES, READS
 
 router = Router()  # type: ignore[no-untyped-call]
 
 LATE = {
-    "due": "A step is due and nobody has taken it. Its message is sent again automatically.",
+    "due": "The next step is overdue. Its message is sent again automatically.",
     "lease": "A step started and didn't finish. Another worker takes over automatically.",
     "deadline": "Past its deadline. It is ended automatically.",
 }
@@ -48,6 +51,8 @@ class Waiting(Told):
     until: datetime | None
     sentence: str
     run_id: UUID
+    kind: str
+    label: str | None
 
 
 class LateRun(Told):
@@ -65,22 +70,27 @@ class Late(Told):
     runs: list[LateRun]
 
 
-class Failing(Told):
-    """Failed runs of one kind and one cause; `message` is the latest one's."""
+class Cause(Told):
+    """Failed runs of one kind and one cause. `message`, `lane_key` and `fix` are the latest one's, whose id is `run_id`."""
 
     fingerprint: str | None
     code: str | None
     message: str | None
     kind: str
     count: int
+    first_at: datetime
     last_at: datetime
     run_id: UUID
+    lane_key: str | None
+    fix: Fix | None
 
 
 class Failures(Told):
+    """Without those that are muted."""
+
     count: int
     more: bool
-    groups: list[Failing]
+    groups: list[Cause]
 
 
 class Minute(Told):
@@ -102,10 +112,15 @@ class Repair(Told):
 
 
 class Now(Told):
-    """`moving`: open runs that committed a step in the last five minutes, and that nothing holds and nothing is late of."""
+    """`moving`: open runs that committed a step in the last five minutes, and that nothing holds and nothing is late of.
+
+    `states`: the open runs that were looked at, by what they are doing. `oldest_open`: when the oldest of them was created.
+    """
 
     now: datetime
     tick_age_s: float | None
+    oldest_open: datetime | None
+    states: dict[State, int]
     open: Open
     kinds: list[OpenOfKind]
     moving: int
@@ -182,12 +197,30 @@ def get_now() -> Now:
     row = here.one(sql.now(own=bool(here.own())), **here.own())
     assert row is not None
     return Now(
-        **{name: row[name] for name in ("now", "tick_age_s", "open", "kinds", "moving", "waiting", "throughput", "gates", "repairs")},
+        **{
+            name: row[name]
+            for name in ("now", "tick_age_s", "oldest_open", "open", "kinds", "moving", "waiting", "throughput", "gates", "repairs")
+        },
+        states=_states(row["standings"]),
         late=Late(count=row["late"], more=row["open"]["more"], runs=[_late(run) for run in row["late_runs"]]),
         failing=Failures(
-            count=min(row["failed"], sql.MOST_FAILED), more=row["failed"] > sql.MOST_FAILED, groups=row["failing"]
+            count=min(row["failed"], sql.MOST_FAILED),
+            more=row["failed"] > sql.MOST_FAILED,
+            groups=[Cause(**cause_of(group)) for group in row["failing"]],
         ),
     )  # fmt: skip
+
+
+def _states(standings: list[dict[str, Any]]) -> dict[State, int]:
+    counts: Counter[State] = Counter()
+    for each in standings:
+        counts[state_of(each)] += each["runs"]
+    return dict(counts)
+
+
+def cause_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: row[name] for name in Cause.model_fields if name != "fix"}
+    return {**told, "fix": fix_of(row["code"], row["connection"])}
 
 
 def _late(run: dict[str, Any]) -> LateRun:

@@ -46,19 +46,37 @@ class Tenant(Told):
     role: Role
 
 
+class Invitation(Told):
+    id: UUID
+    name: str
+    role: Role
+    invited_by: str
+
+
 class Me(Told):
+    """`invitations`: tenants that have added you. None of them counts before you accept it."""
+
     actor: str
     is_super_admin: bool
     tenants: list[Tenant]
     more_tenants: bool
+    invitations: list[Invitation]
+
+
+class AnswerInvitation(Asked):
+    tenant_id: UUID
+    accept: Annotated[bool, Field(strict=True)]
 
 
 class Member(Told):
+    """`accepted_at`: null while they have not accepted the invitation. Until then they have no access."""
+
     subject: str
     role: Role
     name: str | None
     added_by: str
     created_at: datetime
+    accepted_at: datetime | None
 
 
 class Members(Told):
@@ -96,13 +114,16 @@ class MakeToken(Asked):
 
 
 class MemberInFull(Member):
-    """`tokens`: what they made and is still in use, and what was made with that. It is revoked when they are removed."""
+    """`tokens`: what they made and is still in use, and what was made with that. It is revoked when they are removed.
+    `invited`: whom they invited and who has not accepted. They are removed with them."""
 
     tokens: list[Token]
+    invited: list[str]
 
 
 class Revoked(Done):
     revoked_tokens: list[UUID]
+    withdrawn_invitations: list[str]
 
 
 class Made(Told):
@@ -138,7 +159,19 @@ def get_me() -> Me:
         is_super_admin=any(each.is_super for each in known),
         tenants=[Tenant(id=each.tenant_id, name=each.tenant, role=each.role) for each in known],
         more_tenants=len(who.memberships) > len(known),
+        invitations=[
+            Invitation(id=each.tenant_id, name=each.tenant, role=each.role, invited_by=each.invited_by)
+            for each in who.invitations[:LARGEST_PAGE]
+        ],
     )
+
+
+@operation(router, "POST", "/me/invitations", ANYBODY, tag="people", refuses=[404])
+def answer_invitation(asked: Annotated[AnswerInvitation, Body()]) -> Done:
+    """Accept an invitation, and be a member from now on; or decline it."""
+    if not visitor(router).answer(asked.tenant_id, asked.accept):
+        raise NotFound
+    return Done()
 
 
 @operation(router, "GET", "/members", MANAGES, tag="people")
@@ -161,12 +194,16 @@ def get_member(subject: SubjectPath) -> MemberInFull:
     if row is None:
         raise NotFound
     made = here.all(sql.TOKENS_MADE_BY, actor=f"user:{subject}")
-    return MemberInFull(**row, tokens=[Token(**each) for each in made])
+    invited = here.all(sql.INVITED_BY, actor=f"user:{subject}")
+    return MemberInFull(**row, tokens=[Token(**each) for each in made], invited=[each["subject"] for each in invited])
 
 
 @operation(router, "PUT", "/members/<subject>", MANAGES, tag="people", refuses=[409, 429])
 def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Revoked:
-    """Add a member, or change their role. Whoever is no longer an admin loses the tokens that they made."""
+    """Invite someone, or change a member's role.
+
+    An invitation counts once it is accepted. Whoever is no longer an admin loses the tokens that they made.
+    """
     here, subject = desk(router), _subject(subject)
     with here.begin() as (line, tx):
         before, is_last_admin = _locked(line, here, subject)
@@ -182,14 +219,16 @@ def put_member(subject: SubjectPath, asked: Annotated[PutMember, Body()]) -> Rev
         after = {"role": str(asked.role), "name": asked.name}
         params = {"tenant_id": here.tenant_id, "subject": subject, "added_by": here.principal.actor, **after}
         line.run(sql.PUT_MEMBER, params)
-        revoked = [] if asked.role is Role.ADMIN else _revoke_made_by(line, here, f"user:{subject}")
-        here.audit(tx, "member.put", f"member:{subject}", before=before, after={**after, **_noted(revoked)})
-    return Revoked(revoked_tokens=revoked)
+        gone = Revoked(revoked_tokens=[], withdrawn_invitations=[])
+        if asked.role is not Role.ADMIN:
+            gone = _revoke_made_by(line, here, f"user:{subject}")
+        here.audit(tx, "member.put", f"member:{subject}", before=before, after={**after, **_noted(gone)})
+    return gone
 
 
 @operation(router, "DELETE", "/members/<subject>", MANAGES, tag="people", refuses=[409])
 def remove_member(subject: SubjectPath) -> Revoked:
-    """Remove a member and revoke the tokens that they made. The last admin stays."""
+    """Remove a member, revoke the tokens that they made and withdraw their invitations. The last admin stays."""
     here, subject = desk(router), _subject(subject)
     with here.begin() as (line, tx):
         before, is_last_admin = _locked(line, here, subject)
@@ -198,9 +237,9 @@ def remove_member(subject: SubjectPath) -> Revoked:
         if is_last_admin:
             raise LAST_ADMIN
         line.run(sql.REMOVE_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
-        revoked = _revoke_made_by(line, here, f"user:{subject}")
-        here.audit(tx, "member.remove", f"member:{subject}", before=before, after=_noted(revoked) or None)
-    return Revoked(revoked_tokens=revoked)
+        gone = _revoke_made_by(line, here, f"user:{subject}")
+        here.audit(tx, "member.remove", f"member:{subject}", before=before, after=_noted(gone) or None)
+    return gone
 
 
 @operation(router, "GET", "/tokens", MANAGES, tag="people")
@@ -226,8 +265,7 @@ def make_token(asked: Annotated[MakeToken, Body()], idempotency_key: Key = None)
         kept = here.once(line, idempotency_key, b"token:" + asked.model_dump_json().encode())
         if kept is not None:
             return Response(kept.status, "application/json", kept.body)
-        if not _still_admin(line, here):
-            raise Problem(403, "not_allowed", "This needs the role admin.")
+        _refuse_who_was_removed(line, here)
         token_id = here.ports.chance.new_id()
         made = line.run(
             sql.MAKE_TOKEN,
@@ -254,10 +292,10 @@ def revoke_token(token_id: TokenId) -> Revoked:
         revoked = line.one(sql.REVOKE_TOKEN, {"tenant_id": here.tenant_id, "id": token_id})
         if revoked is None:
             raise NotFound
-        children = _revoke_made_by(line, here, f"token:{token_id}")
-        if revoked["just_now"] or children:
-            here.audit(tx, "token.revoke", f"token:{token_id}", after=_noted(children) or None)
-    return Revoked(revoked_tokens=children)
+        gone = _revoke_made_by(line, here, f"token:{token_id}")
+        if revoked["just_now"] or _noted(gone):
+            here.audit(tx, "token.revoke", f"token:{token_id}", after=_noted(gone) or None)
+    return gone
 
 
 @operation(router, "GET", "/audit", MANAGES, tag="people")
@@ -279,28 +317,40 @@ def _subject(written: str) -> str:
     return subject
 
 
-def _still_admin(line: Line, here: Desk) -> bool:
-    """Whether the maker of a token is there until it is made. Super admins are nobody's to remove."""
+def _refuse_who_was_removed(line: Line, here: Desk) -> None:
+    """Whoever makes a way in is an admin until it is made: else nobody would find it who removes them meanwhile.
+
+    Super admins are nobody's to remove.
+    """
     if here.principal.is_super:
-        return True
+        return
     who, _, its_id = here.principal.actor.partition(":")
     row = line.one(sql.HOLD_TOKEN if who == "token" else sql.HOLD_MEMBER, {"tenant_id": here.tenant_id, "id": its_id})
-    return row is not None and row["role"] == Role.ADMIN
+    if row is None or row["role"] != Role.ADMIN:
+        raise Problem(403, "not_allowed", "This needs the role admin.")
 
 
-def _revoke_made_by(line: Line, here: Desk, actor: str) -> list[UUID]:
-    return line.scalars(sql.REVOKE_MADE_BY, {"tenant_id": here.tenant_id, "actor": actor})
+def _revoke_made_by(line: Line, here: Desk, actor: str) -> Revoked:
+    """By any way in that they made: their tokens, what was made with these, and people who could still accept."""
+    whose = {"tenant_id": here.tenant_id, "actor": actor}
+    return Revoked(
+        revoked_tokens=line.scalars(sql.REVOKE_MADE_BY, whose),
+        withdrawn_invitations=sorted(line.scalars(sql.WITHDRAW_INVITED_BY, whose)),
+    )
 
 
-def _noted(revoked: list[UUID]) -> Json:
-    return {"revoked_tokens": [str(each) for each in revoked]} if revoked else {}
+def _noted(gone: Revoked) -> Json:
+    said = gone.model_dump(mode="json", include={"revoked_tokens", "withdrawn_invitations"})
+    return {name: found for name, found in said.items() if found}
 
 
 def _locked(line: Line, here: Desk, subject: str) -> tuple[Json | None, bool]:
     """The member as they are, and whether they are the tenant's last admin.
 
-    The admins are locked first and in order: two who remove each other meet here, and the second finds himself alone.
+    The admins are locked first and in order: two who remove each other meet here, and the second finds nobody else left. Then
+    whoever asks, and last the member: revoking a token goes the same way.
     """
     admins = line.scalars(sql.LOCK_ADMINS, {"tenant_id": here.tenant_id})
+    _refuse_who_was_removed(line, here)
     row = line.one(sql.LOCK_MEMBER, {"tenant_id": here.tenant_id, "subject": subject})
     return (None if row is None else {"role": row["role"], "name": row["name"]}), admins == [subject]

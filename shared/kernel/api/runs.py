@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import sqlalchemy as sa
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
@@ -19,11 +21,15 @@ from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, LaneId, Limit, RunId, Short, Told
 from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import READS, STARTS
+from shared.kernel.clock import read_id
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
+from shared.kernel.direct import Row
 from shared.kernel.errors import NotFound
+from shared.kernel.model import By
 from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 from shared.kernel.points import Point, point
+from shared.kernel.ports import Ports
 from shared.kernel.redact import redact_json
 
 router = Router()  # type: ignore[no-untyped-call]
@@ -48,19 +54,51 @@ class Why(Told):
     action: str | None
 
 
+class Fix(Told):
+    """What fixes an error for good, before a retry: `fix_connection` changes the account with the id `target`."""
+
+    action: Literal["fix_connection"]
+    target: str
+
+
+# The upstream doesn't accept the account: trying again changes nothing until its connection is changed.
+REFUSED_ACCOUNT = frozenset(
+    {"bad_credentials", "token_refused", "not_connected", "connection_outdated", "ftp_login", "not_shared", "forbidden"}
+)
+
+
+def fix_of(code: str | None, connection: str | None) -> Fix | None:
+    return Fix(action="fix_connection", target=connection) if connection and code in REFUSED_ACCOUNT else None
+
+
+class Rows(Told):
+    """As they were counted last; `all` of them that are known so far, null: nobody knows. `unit`: what they are, `rows` or `offers`."""
+
+    done: int
+    failed: int
+    all: int | None
+    unit: str
+
+
 class Progress(Told):
+    """`lanes_failed` is part of `lanes_ended`. `failing`: open lanes whose last attempt failed. `rows`: where its kind counts them."""
+
     lanes: int
     lanes_ended: int
+    lanes_failed: int
+    failing: int
     more_lanes: bool
     steps: int
     moved_at: datetime | None
     next_due_at: datetime | None
+    rows: Rows | None
 
 
 class Run(Told):
     """`status`: how far its life is. `state`: what it is doing now; only one that is running has an `eta`.
 
-    `fingerprint`: equal for errors of one cause.
+    `error.cause`: of a run that failed of its lanes, the error of most of them, and the key of one. `fingerprint`: equal for
+    errors of one cause. `fix`: what to change before a retry, where that is known.
     """
 
     id: UUID
@@ -80,6 +118,7 @@ class Run(Told):
     cancel_requested_at: datetime | None
     error: dict[str, Any] | None
     fingerprint: str | None
+    fix: Fix | None
     progress: Progress
     rate_per_minute: float | None
     eta: datetime | None
@@ -183,6 +222,12 @@ class WhyRun(Told):
     more: bool
 
 
+class Woken(Done):
+    """`lanes`: how many waited and are due now."""
+
+    lanes: int
+
+
 class Started(Told):
     id: UUID
 
@@ -200,6 +245,7 @@ class RunFilter(Asked):
     status: Shown | None = None
     outcome: Annotated[str, Field(max_length=100)] | None = None
     label: Annotated[str, Field(max_length=200)] | None = None
+    fingerprint: Annotated[str, Field(max_length=100)] | None = None
     source: Annotated[str, Field(max_length=200)] | None = None
     created_by: Annotated[str, Field(max_length=200)] | None = None
     created_from: Instant | None = None
@@ -222,6 +268,9 @@ def list_runs(
     status: Annotated[Shown | None, Query()] = None,
     outcome: Annotated[str | None, Query(max_length=100)] = None,
     label: Annotated[str | None, Query(max_length=200)] = None,
+    fingerprint: Annotated[str | None, Query(max_length=100, description="Failed runs of one cause")] = None,
+    q: Annotated[str | None, Query(max_length=200, description="A part of the label or of the ID")] = None,
+    state: Annotated[State | None, Query(description="What a run is doing now")] = None,
     source: Annotated[str | None, Query(max_length=200)] = None,
     created_by: Annotated[str | None, Query(max_length=200)] = None,
     created_from: Annotated[Instant | None, Query()] = None,
@@ -231,24 +280,52 @@ def list_runs(
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> Runs:
-    """List runs, newest first."""
+    """List runs, newest first. With `q` or `state` a page may be short or empty and still have a next one."""
     wanted = RunFilter(
-        kind=kind, status=status, outcome=outcome, label=label, source=source, created_by=created_by, created_from=created_from,
-        created_before=created_before, finished_from=finished_from, finished_before=finished_before,
+        kind=kind, status=status, outcome=outcome, label=label, fingerprint=fingerprint, source=source, created_by=created_by,
+        created_from=created_from, created_before=created_before, finished_from=finished_from, finished_before=finished_before,
     ).wanted()  # fmt: skip
-    here, pager = desk(router), desk(router).pager("runs", wanted)
+    wanted |= _sifts(q) | _looks_at(state, wanted)
+    here, pager = desk(router), desk(router).pager("runs", {**wanted, "state": state})
     wanted |= here.own()
     place = pager.place(cursor)
     params = {**wanted, "most": limit + 1}
     if place is not None:
         params |= {"after_at": place[0], "after_id": place[1]}
     rows = here.all(sql.list_runs(frozenset(wanted), after=place is not None), **params)
-    page = rows[:limit]
-    last = page[-1] if len(rows) > limit else None
+    found = [row for row in rows if row["id"] is not None]
+    page = [Run(**shown(row)) for row in with_rows(here, found[:limit])]
+    last = (page[-1].created_at, page[-1].id) if len(found) > limit else None
+    if last is None and rows and rows[0].get("sifted") == sql.SIFTED:
+        last = (rows[0]["last_at"], rows[0]["last_id"])  # there are more to look through
     return Runs(
-        runs=[Run(**shown(row)) for row in page],
-        next=None if last is None else pager.cursor([last["created_at"].isoformat(), str(last["id"])]),
+        runs=[run for run in page if state is None or run.state is state],
+        next=None if last is None else pager.cursor([last[0].isoformat(), str(last[1])]),
     )
+
+
+def _sifts(q: str | None) -> dict[str, Any]:
+    """A whole id is looked up; a part of one, or of a label, is searched for among the newest, page by page."""
+    if not q or not q.strip():
+        return {}
+    whole = read_id(q.strip())
+    escaped = q.strip().replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
+    return {"id": whole} if whole is not None else {"q": f"%{escaped}%"}
+
+
+def _looks_at(state: State | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Among which runs those of a state are: it is told of each of them, as it is now."""
+    if state is None or "status" in wanted or "paused" in wanted:
+        return {}
+    match state:
+        case State.PAUSED:
+            return {"paused": True}
+        case State.WAITING | State.STALLED | State.QUEUED:
+            return {"open": True}
+        case State.RUNNING | State.RETRYING | State.THROTTLED:
+            return {"status": "running"}  # its first step made it so, however that ended
+        case _:
+            return {"status": str(state)}
 
 
 @operation(router, "POST", "/runs", STARTS, tag="runs", answers=creates(Started, or_finds=True), refuses=[429])
@@ -287,7 +364,7 @@ def get_run(run_id: RunId) -> RunDetail:
         raise NotFound
     calls = here.all(sql.REMOTE_CALLS, run_id=run_id, most=LARGEST_PAGE)
     return RunDetail(
-        **shown(row),
+        **shown(*with_rows(here, [row])),
         params=redact_json(row["params"]),
         correlation_id=row["correlation_id"],
         remote_calls=[RemoteCall(**call) for call in calls],
@@ -375,17 +452,13 @@ def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 @operation(router, "POST", "/runs/<run_id>/pause", STARTS, tag="actions", refuses=[409])
 def pause(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Pause a run: no new step starts until it is resumed."""
-    here = desk(router)
-    relay.pause_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
-    return Done()
+    return done(relay.pause_run, desk(router), run_id, because)
 
 
 @operation(router, "POST", "/runs/<run_id>/resume", STARTS, tag="actions", refuses=[409])
 def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     """Resume a paused run. Deadlines move by the length of the pause."""
-    here = desk(router)
-    relay.resume_run(here.ports, here.tenant_id, run_id, here.by(because.reason))
-    return Done()
+    return done(relay.resume_run, desk(router), run_id, because)
 
 
 @operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409, 429])
@@ -394,6 +467,13 @@ def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
     here = desk(router)
     relay.retry_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
+
+
+@operation(router, "POST", "/runs/<run_id>/wake", STARTS, tag="actions", refuses=[409])
+def wake_waiting(run_id: RunId, because: Annotated[Because, Body()]) -> Woken:
+    """Run the next step of every waiting lane now. A rate limit that is closed stays closed."""
+    here = desk(router)
+    return Woken(lanes=relay.wake_run(here.ports, here.tenant_id, run_id, here.by(because.reason)))
 
 
 @operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/wake", STARTS, tag="actions", refuses=[409])
@@ -409,6 +489,11 @@ def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()])
     """Restart one lane from its last step."""
     here = _desk_of_lane(run_id, lane_id)
     relay.restart_lane(here.ports, here.tenant_id, lane_id, by=here.by(because.reason))
+    return Done()
+
+
+def done(act: Callable[[Ports, UUID, UUID, By], object], here: Desk, run_id: UUID, because: Because) -> Done:
+    act(here.ports, here.tenant_id, run_id, here.by(because.reason))
     return Done()
 
 
@@ -436,16 +521,33 @@ def _kind_of(here: Desk, run_id: UUID) -> Any:
     return kind
 
 
+def with_rows(here: Desk, found: Sequence[Row]) -> list[Row]:
+    """The same, with how far they are in rows where their kinds count some: a statement for each such kind that is there."""
+    rows: dict[Any, Rows] = {}
+    counted = set[str]()
+    for name in {each["kind"] for each in found}:
+        kind = here.kinds.get(name)
+        if kind is not None and kind.rows is not None:
+            counted.add(name)
+            ids = [each["id"] for each in found if each["kind"] == name]
+            for row in here.all(sa.text(kind.rows.sql), run_ids=ids):
+                rows[row["run_id"]] = Rows(done=row["done"], failed=row["failed"], all=row["total"], unit=kind.counts)
+    return [{**each, "rows": rows.get(each["id"]), "counts_rows": each["kind"] in counted} for each in found]
+
+
 def shown(row: Any) -> dict[str, Any]:
     """A row as the fields of `Run`."""
     state = state_of(row)
     pace = _pace(row, state)
-    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", "state", *pace}}
+    told = {name: row[name] for name in Run.model_fields if name not in {"progress", "why", "state", "fix", *pace}}
     progress = Progress(
-        lanes=row["lanes"], lanes_ended=row["lanes_ended"], more_lanes=row["lanes"] >= sql.MOST_LANES,
-        steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
+        lanes=row["lanes"], lanes_ended=row["lanes_ended"], lanes_failed=row["lanes_failed"], failing=row["failing"] or 0,
+        more_lanes=row["lanes"] >= sql.MOST_LANES, steps=row["steps"] or 0, moved_at=row["moved_at"], next_due_at=row["next_due_at"],
+        rows=row["rows"],
     )  # fmt: skip
-    return {**told, **pace, "state": state, "progress": progress, "why": _why(row)}
+    cause = (row["error"] or {}).get("cause") or row["error"] or {}
+    fix = fix_of(cause.get("code"), row["connection"])
+    return {**told, **pace, "state": state, "fix": fix, "progress": progress, "why": _why(row)}
 
 
 def _with_why(row: Any) -> dict[str, Any]:
@@ -465,16 +567,21 @@ def _why(row: Any) -> Why | None:
 
 
 def _pace(row: Any, state: State) -> dict[str, Any]:
-    """Steps per minute so far, and when the lanes that are left would be done at the pace of those that are.
+    """Steps per minute so far, and when what is left would be done at the pace of what is: rows, where the kind counts them
+    and knows how many there are; lanes, where it counts none. (Lanes that share rows end together, with the last of them.)
 
     Nothing is said of a run with more lanes than were looked at: the figures would be of a part of it. A run that is held
-    up or keeps failing has no ETA: nothing is known about when that ends.
+    up, or of which any lane keeps failing, has no ETA: nothing is known about when that ends.
     """
-    began, done, lanes = row["started_at"], row["lanes_ended"], row["lanes"]
+    began, lanes, rows = row["started_at"], row["lanes"], row["rows"]
     if began is None or row["finished_at"] is not None or lanes >= sql.MOST_LANES:
         return {"rate_per_minute": None, "eta": None}
     took = row["now"] - began
     minutes = took.total_seconds() / 60
     rate = round((row["steps"] or 0) / minutes, 2) if minutes > 0 else None
-    eta = row["now"] + took * ((lanes - done) / done) if 0 < done < lanes and state is State.RUNNING else None
+    done, everything = row["lanes_ended"], lanes
+    if row["counts_rows"]:
+        done, everything = (rows.done + rows.failed, rows.all or 0) if rows is not None else (0, 0)
+    moves = state is State.RUNNING and not row["failing"]
+    eta = row["now"] + took * ((everything - done) / done) if 0 < done < everything and moves else None
     return {"rate_per_minute": rate, "eta": eta}

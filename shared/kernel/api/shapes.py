@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler.openapi.params import Header, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from shared.kernel.paging import LARGEST_PAGE
 
+Item = TypeVar("Item", bound=BaseModel)
 DATE_TIME = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}")
+DAY_OR_TIME = re.compile(r"\d{4}-\d{2}-\d{2}\Z|\d{2}:\d{2}")
 
 
 def _spelled_out(value: Any) -> Any:
@@ -54,10 +58,55 @@ class Told(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
+LARGEST_ANSWER = 4_000_000  # a function answers at most 6 MB, which includes headers and what is around the body
+
+
+def fitting(page: Iterable[Item]) -> list[Item]:
+    """As many of a page as an answer may hold, and at least one. The body travels as a string, where quotes take two bytes."""
+    kept: list[Item] = []
+    size = 0
+    for each in page:
+        written = each.model_dump_json().encode()
+        size += len(written) + written.count(b'"') + written.count(b"\\")
+        if kept and size > LARGEST_ANSWER:
+            break
+        kept.append(each)
+    return kept
+
+
+def _as_written(schema: Any) -> Any:
+    """The same schema for JSON's own types alone. (`strict=True` would refuse ids, roles and dates too: they are texts.)"""
+    if isinstance(schema, list):
+        return [_as_written(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    walked = {name: each if name in {"metadata", "default"} else _as_written(each) for name, each in schema.items()}
+    match walked.get("type"):
+        case "int" | "float" | "bool":
+            return {**walked, "strict": True}
+        case "date" | "time":
+            return core_schema.no_info_before_validator_function(_text, walked)
+        case _:
+            return walked
+
+
+def _text(value: Any) -> Any:
+    """A number would be taken for seconds since midnight, or since 1970."""
+    if isinstance(value, date | time) or (isinstance(value, str) and DAY_OR_TIME.match(value)):
+        return value
+    raise ValueError("must be a text, as 2026-11-16 or 03:00")
+
+
 class Asked(BaseModel):
-    """What we are asked: nothing unknown is passed over."""
+    """What we are asked: nothing unknown is passed over, and nothing is taken for what it is not. `true` is no number, and
+    neither are "1" and 1.0; "no" is no truth; and 3600 is no time of day."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler, /) -> CoreSchema:
+        found: CoreSchema = _as_written(handler(source))
+        return found
 
 
 class Because(Asked):

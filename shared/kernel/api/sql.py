@@ -1,4 +1,4 @@
-"""Every statement of the HTTP API. Row level security binds each to its tenant, and a member to his own runs."""
+"""Every statement of the HTTP API. Row level security binds each to its tenant, and a member to their own runs."""
 
 from __future__ import annotations
 
@@ -6,40 +6,75 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from shared.kernel.api.state import STANDING
-from shared.kernel.sql import WAKES
+from shared.kernel.api.state import Standing
 
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
+INVITATIONS = sa.text("select tenant_id, tenant, role, invited_by from invitations(:subject)")
+ANSWER_INVITATION = sa.text("select answer_invitation(:subject, :tenant_id, :accepts) as answered")
 USE_TOKEN = sa.text("select id, tenant_id, tenant, role from use_token(:hash)")
 CURSOR_KEY = sa.text("select cursor_key() as key")
 
 # How much of a run with very many lanes a list looks at.
 MOST_LANES = 200
 
+_STANDING = f"""
+case when l.claim_token is not null and l.lease_until >= now() then case when l.attempts > 0 then {Standing.FAILING:d} else {Standing.FREE:d} end
+     when l.next_due_at > now() + interval '1 s' then {Standing.HELD:d}
+     when l.class_id is not null and l.claim_token is null then case when l.attempts > 0 then {Standing.FAILING:d} else {Standing.HELD:d} end
+     when coalesce(l.lease_until, l.next_due_at) < now() - interval '2 minutes' then {Standing.OVERDUE:d}
+     when l.attempts > 0 then {Standing.FAILING:d}
+     else {Standing.FREE:d} end"""
+# The lane that moves first of the open lanes that `{lanes}` selects, and what is known of all of them.
+_FIRST_LANE = f"""
+select l.id, l.attempts, l.failing, l.moved_at, l.due_at, l.lost_at, l.last_error,
+       case when l.standing = {Standing.FREE:d} and l.failing > 0 and l.failing * 2 >= l.open
+                 and l.failed_at > coalesce(l.moved_at, '-infinity') then {Standing.UNTRIED:d} else l.standing end as standing
+from (select l.*, {_STANDING} as standing, count(*) over () as open,
+             count(*) filter (where l.attempts > 0) over () as failing,
+             max(l.updated_at) filter (where l.attempts > 0) over () as failed_at,
+             max(l.updated_at) filter (where l.attempts = 0 and l.steps > 0) over () as moved_at,
+             min(l.next_due_at) filter (where l.claim_token is null and l.class_id is null
+                                        and l.next_due_at < now() - interval '2 minutes') over () as due_at,
+             min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') over () as lost_at
+      from ({{lanes}}) l) l
+order by standing, l.sent_at is null, l.next_due_at, l.id limit 1"""
+_LANE_COLUMNS = """l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at, l.class_id,
+    l.last_error"""
+# Why it waits, of the lane `f` and of `why(f.id)` as `w`. While its next attempt runs, the last error is still what there is to say.
+_FAILS = f"f.standing = {Standing.FAILING:d} and coalesce(w.code, 'at_work') in ('at_work', 'unsent')"
+_WHY = f"""
+case when {_FAILS} then 'retrying' else w.code end as why,
+case when {_FAILS} then 'Attempt ' || f.attempts || ' failed: ' || coalesce(f.last_error ->> 'message', 'unknown') else w.sentence end as why_sentence,
+case when {_FAILS} then null else w.until end as why_until,
+case when {_FAILS} then f.last_error ->> 'code' else w.held_by end as held_by,
+case when {_FAILS} then null else w.action end as action"""
+
 _STATUS = "case when r.paused_at is not null then 'paused' else r.status end as status"
 _RUN = f"""r.id, r.kind, r.label, {_STATUS}, r.outcome, r.epoch, r.created_by, r.source, r.source_ref,
     r.created_at, r.started_at, r.finished_at, r.deadline_at, r.cancel_requested_at, r.error,
-    r.error ->> 'fingerprint' as fingerprint"""
-# Of a run that goes on: how far it is, when it last moved, and the first lane that would tell why it waits.
+    r.cause as fingerprint, r.params ->> 'connection' as connection"""
+# How far a run is, when it last moved, and of the lane that moves first why it waits.
+_OPEN_LANES = f"select {_LANE_COLUMNS} from lane l where l.run_id = r.id and l.status = 'active' and l.holds_run limit {MOST_LANES}"
 _GOING = f"""
 left join lateral (
-    select count(*) as lanes, count(*) filter (where l.status <> 'active') as lanes_ended, max(l.updated_at) as moved_at,
+    select count(*) as lanes, count(*) filter (where l.status <> 'active') as lanes_ended,
+           count(*) filter (where l.status = 'failed') as lanes_failed, max(l.updated_at) as moved_at,
            sum(l.steps)::bigint as steps, min(l.next_due_at) filter (where l.status = 'active') as next_due_at
     from (select * from lane where run_id = r.id and holds_run limit {MOST_LANES}) l) g on true
-left join lateral (
-    select w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action, {STANDING} as standing
-    from (select id, next_due_at, lease_until, attempts from lane where run_id = r.id and status = 'active' and holds_run
-          limit {MOST_LANES}) l
-    left join lateral why(l.id) w on true
-    order by standing, l.next_due_at, l.id limit 1) w on r.finished_at is null"""
-_WITH_GOING = "g.lanes, g.lanes_ended, g.moved_at, g.steps, g.next_due_at, w.why, w.why_sentence, w.why_until, w.held_by, w.action, w.standing"
+left join lateral ({_FIRST_LANE.format(lanes=_OPEN_LANES)}) f on r.finished_at is null
+left join lateral why(f.id) w on true"""
+_WITH_GOING = (
+    f"g.lanes, g.lanes_ended, g.lanes_failed, g.moved_at, g.steps, g.next_due_at, f.standing, f.failing, {_WHY}"
+)
 
 # Each filter by the name of its parameter. All combine with `and`.
 FILTERS = {
     "kind": "r.kind = :kind",
     "status": "r.status = :status and r.paused_at is null",
     "paused": "r.paused_at is not null and r.status in ('queued', 'running')",
+    "fingerprint": "r.status = 'failed' and r.cause = :fingerprint",
+    "id": "r.id = :id",
     "outcome": "r.outcome = :outcome",
     "label": "r.label = :label",
     "source": "r.source = :source",
@@ -52,18 +87,52 @@ FILTERS = {
 }
 
 
+# Of a search for a part of a label or an id, so many runs are looked through for a page: it may be short, and have a next one.
+SIFTED = 2_000
+_SIFT = "(r.label ilike :q or r.id::text like :q)"
+_NEWEST = "order by r.created_at desc, r.id desc"
+_OPEN_STATUSES = ("queued", "running")
+
+
 @lru_cache(maxsize=512)
 def list_runs(filters: frozenset[str], *, after: bool) -> sa.TextClause:
-    """A page of runs, newest first. Which filters are there decides the text; their values are parameters."""
-    conditions = [FILTERS[name] for name in sorted(filters)]
+    """A page of runs, newest first. Which filters are there decides the text; their values are parameters.
+
+    With `q` there is always a row, of no run if none was found: it says how many were looked through, and up to which.
+    """
+    conditions = [FILTERS[name] for name in sorted(filters - {"q", "open"})]
     if after:
         conditions.append("(r.created_at, r.id) < (cast(:after_at as timestamptz), cast(:after_id as uuid))")
-    return sa.text(f"""
+
+    def newest(columns: str, most: str, *more: str) -> str:
+        where = " and ".join(["r.tenant_id = :tenant_id", *more, *conditions])
+        return f"select {columns} from run r where {where} {_NEWEST} limit {most}"
+
+    def found(columns: str, most: str) -> str:
+        if "open" not in filters:
+            return newest(columns, most)
+        # One status at a time: together, no index gives them in order.
+        queued, running = (
+            newest(columns, most, f"r.status = '{each}'", "r.paused_at is null") for each in _OPEN_STATUSES
+        )
+        return f"select * from (({queued}) union all ({running})) r {_NEWEST} limit {most}"
+
+    if "q" not in filters:
+        return sa.text(f"""
 select {_RUN}, {_WITH_GOING}, now() as now
-from (select * from run r where {" and ".join(["r.tenant_id = :tenant_id", *conditions])}
-      order by r.created_at desc, r.id desc limit :most) r
+from ({found("*", ":most")}) r
 {_GOING}
-order by r.created_at desc, r.id desc
+{_NEWEST}
+""")
+    return sa.text(f"""
+with seen as materialized ({found("r.id, r.label, r.created_at", str(SIFTED))})
+select {_RUN}, {_WITH_GOING}, now() as now, s.sifted, s.last_at, s.last_id
+from (select count(*) as sifted, min(r.created_at) as last_at, (array_agg(r.id order by r.created_at, r.id))[1] as last_id from seen r) s
+left join lateral (
+    select r.* from (select r.id from seen r where {_SIFT} {_NEWEST} limit :most) h
+    join run r on r.id = h.id and r.tenant_id = :tenant_id offset 0) r on true
+{_GOING}
+{_NEWEST}
 """)
 
 
@@ -122,7 +191,7 @@ REMOTE_CALLS = sa.text("""
 select epoch, key, kind, remote_id, leaves_asset, intended_at, confirmed_at, cleaned_at from remote_call
 where run_id = :run_id and tenant_id = :tenant_id order by intended_at desc, key limit :most
 """)
-# Whoever comes second waits here for the first to commit, and then finds his answer.
+# Whoever comes second waits here for the first to commit, and then finds the first one's answer.
 CLAIM_KEY = sa.text("""
 insert into answered (tenant_id, actor, key, request_hash) values (:tenant_id, :actor, :key, :request_hash)
 on conflict (tenant_id, actor, key) do nothing
@@ -149,24 +218,27 @@ order by id desc limit :most
 @lru_cache(maxsize=2)
 def list_members(*, after: bool) -> sa.TextClause:
     return sa.text(f"""
-select subject, role, name, added_by, created_at from member
+select subject, role, name, added_by, created_at, accepted_at from member
 where tenant_id = :tenant_id {"and subject > :after_subject" if after else ""}
 order by subject limit :most
 """)
 
 
 LOCK_ADMINS = sa.text("""
-select subject from member where tenant_id = :tenant_id and role = 'admin' order by subject for update
+select subject from member where tenant_id = :tenant_id and role = 'admin' and accepted_at is not null
+order by subject for update
 """)
 LOCK_MEMBER = sa.text("""
 select role, name from member where tenant_id = :tenant_id and subject = :subject for update
 """)
 PUT_MEMBER = sa.text("""
-insert into member (tenant_id, subject, role, name, added_by) values (:tenant_id, :subject, :role, :name, :added_by)
+insert into member (tenant_id, subject, role, name, added_by, accepted_at)
+values (:tenant_id, :subject, :role, :name, :added_by, null)
 on conflict (tenant_id, subject) do update set role = excluded.role, name = excluded.name
 """)
 GET_MEMBER = sa.text("""
-select subject, role, name, added_by, created_at from member where tenant_id = :tenant_id and subject = :subject
+select subject, role, name, added_by, created_at, accepted_at from member
+where tenant_id = :tenant_id and subject = :subject
 """)
 # Counted up to the cap and no further. Two at once may both find the last place free: it is a cap, not a promise.
 MOST_MEMBERS = 1_000
@@ -188,8 +260,8 @@ order by id desc limit :most
 # Of those that ended the list keeps some too, for a while.
 MOST_KEPT_TOKENS = 1_000
 TOO_MANY_TOKENS = (
-    f"A tenant has {MOST_TOKENS} tokens in use at most, and {MOST_KEPT_TOKENS} with those that ended within 90 days: "
-    "revoke some, or keep using one for longer."
+    f"A tenant can have {MOST_TOKENS} active tokens, and {MOST_KEPT_TOKENS} with those that ended in the last 90 days. "
+    "Revoke some, or use one for longer."
 )
 _ENDED_LONG_AGO = "coalesce(least(revoked_at, expires_at) < now() - interval '90 days', false)"
 MAKE_TOKEN = sa.text(f"""
@@ -223,8 +295,22 @@ update machine_token t set revoked_at = now() from made
 where t.id = made.id and t.tenant_id = :tenant_id and t.revoked_at is null
 returning t.id
 """)
+# Nor by somebody whom they invited and who waits until they are gone. Who has accepted is a member of their own.
+INVITED_BY = sa.text(f"""{_MADE_BY}
+select subject from member
+where tenant_id = :tenant_id and accepted_at is null
+  and (added_by = :actor or added_by in (select 'token:' || id from made)) order by subject
+""")
+WITHDRAW_INVITED_BY = sa.text(f"""{_MADE_BY}
+delete from member
+where tenant_id = :tenant_id and accepted_at is null
+  and (added_by = :actor or added_by in (select 'token:' || id from made))
+returning subject
+""")
 # Held until the token is there: removing its maker waits for this, and finds the token.
-HOLD_MEMBER = sa.text("select role from member where tenant_id = :tenant_id and subject = :id for share")
+HOLD_MEMBER = sa.text("""
+select role from member where tenant_id = :tenant_id and subject = :id and accepted_at is not null for share
+""")
 HOLD_TOKEN = sa.text("""
 select role from machine_token where tenant_id = :tenant_id and id = cast(:id as uuid) and revoked_at is null for share
 """)
@@ -264,33 +350,18 @@ where key = :key and (tenant_id = :tenant_id or tenant_id is null) and (tenant_i
 """)
 MOST_GATES = 200
 SOME_GATES = sa.text("select from gate where tenant_id = :tenant_id limit :most")
-OPEN_GATE = sa.text("""
-update gate set state = 'open', holder = null, until = now(), reason = null, updated_at = now()
-where key = :key and tenant_id = :tenant_id
-""")
 MOVE_SHARED_GATE = sa.text("""
 select move_shared_gate(:subject, :key, cast(:closed_s as double precision), :reason) as moved
 """)
-# What waited for a gate that somebody opened is due now: so many at once, the others when their time comes. Lanes that
-# somebody else is writing are skipped, as wherever batons are sent again.
-MOST_WOKEN = 200
-WAKE_WAITING = sa.text(f"""
-update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = now()
-where id in (
-    select l.id from run r join lane l on l.run_id = r.id and l.status = 'active' and l.holds_run
-    where r.tenant_id = :tenant_id and r.status in ('queued', 'running') and r.paused_at is null
-      and l.tenant_id = :tenant_id and l.waits_for = 'gate:' || :key and l.next_due_at > now() and l.claim_token is null
-    order by l.next_due_at limit {MOST_WOKEN}
-    for update of l skip locked)
-returning id, tenant_id, kind, epoch, seq, resend_no, class_id is not null as pulled, {WAKES},
-          0::double precision as delay_s
-""")
-
 # Acts on many runs. What an action would change; the relay decides it again, run by run.
 ELIGIBLE = {
     "cancel": "r.status in ('queued', 'running') and r.cancel_requested_at is null",
     "pause": "r.status in ('queued', 'running') and r.cancel_requested_at is null and r.paused_at is null",
     "resume": "r.paused_at is not null",
+    # Those whose last attempt failed and which wait for the next one: what waits for its time is not woken in bulk.
+    "wake": """r.status = 'running' and r.paused_at is null and r.cancel_requested_at is null and exists (
+        select from lane l where l.run_id = r.id and l.status = 'active' and l.holds_run and l.attempts > 0 and l.claim_token is null
+          and l.next_due_at > now() + interval '1 s')""",
     "retry": "r.status in ('failed', 'canceled')",  # one that succeeded has nothing left to do again
 }
 MOST_BULK = 10_000
@@ -356,10 +427,10 @@ update connection set secret_ref = null, updated_at = now() where id = :id and t
 DELETE_CONNECTION = sa.text("""
 delete from connection where id = :id and tenant_id = :tenant_id and secret_ref is null
 """)
-# Only about what was asked with: a secret that was changed meanwhile has not been checked.
+# Only about what was asked with: a secret or settings that were changed meanwhile have not been checked.
 NOTE_CHECK = sa.text("""
 update connection set works = :works, check_says = :says, checked_at = now()
-where id = :id and tenant_id = :tenant_id and secret_ref = :secret_ref
+where id = :id and tenant_id = :tenant_id and secret_ref = :secret_ref and updated_at = :updated_at
 returning checked_at
 """)
 
@@ -369,7 +440,7 @@ MOST_OPEN = 500
 MOST_LANES_NOW = 5_000
 MOST_FAILED = 500
 MOST_REPAIRS = 10_000
-LATEST_REPAIRS = 200  # of the tenant: a member finds his own among them
+LATEST_REPAIRS = 200  # of the tenant: a member finds their own among them
 MOST_UNSENT = 1_000
 
 
@@ -394,11 +465,7 @@ open as materialized (
     select id, kind, label, status, paused_at, deadline_at, created_at from found
     where place <= (select most from share))"""
     return f"""
-recursive hop (kind) as (
-    (select r.kind from run r where r.tenant_id = :tenant_id order by r.kind limit 1)
-    union all
-    select (select r.kind from run r where r.tenant_id = :tenant_id and r.kind > h.kind order by r.kind limit 1)
-    from hop h where h.kind is not null),
+recursive hop (kind) as ({_HOP}),
 kinds as materialized (select kind from hop where kind is not null),
 share as materialized (select {MOST_OPEN} / greatest(count(*), 1) as most from kinds),
 found as materialized (
@@ -415,7 +482,7 @@ open as materialized (
 
 # The lanes that were looked at of the run `o`.
 _LANES_NOW = f"""
-    select l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at, l.class_id from lane l
+    select {_LANE_COLUMNS} from lane l
     where l.run_id = o.id and l.status = 'active' and l.holds_run
     limit (select {MOST_LANES_NOW} / greatest(count(*), 1) from open)"""
 _A_DAY = "at > now() - interval '24 hours'"
@@ -432,6 +499,87 @@ def _repairs(most: int, which: str = "true") -> str:
         order by p.at desc limit {most}) p"""
 
 
+def _failed(window: str, mine: str, most: int) -> str:
+    """Failed runs of a while, newest first, each with what it failed of and whether that is muted."""
+    return f"""
+    select r.id, r.kind, r.label, r.finished_at, r.fingerprint, r.cause ->> 'code' as code, r.cause ->> 'message' as message,
+           r.cause ->> 'lane' as lane_key, r.connection, m.muted_at, m.muted_by, m.reason as mute_reason, m.until as muted_until
+    from (select r.id, r.kind, r.label, r.finished_at, r.cause as fingerprint, coalesce(r.error -> 'cause', r.error) as cause,
+                 r.params ->> 'connection' as connection
+          from run r
+          where r.tenant_id = :tenant_id and r.status = 'failed' and r.finished_at > now() - interval '{window}' {mine}
+          order by r.finished_at desc, r.id desc limit {most}) r
+    left join failure_mute m on m.tenant_id = :tenant_id and m.kind = r.kind and m.fingerprint = r.fingerprint and m.until > now()"""
+
+
+# Of failed runs `f` of one kind and fingerprint: the latest one's words, and which it is.
+_LATEST = ", ".join(
+    f"(array_agg(f.{each} order by f.finished_at desc, f.id))[1] as {name}"
+    for each, name in (
+        ("code", "code"),
+        ("message", "message"),
+        ("lane_key", "lane_key"),
+        ("connection", "connection"),
+        ("id", "run_id"),
+    )
+)
+_CAUSE = f"fingerprint, kind, count(*) as count, min(finished_at) as first_at, max(finished_at) as last_at, {_LATEST}"
+
+# Failures by cause. A bucket is six hours; the last one ends now.
+MOST_FAILURES = 2_000
+MOST_CAUSES = 100
+BUCKETS, BUCKET_S = 28, 6 * 3600
+
+
+@lru_cache(maxsize=2)
+def failures(*, own: bool) -> sa.TextClause:
+    """What failed in the last week, by kind and cause, with counts over time and one of them in full."""
+    mine = "and r.created_by = :owner" if own else ""
+    return sa.text(f"""
+with failed as materialized ({_failed("7 days", mine, MOST_FAILURES + 1)}),
+causes as (
+    select {_CAUSE}, max(muted_at) as muted_at, max(muted_by) as muted_by, max(mute_reason) as mute_reason, max(muted_until) as muted_until,
+           (select array_agg(coalesce(b.runs, 0) order by n) from generate_series(0, {BUCKETS - 1}) n left join (
+                select {BUCKETS - 1} - floor(extract(epoch from now() - t) / {BUCKET_S})::integer as place, count(*) as runs
+                from unnest(array_agg(f.finished_at)) t group by 1) b on b.place = n) as counts
+    from failed f group by fingerprint, kind
+    order by (max(muted_at) is not null), max(finished_at) desc limit {MOST_CAUSES})
+select c.*, now() as now, (select count(*) from failed) as failed, l.seq as sample_step, l.cursor as sample_cursor, r.params as sample_params,
+       r.label as sample_label
+from causes c
+left join run r on r.id = c.run_id and r.tenant_id = :tenant_id
+left join lateral (select l.seq, l.cursor from lane l where l.run_id = c.run_id and l.key = c.lane_key and l.tenant_id = :tenant_id) l on true
+order by (c.muted_at is not null), c.last_at desc
+""")
+
+
+MOST_MUTED = 200
+# What has run out makes room. Again for the same cause: it is muted anew.
+MUTE = sa.text("""
+with over as (delete from failure_mute where tenant_id = :tenant_id and until <= now())
+insert into failure_mute (tenant_id, kind, fingerprint, reason, muted_by, until)
+select :tenant_id, :kind, :fingerprint, :reason, :actor, now() + make_interval(days => cast(:days as integer))
+where (select count(*) from failure_mute where tenant_id = :tenant_id and until > now()
+         and (kind, fingerprint) <> (:kind, :fingerprint)) < :most
+on conflict (tenant_id, kind, fingerprint)
+do update set reason = excluded.reason, muted_by = excluded.muted_by, muted_at = now(), until = excluded.until
+""")
+UNMUTE = sa.text("""
+delete from failure_mute where tenant_id = :tenant_id and kind = :kind and fingerprint = :fingerprint and until > now()
+""")
+
+# The kinds that a tenant has runs of, by hopping along an index; of somebody who sees only their own, those of the newest.
+_HOP = """
+    (select r.kind from run r where r.tenant_id = :tenant_id order by r.kind limit 1)
+    union all
+    select (select r.kind from run r where r.tenant_id = :tenant_id and r.kind > h.kind order by r.kind limit 1)
+    from hop h where h.kind is not null"""
+USED_KINDS = sa.text(f"with recursive hop (kind) as ({_HOP}) select kind from hop where kind is not null")
+OWN_KINDS = sa.text(f"""
+select distinct kind from (
+    select r.kind from run r where r.tenant_id = :tenant_id and r.created_by = :owner {_NEWEST} limit {MOST_OPEN}) r
+""")
+
 _AGE = "(select extract(epoch from now() - at)::double precision from beat where name = '{0}')"
 
 
@@ -439,32 +587,22 @@ _AGE = "(select extract(epoch from now() - at)::double precision from beat where
 def now(*, own: bool) -> sa.TextClause:
     """How things stand, as one row.
 
-    Of a run the lane that is due first tells why it waits: of those that are due, one whose message is sent. What is late
-    was due two minutes ago; a lease counts from its end, for until then a step is being taken. What waits in a queue of
+    Of a run the lane that moves first tells why it waits, as in the list. What is late was due two minutes ago; a lease counts from its end, for until then a step is being taken. What waits in a queue of
     jobs is not late: its turn comes when a worker is free.
     """
     mine = "and r.created_by = :owner" if own else ""
     return sa.text(f"""
 with {_open(mine)},
 runs as materialized (
-    select o.*, w.code, w.sentence, w.until, w.held_by, w.action, l.moved_at,
-           least(l.due_at, l.lease_until, case when o.deadline_at < now() then o.deadline_at end) as late_since,
-           case when o.deadline_at < now() then 'deadline' when l.lease_until is not null then 'lease' else 'due' end as late_by
+    select o.*, {_WHY}, f.standing, f.moved_at,
+           least(f.due_at, f.lost_at, case when o.deadline_at < now() then o.deadline_at end) as late_since,
+           case when o.deadline_at < now() then 'deadline' when f.lost_at is not null then 'lease' else 'due' end as late_by
     from open o
-    left join lateral (
-        select (array_agg(l.id order by l.next_due_at > now() + interval '1 s', l.sent_at is null, l.next_due_at, l.id))[1] as id,
-               min(l.next_due_at) filter (where l.claim_token is null and l.class_id is null
-                                          and l.next_due_at < now() - interval '2 minutes') as due_at,
-               min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') as lease_until,
-               max(l.updated_at) filter (where l.steps > 0 and l.attempts = 0) as moved_at
-        from ({_LANES_NOW}) l) l on true
-    left join lateral why(l.id) w on true),
+    left join lateral ({_FIRST_LANE.format(lanes=_LANES_NOW)}) f on true
+    left join lateral why(f.id) w on true),
 late as (select * from runs where late_since is not null and paused_at is null),
 failed as materialized (
-    select r.id, r.kind, r.error, r.finished_at from run r
-    where r.tenant_id = :tenant_id and r.status = 'failed' and r.finished_at > now() - interval '24 hours' {mine}
-    order by r.finished_at desc, r.id desc limit {MOST_FAILED + 1}),
-newest as (select * from failed order by finished_at desc, id desc limit {MOST_FAILED})
+    select * from ({_failed("24 hours", mine, MOST_FAILED + 1)}) f where muted_at is null)
 select
     now() as now,
     {_AGE.format("tick")} as tick_age_s,
@@ -476,24 +614,25 @@ select
                count(*) filter (where f.status = 'running') as running, count(*) filter (where f.status = 'paused') as paused,
                bool_or(f.place > (select most from share)) as more
         from found f group by f.kind) k) as kinds,
-    (select count(*) from runs where (code is null or code = 'at_work') and late_since is null
+    (select coalesce(jsonb_agg(to_jsonb(s)), '[]') from (
+        select status, standing, why, count(*) as runs from runs group by status, standing, why) s) as standings,
+    (select min(created_at) from open) as oldest_open,
+    (select count(*) from runs where (why is null or why = 'at_work') and late_since is null
         and moved_at > now() - interval '5 minutes') as moving,
     (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
-        select code, held_by, action, count(*) as runs, min(until) as until,
-               (array_agg(sentence order by created_at, id))[1] as sentence,
-               (array_agg(id order by created_at, id))[1] as run_id
-        from runs where code <> 'at_work'
-        group by code, held_by, action order by runs desc, code, held_by limit 20) w) as waiting,
+        select why as code, held_by, max(action) as action, count(*) as runs, min(why_until) as until,
+               (array_agg(why_sentence order by created_at, id))[1] as sentence,
+               (array_agg(id order by created_at, id))[1] as run_id,
+               (array_agg(kind order by created_at, id))[1] as kind,
+               (array_agg(label order by created_at, id))[1] as label
+        from runs where why <> 'at_work'
+        group by why, held_by order by runs desc, code, held_by limit 20) w) as waiting,
     (select count(*) from late) as late,
     (select coalesce(jsonb_agg(to_jsonb(l) order by l.since, l.id), '[]') from (
         select id, kind, label, status, late_since as since, late_by from late order by late_since, id limit 10) l) as late_runs,
     (select count(*) from failed) as failed,
     (select coalesce(jsonb_agg(to_jsonb(f) order by f.count desc, f.last_at desc), '[]') from (
-        select error ->> 'fingerprint' as fingerprint, kind, count(*) as count, max(finished_at) as last_at,
-               (array_agg(error ->> 'code' order by finished_at desc, id))[1] as code,
-               (array_agg(error ->> 'message' order by finished_at desc, id))[1] as message,
-               (array_agg(id order by finished_at desc, id))[1] as run_id
-        from newest group by error ->> 'fingerprint', kind order by count desc, last_at desc limit 10) f) as failing,
+        select {_CAUSE} from failed f group by fingerprint, kind order by count desc, last_at desc limit 10) f) as failing,
     (select jsonb_agg(jsonb_build_object('minute', m.minute, 'steps', coalesce(p.steps, 0), 'failed', coalesce(p.failed, 0),
             'rows', coalesce(p.rows, 0)) order by m.minute)
      from generate_series(date_trunc('minute', now()) - interval '60 minutes',

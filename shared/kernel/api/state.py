@@ -4,7 +4,7 @@ same one: an attempt that fails is never called running."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 
@@ -23,16 +23,19 @@ class State(StrEnum):
     CANCELED = "canceled"
 
 
-# How the lane that moves first stands: what can move now is better than what cannot. As a SQL expression of the lane `l`
-# and of `why(l.id)` as `w`. Overdue is what was due two minutes ago; a lease counts from its end. What waits for a worker in
-# a queue is never overdue.
-FREE, FAILING, OVERDUE, HELD = range(4)
-STANDING = f"""
-case when w.code = 'queued' and l.attempts > 0 then {FAILING}
-     when w.code is not null and w.code not in ('at_work', 'unsent') then {HELD}
-     when coalesce(l.lease_until, l.next_due_at) < now() - interval '2 minutes' then {OVERDUE}
-     when l.attempts > 0 then {FAILING}
-     else {FREE} end"""
+class Standing(IntEnum):
+    """How the lane that moves first stands: what can move now is better than what cannot.
+
+    Overdue is what was due two minutes ago; a lease counts from its end. What waits for a worker in a queue is never overdue.
+    """
+
+    FREE = 0
+    FAILING = 1
+    OVERDUE = 2
+    HELD = 3
+    UNTRIED = 4  # it could move, but half of the run's open lanes failed their last attempt and nothing has moved since
+
+
 HELD_BY = {
     "gate": State.THROTTLED,
     "retrying": State.RETRYING,
@@ -47,6 +50,12 @@ def state_of(row: Mapping[str, Any]) -> State:
     status = State(row["status"])
     if status not in (State.QUEUED, State.RUNNING):
         return status
-    return {FAILING: State.RETRYING, OVERDUE: State.STALLED, HELD: HELD_BY.get(row["why"], status)}.get(
-        row["standing"], status
-    )
+    match row["standing"]:
+        case Standing.FAILING:
+            return State.WAITING if row["why"] == "inactive" else State.RETRYING
+        case Standing.OVERDUE:
+            return State.STALLED
+        case Standing.HELD:
+            return HELD_BY.get(row["why"], status)
+        case _:
+            return status

@@ -1,6 +1,7 @@
 """Live status in short answers: what is, then every line once. Whoever was cut off comes back with the last number.
 
 Nobody waits here for a line: whoever waits holds a copy of the function, and a dozen such streams would stall everybody else.
+Whoever has very many of them is told to come back later.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Header, Query
 
 from shared.kernel.api import runs, sql
 from shared.kernel.api.desk import Desk
-from shared.kernel.api.frame import desk, operation
+from shared.kernel.api.frame import Problem, desk, operation
 from shared.kernel.api.shapes import RunId
 from shared.kernel.auth import READS
 from shared.kernel.direct import Row
@@ -37,7 +38,7 @@ LastEventId = Annotated[
 ]
 
 
-@operation(router, "GET", "/runs/<run_id>/events", READS, tag="runs", answers=ANSWERS)
+@operation(router, "GET", "/runs/<run_id>/events", READS, tag="runs", answers=ANSWERS, refuses=[429])
 def stream_events(
     run_id: RunId,
     last_event_id: LastEventId = None,
@@ -45,6 +46,8 @@ def stream_events(
 ) -> Response[str]:
     """Live status as server-sent events: the run as it is now, then its events after the last you know."""
     here = desk(router)
+    if here.streams is not None and (wait_s := here.streams.wait_s(here.principal.actor)):
+        raise Problem(429, "too_many_streams", "You follow too many runs at once.", retry_after_s=wait_s)
     known = after if last_event_id is None else last_event_id
     # The run before its lines: what ended by then has its terminal line among them.
     run, lines = _look(here, run_id, known)
@@ -54,9 +57,10 @@ def stream_events(
 
 
 def _look(here: Desk, run_id: object, known: int) -> tuple[Row, Sequence[Row]]:
-    run = here.one(sql.ONE_RUN, run_id=run_id)
-    if run is None:
+    found = here.one(sql.ONE_RUN, run_id=run_id)
+    if found is None:
         raise NotFound
+    (run,) = runs.with_rows(here, [found])
     lines = here.all(sql.HISTORY, run_id=run_id, after=known, most=LARGEST_PAGE + 1)
     if not lines and known and here.one(sql.HISTORY_LINE, run_id=run_id, n=known) is None:
         # A number that this run never gave: whoever has it knows none of these lines.

@@ -73,7 +73,9 @@ class Nivoda:
             return self._ask(Question.LOG_IN, {"username": self._username, "password": self._password}, read_token)
         except (Transient, Permanent) as error:
             if isinstance(error, TokenRefused) or says_wrong_credentials(error.message):
-                refused = f"Nivoda refuses the user name and password: {error.message}"
+                refused = (
+                    f"Nivoda refuses this account. {error.message}"  # a colon after `password` would hide what follows
+                )
                 raise Permanent(refused, code="bad_credentials") from None
             raise
 

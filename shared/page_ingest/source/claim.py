@@ -48,7 +48,7 @@ def best_claim(resource: Resource, resources: Mapping[str, Resource]) -> Best:
     parent = resource.split.parent
     above = best_claim(resources[parent], resources)
     if RANK[above.claim] >= RANK[own.claim]:
-        return own
+        return own if own.claim is not Claim.COMPLETE else _OF_A_PARENT
     return Best(
         claim=above.claim,
         short=f"because of its parent {parent}",
@@ -79,6 +79,13 @@ def _by_itself(resource: Resource) -> Best:
             short="with windows of a time that changes",
             reason="the windows are cut by a time that changes, and a row that changes leaves its window",
             better="Split by a time that never changes, such as the creation; or say moves = false if this one never does.",
+        )
+    if resource.page.style == "number" and resource.count is not None:
+        return Best(
+            claim=Claim.WALKED,
+            short="with pages by number",
+            reason="pages by number cannot overlap: if a row leaves and another comes, one is skipped and no count shows it",
+            better="Turn pages by offset, link or token if the upstream can.",
         )
     if resource.key is None:
         return Best(
@@ -121,3 +128,10 @@ def window_moves(resource: Resource) -> bool:
         if any("from" in placeholders.words(text) for _, text in placeholders.leaves(value))
     ]
     return any(word in text for text in near for word in CHANGING)
+
+
+_OF_A_PARENT = Best(
+    claim=Claim.WALKED,
+    short="for rows of a parent",
+    reason="rows of a parent are not counted again at the end, so one that moved to another parent can be missed",
+)

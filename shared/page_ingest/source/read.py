@@ -422,7 +422,7 @@ def _split_of(given: Table, *, inner: bool) -> Split | None:
             return Split(
                 way=way,
                 parent=table.must(way, shapes.identifier),
-                parent_key=table.must("key", shapes.field, "is missing. Say which field of the parent's rows to use."),
+                parent_key=table.must("key", shapes.field, "is missing. Name the field of the parent's rows to use."),
                 then=then,
             )
         case _:
@@ -444,7 +444,7 @@ def _numbers(value: Any) -> tuple[int, int]:
 def _since(table: Table) -> Since:
     inner = table.table("since", "field", "lookback", "lag", "as", "first")
     return Since(
-        field=inner.must("field", shapes.field, 'is missing. Say which field changes, for example "/updated_at".'),
+        field=inner.must("field", shapes.field, 'is missing. Name the field that changes, for example "/updated_at".'),
         lookback=inner.may("lookback", shapes.duration, shapes.duration(USUAL_LOOKBACK)),
         lag=inner.may("lag", shapes.duration, None),
         format=inner.may("as", shapes.word(*FORMATS), "time"),

@@ -21,7 +21,7 @@ MOST_GENERATIONS = 3
 LONGEST_TABLE = 63  # the longest name Postgres keeps
 # Columns that every table of a source has.
 OWN_COLUMNS = frozenset(
-    {"tenant_id", "source_key", "rest", "hash", "run_id", "partition", "page", "said_by", "said_at", "missed_by", "gone_at"}
+    {"tenant_id", "connection", "source_key", "rest", "hash", "run_id", "partition", "page", "said_by", "said_at", "missed_by", "gone_at"}
 )  # fmt: skip
 # Statuses that say nothing about the rows: who asks, too fast, too slow, or a failure of the server.
 NO_ANSWER = frozenset({401, 403, 407, 408, 425, 429, *range(500, 600)})
@@ -160,6 +160,17 @@ def parents_are_there(source: Source) -> Found:
             if len(line) > MOST_GENERATIONS:
                 yield path, f"is nested too deeply: at most {MOST_GENERATIONS} generations, this one included."
                 break
+
+
+def parents_are_read_whole(source: Source) -> Found:
+    """Who asks for what changed sees only parents that changed; the children of the others may have changed too."""
+    for resource in source.resources.values():
+        parent = resource.split.parent if resource.split is not None else ""
+        if parent in source.resources and source.resources[parent].since is not None:
+            yield (
+                ("resources", parent, "since"),
+                f"cannot be used: {resource.name} needs all rows of {parent}, not only those that changed.",
+            )
 
 
 # --- a resource: what is asked ----------------------------------------------------------------------------------------
@@ -414,6 +425,7 @@ OF_THE_SOURCE: tuple[Callable[[Source], Found], ...] = (
     headers_leave_auth_alone,
     graphql_asks_somewhere,
     parents_are_there,
+    parents_are_read_whole,
 )
 OF_A_RESOURCE: tuple[Callable[[Source, Resource], Found], ...] = (
     placeholders_are_known,

@@ -279,7 +279,7 @@ class Mce:
         if fault.code.endswith(":Security") or re.search(r"token (is )?(expired|invalid)", fault.text, re.IGNORECASE):
             return TokenRefused(f"{NAME} refuses our token: {said}")
         if fault.api_code == 12:
-            return Permanent(f"{NAME} refuses our access: {said}", "bad_credentials")
+            return Permanent(f"{NAME} refuses access: {said}", "bad_credentials")
         if fault.api_code is None or fault.api_code in TRY_AGAIN:
             return Transient(f"{NAME} failed: {said}", code="server_error")
         return Permanent(f"{NAME} refuses the request ({fault.api_code}): {said}", "request_refused")

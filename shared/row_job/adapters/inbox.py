@@ -6,6 +6,7 @@ caller.
 
 from __future__ import annotations
 
+import codecs
 import ftplib
 import ipaddress
 import os
@@ -43,16 +44,16 @@ def is_plain(name: str) -> bool:
 
 
 def listed(found: Iterator[Listed]) -> list[Listed]:
-    """Those that can be taken, by name."""
-    kept: list[Listed] = []
+    """Those that can be taken, by name. A name that is told twice is one file: the next scan says which it was."""
+    kept: dict[str, Listed] = {}
     for file in found:
         if is_plain(file.name) and 0 < file.size <= LARGEST_UPLOAD:
-            kept.append(file)
+            kept.setdefault(file.name, file)
         if len(kept) > MOST_FILES:
             raise Permanent(
                 f"There are more than {MOST_FILES:,} files. Take away those that are done.", "too_many_files"
             )
-    return sorted(kept, key=lambda each: each.name)
+    return sorted(kept.values(), key=lambda each: each.name)
 
 
 class S3Inbox:
@@ -150,6 +151,49 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return content
 
 
+class _Data(ssl.SSLSocket):
+    """Many servers hang up without the closing words of TLS. Whether all was sent they say on the control connection."""
+
+    def unwrap(self) -> socket.socket:
+        try:
+            return super().unwrap()
+        except (OSError, ValueError):
+            return self
+
+
+class _AsItIs(codecs.BufferedIncrementalDecoder):
+    """Names and words of a server that may know no UTF-8: what is none becomes lone surrogates, and such a name is not plain."""
+
+    def _buffer_decode(self, data: Any, errors: str, final: bool) -> tuple[str, int]:  # noqa: ARG002 - as codecs call it
+        return codecs.utf_8_decode(data, "surrogateescape", final)
+
+
+AS_IT_IS = "baton_ftp"
+_CODEC = codecs.CodecInfo(
+    name=AS_IT_IS,
+    encode=lambda text, _="": codecs.utf_8_encode(text, "surrogateescape"),
+    decode=lambda data, _="": codecs.utf_8_decode(data, "surrogateescape", True),
+    incrementaldecoder=_AsItIs,
+)
+codecs.register(lambda name: _CODEC if name == AS_IT_IS else None)
+
+
+class _FtpOverTls(ftplib.FTP_TLS):
+    """Data comes in the session of the log-in: most servers take no other data connection."""
+
+    def ntransfercmd(self, cmd: str, rest: int | str | None = None) -> tuple[socket.socket, int | None]:
+        data, size = ftplib.FTP.ntransfercmd(self, cmd, rest)  # noqa: S321 - what follows is the encryption
+        control = self.sock
+        assert isinstance(control, ssl.SSLSocket)
+        return self.context.wrap_socket(data, server_hostname=self.host, session=control.session), size
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.sslsocket_class = _Data
+    return context
+
+
 class FtpServer:
     """An FTP server, over TLS unless its connection says otherwise. Only one that everybody could reach, but in a local cloud:
     nobody looks into our network through us."""
@@ -181,20 +225,28 @@ class FtpServer:
 
     def _connect(self) -> ftplib.FTP:
         address = self._address()
-        ftp = ftplib.FTP_TLS(context=ssl.create_default_context()) if self._tls else ftplib.FTP()  # noqa: S321 - the tenant says so
-        ftp.encoding = "utf-8"
+        ftp = _FtpOverTls(context=_context()) if self._tls else ftplib.FTP()  # noqa: S321 - the tenant says so
+        ftp.encoding = AS_IT_IS
         try:
             ftp.connect(address, self._port, timeout=TIMEOUT_S)
             ftp.host = self._host  # whose certificate it must be
             ftp.login(self._user, self._password)
             if isinstance(ftp, ftplib.FTP_TLS):
                 ftp.prot_p()
-            if self._directory:
-                ftp.cwd(self._directory)
+            self._enter(ftp)
         except BaseException:
             ftp.close()
             raise
         return ftp
+
+    def _enter(self, ftp: ftplib.FTP) -> None:
+        try:
+            if self._directory:
+                ftp.cwd(self._directory)
+        except ftplib.error_perm as error:
+            if str(error)[:3] != "550":
+                raise
+            raise Permanent("The FTP server doesn't have the connection's directory.", "ftp_directory") from None
 
     def _address(self) -> str:
         """The address that was looked at is the one that is called."""
@@ -210,10 +262,19 @@ class FtpServer:
         except ftplib.error_perm as error:
             if str(error)[:3] not in ("500", "501", "502", "504"):
                 raise
-            found = [(name, self._facts(name)) for name in ftp.nlst()[: MOST_FILES + 1] if is_plain(name)]
+            found = [(name, self._facts(name)) for name in self._names()[: MOST_FILES + 1] if is_plain(name)]
         for name, facts in found:
-            if facts.get("type") == "file" and facts.get("size", "").isdecimal():
-                yield Listed(name, int(facts["size"]), facts.get("modify", ""))
+            size = facts.get("size", "")
+            if facts.get("type", "").lower() == "file" and size.isdecimal() and len(size) < 20:
+                yield Listed(name, int(size), facts.get("modify", ""))
+
+    def _names(self) -> list[str]:
+        try:
+            return self._open().nlst()
+        except ftplib.error_perm as error:
+            if str(error)[:3] != "550":
+                raise
+            return []  # so many say that there are no files
 
     def _facts(self, name: str) -> dict[str, str]:
         """As an older server tells them, one by one. What has no size is no file."""

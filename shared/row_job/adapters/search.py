@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.kernel.answers import read_json, shaped
+from shared.kernel.answers import read_json, shaped, storable
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import StepError, Throttled
-from shared.kernel.http import Answer, Http
+from shared.kernel.http import Answer, Http, SlowUpstream, retry_after_s
 from shared.row_job.decide import Answered
 from shared.row_job.model import UPSTREAM, Found, Item, Strategy
 
 LONGEST_RETRY_AFTER_S = 3600.0
+OFFERS = 5  # that are asked for, and kept: a slice is written at once, however much a provider says
 
 
 class _Shape(BaseModel):
@@ -49,7 +50,7 @@ class HttpSearch:
     def find(self, item: Item, strategy: Strategy, retailers: Sequence[str], idempotency_key: str) -> Answered:
         asked = {
             **{name: item.normalized.get(name) for name in ("title", "brand", "sku")}, "strategy": strategy,
-            "retailers": list(retailers), "locale": self._locale, "currency": self._currency, "limit": 5,
+            "retailers": list(retailers), "locale": self._locale, "currency": self._currency, "limit": OFFERS,
         }  # fmt: skip
         headers = {"content-type": "application/json", "x-api-key": self._key, "idempotency-key": idempotency_key}
         elapsed = stopwatch()
@@ -63,7 +64,7 @@ class HttpSearch:
         except Throttled as error:
             return answered("throttled", retry_after_s=error.retry_after_s)
         except StepError as error:
-            late = getattr(error, "code", "") in ("timeout", "no_time")
+            late = isinstance(error, SlowUpstream) or getattr(error, "code", "") == "no_time"
             return answered("slow" if late else "failed", message=str(error)[:500])
 
 
@@ -76,7 +77,7 @@ def _read(answer: Answer, answered: Callable[..., Answered]) -> Answered:
         )
         return answered("refused", message=said)
     if answer.status == 422:
-        refusal = shaped(_Refusal, read_json(answer.body)).error
+        refusal = shaped(_Refusal, _told(answer)).error
         return answered(
             "invalid", message=f"The product search refuses this row: {refusal.message or refusal.code}"[:500]
         )
@@ -84,20 +85,22 @@ def _read(answer: Answer, answered: Callable[..., Answered]) -> Answered:
         return answered("throttled", retry_after_s=_retry_after_s(answer))
     if answer.status != 200:
         return answered("failed", message=f"The product search answered with status {answer.status}.")
-    found = shaped(_Answer, read_json(answer.body))
+    found = shaped(_Answer, _told(answer))
     if found.status == "FOUND" and not found.results:
         return answered("failed", message="The product search says that it found something, and shows nothing.")
-    return answered("found", offers=found.results) if found.status == "FOUND" else answered("not_found")
+    return answered("found", offers=found.results[:OFFERS]) if found.status == "FOUND" else answered("not_found")
+
+
+def _told(answer: Answer) -> Any:
+    """What it says, as it can be kept: one NUL in one offer must not cost a slice all that it brought."""
+    return orjson.loads(storable(read_json(answer.body)))
 
 
 def _retry_after_s(answer: Answer) -> float:
-    """As long as it says, in either place; at least a second where it says so at all."""
+    """As long as it says, in either place and in whatever form."""
     try:
-        said = shaped(_Refusal, read_json(answer.body)).error.retry_after_ms
+        said = shaped(_Refusal, _told(answer)).error.retry_after_ms
     except StepError:
         said = None
-    seconds = (said or 0.0) / 1000
-    header = answer.headers.get("retry-after", "")
-    if header.isascii() and header.isdigit():
-        seconds = max(seconds, float(header[:6]))
+    seconds = max((said or 0.0) / 1000, retry_after_s(answer.headers) or 0.0)
     return min(seconds, LONGEST_RETRY_AFTER_S)

@@ -190,7 +190,7 @@ class GoogleSheet:
         if answer.status == 403:
             return Permanent(f"Google Sheets refuses: {said} Share the sheet with {self._client_email}.", "not_shared")
         if answer.status == 404:
-            return Permanent(f"There is no such spreadsheet: {said}", "no_spreadsheet")
+            return Permanent(f"Spreadsheet not found: {said}", "no_spreadsheet")
         if answer.status == 401:
             self._on_refused()
             return TokenRefused(f"Google Sheets does not accept the token: {said}")

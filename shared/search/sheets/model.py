@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, time
 from enum import StrEnum
@@ -21,11 +21,14 @@ HEADER = ("Id", "Name", "Open offers", "First seen", "Last seen", "Link", "Feedb
 WRITTEN = 6  # the columns that are ours; feedback is the readers' own
 FIRST_ROW = 2
 READ_ROWS, WRITE_ROWS = 2_000, 500  # in one request
+# Google refuses a whole request for one cell of more than 50,000 characters, and advises at most 2 MB of it.
+LONGEST_NAME, LONGEST_LINK = 500, 1_000
 MOST_COMPANIES = 50_000
 MOST_ROWS = 200_000  # of a tab that is read at all
 PER_MINUTE, BURST = 60, 10  # requests of one service account, whoever asks
 PATIENCE_S = 300.0  # how far ahead a slot is kept for somebody
 SLOT_LASTS_S = 10.0
+MOST_MOVES = 3  # how often a night starts over because somebody is sorting the sheet
 
 
 class Feedback(StrEnum):
@@ -57,7 +60,7 @@ class SheetPhase(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetCursor:
     """`rows`: how many the tab has. `row`: the last one that was read or written. `grid`: the tab's own id. `added`: it was
-    asked for. `slot_at`: when the next request may be sent, kept for the attempt `slot_of`."""
+    asked for. `moved`: how often its rows had moved when they were to be written. `slot_at`: when the next request may be sent, kept for the attempt `slot_of`."""
 
     sheet: str
     connection: str
@@ -67,6 +70,7 @@ class SheetCursor:
     rows: int = 0
     row: int = 0
     added: bool = False
+    moved: int = 0
     slot_at: str | None = None
     slot_of: int = 0
 
@@ -79,6 +83,14 @@ class SheetCursor:
 
     def but(self, **new: Any) -> Self:
         return replace(self, **new)
+
+    def afresh(self, epoch: int, moved: int = 0) -> Self:
+        return type(self)(sheet=self.sheet, connection=self.connection, epoch=epoch, moved=moved)
+
+    @property
+    def requests(self) -> int:
+        """How many a step of this phase sends: a batch of rows is looked at and then written."""
+        return 2 if self.phase == SheetPhase.WRITE else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,21 @@ def seen_rows(first: int, values: Sequence[Sequence[Any]]) -> list[SeenRow]:
         company = read_id(key.strip()) if isinstance(key, str) else None
         found.append(SeenRow(row=number, company=company, feedback=feedback_of(said), said=said not in ("", None)))
     return found
+
+
+def has_moved(first: int, values: Sequence[Sequence[Any]], planned: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a row no longer holds the company that it is about to be written for. One that was placed, or is to go, may
+    be empty; and a write whose answer was lost is found as it was meant."""
+    for row in planned:
+        at = row["row_no"] - first
+        cells = values[at] if at < len(values) else ()
+        key = cells[0] if cells else ""
+        if isinstance(key, str) and read_id(key.strip()) == row["id"]:
+            continue
+        empty = not any(cell not in ("", None) for cell in cells)
+        if not (empty and (row["placed"] or row["gone"])):
+            return True
+    return False
 
 
 def feedback_of(cell: Any) -> Feedback | None:

@@ -1,6 +1,6 @@
 """One night of one sheet: look at it, read what its readers say, give every company a row, write the rows.
 
-One request in a step. Rows are written where they stand, by the key in their first column; a step that is repeated writes
+One request in a step, two where rows are written. They are written where they stand, by the key in their first column; a step that is repeated writes
 the same cells again. The window is looked at before each step: what comes too late is missed, and says so.
 """
 
@@ -48,6 +48,9 @@ from shared.search.sheets.model import (
     FIRST_ROW,
     HEADER,
     LANE,
+    LONGEST_LINK,
+    LONGEST_NAME,
+    MOST_MOVES,
     MOST_ROWS,
     PROVIDER,
     READ_ROWS,
@@ -58,6 +61,7 @@ from shared.search.sheets.model import (
     SheetPhase,
     Tab,
     blocks,
+    has_moved,
     next_night,
     seen_rows,
 )
@@ -80,7 +84,7 @@ class Sheets:
         which = {"tenant_id": starting.tenant_id, "sheet": sheet}
         rows = tx.read(store.FOR_A_NIGHT, which)
         if not rows:
-            raise Refused("unknown_sheet", "sheet: there is no such sheet.")
+            raise Refused("unknown_sheet", "sheet: not found.")
         row = rows[0]
         if row["waiting"] is not None:
             return Already(row["waiting"])
@@ -104,6 +108,7 @@ class Sheets:
             "problem": None if problem is None else as_json(problem.to_json()),
         }
         tx.apply(Effect(store.END_NIGHT, told))
+        tx.apply(Effect(store.FORGET_AT_END, {"run_id": run.id}))
         rows = tx.read(store.STATUS, {"run_id": run.id})
         if rows and rows[0]["status"] in ALARMING:
             self.ports.meter.count(SheetMetric.NOT_SYNCED)
@@ -121,22 +126,22 @@ class Sheets:
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         cursor = SheetCursor.read(turn.cursor)
         if cursor.epoch != turn.run_epoch:
-            cursor = SheetCursor(sheet=cursor.sheet, connection=cursor.connection, epoch=turn.run_epoch)
+            cursor = cursor.afresh(epoch=turn.run_epoch)
         night = self.ports.store.night(turn)
         if night is None or (not night["active"] and night["status"] == NightStatus.WAITING):
             return Finish(effects=[store.ended(NightStatus.CANCELED)])
         if turn.now >= night["closes_at"]:
             return self._missed(night["night"], night["closes_at"])
         if turn.now < night["opens_at"]:
-            return Wait(after_s=(night["opens_at"] - turn.now).total_seconds(), waits_for="the night")
+            return Wait(after_s=(night["opens_at"] - turn.now).total_seconds(), waits_for="the night", asked=False)
         if cursor.phase == SheetPhase.PLAN:
-            effects = merged(store.leave(cursor.sheet), store.place(cursor.sheet))
+            effects = merged(*store.leave(cursor.sheet), store.place(cursor.sheet))
             return Continue(cursor=cursor.but(phase=SheetPhase.WRITE, row=0).to_json(), effects=effects)
         wait_s = self._wait_s(turn, cursor)
         if wait_s > 0:
             at = (turn.now + timedelta(seconds=wait_s)).isoformat()
             kept = cursor.but(slot_at=at, slot_of=turn.attempts)
-            return Wait(after_s=wait_s, cursor=kept.to_json(), waits_for="its turn at Google Sheets")
+            return Wait(after_s=wait_s, cursor=kept.to_json(), waits_for="its turn at Google Sheets", asked=False)
         cursor, sheet = cursor.but(slot_at=None), self.ports.sheet(turn, cursor, outside.time_left_s)
         match cursor.phase:
             case SheetPhase.ADD:
@@ -191,22 +196,44 @@ class Sheets:
         return Continue(cursor=cursor.but(row=last, phase=phase).to_json(), effects=effects)
 
     def _write(self, turn: Turn, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        """The keys are looked at once more right before the write: whoever sorted the sheet since it was read would find
+        their feedback beside another company."""
         rows = self.ports.store.batch(turn, cursor.sheet, cursor.row, WRITE_ROWS)
+        rows = [row for row in rows if row["row_no"] < rows[0]["row_no"] + READ_ROWS]
         if not rows and cursor.row:
             return Finish(cursor=cursor.to_json(), effects=[store.ended(NightStatus.SYNCED)])
         last_row = rows[0]["last_row"] if rows else 1
         if last_row > cursor.rows:
-            sheet.grow(cursor.grid, last_row)
-            return Continue(cursor=cursor.but(rows=last_row).to_json())
+            return self._grow(cursor, tab, sheet, last_row)
+        if rows:
+            first, last = rows[0]["row_no"], rows[-1]["row_no"]
+            if has_moved(first, sheet.read(tab, first, last), rows):
+                return self._start_over(cursor, tab)
         head = [] if cursor.row else [(1, HEADER)]
         sheet.write(tab, blocks([*head, *((row["row_no"], _cells(row)) for row in rows)]))
         point(SearchPoint.SHEET_WRITTEN)
         cleared = sum(row["gone"] for row in rows)
         following, written = cursor.but(row=rows[-1]["row_no"] if rows else 1), len(rows) - cleared
-        if len(rows) < WRITE_ROWS:
+        if not rows or last == last_row:
             ended = store.ended(NightStatus.SYNCED, written=written, cleared=cleared)
             return Finish(cursor=following.to_json(), effects=[ended], rows=len(rows))
         return Continue(cursor=following.to_json(), effects=[store.wrote(written, cleared)], rows=len(rows))
+
+    def _grow(self, cursor: SheetCursor, tab: str, sheet: Sheet, rows: int) -> Decision:
+        """Its readers may have added rows since it was looked at: to set fewer than there are would delete theirs."""
+        found = sheet.look(tab)
+        if found is None or found.grid != cursor.grid:
+            return self._start_over(cursor, tab)
+        if found.rows < rows:
+            sheet.grow(cursor.grid, rows)
+        return Continue(cursor=cursor.but(rows=max(found.rows, rows)).to_json())
+
+    def _start_over(self, cursor: SheetCursor, tab: str) -> Decision:
+        moved = cursor.moved + 1
+        if moved > MOST_MOVES:
+            said = f"The rows of the tab {tab} moved {moved} times while they were written. Nothing is overwritten; the next night writes it."
+            raise Permanent(said, "sheet_moves")
+        return Continue(cursor=cursor.afresh(epoch=cursor.epoch, moved=moved).to_json())
 
     def limits(self) -> Limits:
         return Limits(max_attempts=self.ports.retries + 1)
@@ -216,9 +243,10 @@ def _cells(row: Any) -> Sequence[str | int]:
     """A row that is to go leaves with its feedback; another keeps it: that column is never written."""
     if row["gone"]:
         return ("",) * len(HEADER)
+    link = row["link"] or ""
     return (
-        str(row["id"]), row["name"], row["open_offers"], _day(row["first_seen_at"]), _day(row["last_seen_at"]),
-        row["link"] or "",
+        str(row["id"]), row["name"][:LONGEST_NAME], row["open_offers"], _day(row["first_seen_at"]), _day(row["last_seen_at"]),
+        link if len(link) <= LONGEST_LINK else "",  # a part of an address leads elsewhere
     )  # fmt: skip
 
 

@@ -49,6 +49,12 @@ END_NIGHT = Statement(
        where run_id = :run_id and finished_at is null""",
 )
 STATUS = Statement("sheet.status", "select status from sheet_night where run_id = :run_id")
+# Where its rows stand is read anew every night: between two nights nobody needs it.
+FORGET_AT_END = Statement(
+    "sheet.forget_at_end",
+    """delete from sheet_row r using sheet_night n
+       where n.run_id = :run_id and r.tenant_id = n.tenant_id and r.sheet_id = n.sheet_id""",
+)
 PRUNE = Statement("sheet.prune", "delete from sheet_night where run_id = :run_id and finished_at is not null")
 
 # --- a sync
@@ -83,15 +89,42 @@ SEE = Statement(
        from turn cross join {_SEEN}
        on conflict (tenant_id, sheet_id, row_no) do nothing""",  # noqa: S608 - our own words
 )
+# The newest word counts. A cell that says what it said when this sheet was last read is older than whatever was said since,
+# over the API or in another sheet. (`in_sheet` is what was known of it before sheets were told apart.)
+_NEWS = """f.heard ->> cast(:sheet as text) is not null
+                or (f.feedback is distinct from excluded.feedback and f.in_sheet is distinct from excluded.feedback)"""
 HEAR = Statement(
     "sheet.hear",
-    f"""insert into company_feedback as f (tenant_id, company_id, feedback, said_by, said_at)
-       select distinct on (c.id) turn.tenant_id, c.id, i.feedback, 'sheet:' || cast(:sheet as text), now()
+    f"""insert into company_feedback as f (tenant_id, company_id, feedback, said_by, said_at, heard)
+       select distinct on (c.id) turn.tenant_id, c.id, i.feedback, 'sheet:' || cast(:sheet as text), now(),
+              jsonb_build_object(cast(:sheet as text), i.feedback)
        from turn cross join {_SEEN}
        where c.id is not null and i.feedback is not null order by c.id, i.row_no desc
        on conflict (tenant_id, company_id) do update
-       set feedback = excluded.feedback, said_by = excluded.said_by, said_at = excluded.said_at
-       where f.feedback <> excluded.feedback""",  # noqa: S608 - our own words
+       set heard = f.heard || excluded.heard, in_sheet = null,
+           feedback = case when {_NEWS} then excluded.feedback else f.feedback end,
+           said_by = case when {_NEWS} then excluded.said_by else f.said_by end,
+           said_at = case when {_NEWS} then excluded.said_at else f.said_at end
+       where f.heard ->> cast(:sheet as text) is distinct from excluded.feedback""",  # noqa: S608 - our own words
+)
+# A cell that says nothing any more may say the same again, and that is news. (A company's second row says nothing either way.)
+SILENT = Statement(
+    "sheet.silent",
+    f"""update company_feedback f set heard = f.heard - cast(:sheet as text), in_sheet = null
+       from (select turn.tenant_id, c.id from turn cross join {_SEEN} where c.id is not null
+             group by turn.tenant_id, c.id having bool_and(i.feedback is null)) s
+       where f.tenant_id = s.tenant_id and f.company_id = s.id
+         and (f.heard ->> cast(:sheet as text) is not null or f.in_sheet is not null)
+         and not exists (select from sheet_row r where r.tenant_id = f.tenant_id and r.sheet_id = cast(:sheet as uuid)
+                           and r.company_id = f.company_id)""",  # noqa: S608 - our own words
+)
+# So may the cell of a company that has no row: it was blocked and has left, or somebody deleted it.
+GONE = Statement(
+    "sheet.gone",
+    """update company_feedback f set heard = f.heard - cast(:sheet as text), in_sheet = null from turn
+       where f.tenant_id = turn.tenant_id and (f.heard ->> cast(:sheet as text) is not null or f.in_sheet is not null)
+         and not exists (select from sheet_row r where r.tenant_id = f.tenant_id and r.sheet_id = cast(:sheet as uuid)
+                           and r.company_id = f.company_id)""",
 )
 COUNT_HEARD = Statement(
     "sheet.count_heard",
@@ -124,11 +157,11 @@ PLACE = Statement(
                     + (select count(*) from sheet_row r, turn t where r.tenant_id = t.tenant_id and r.sheet_id = cast(:sheet as uuid))) g
            where not exists (select from sheet_row r where r.tenant_id = turn.tenant_id and r.sheet_id = cast(:sheet as uuid)
                                and r.row_no = g))
-       insert into sheet_row (tenant_id, sheet_id, row_no, company_id)
-       select w.tenant_id, cast(:sheet as uuid), free.row_no, w.id from wanted w join free on free.n = w.n""",  # noqa: S608 - our own words
+       insert into sheet_row (tenant_id, sheet_id, row_no, company_id, placed)
+       select w.tenant_id, cast(:sheet as uuid), free.row_no, w.id, true from wanted w join free on free.n = w.n""",  # noqa: S608 - our own words
 )
 BATCH = sa.text("""
-select r.row_no, r.gone, c.id, c.name, c.open_offers, c.first_seen_at, c.last_seen_at, c.link,
+select r.row_no, r.gone, r.placed, c.id, c.name, c.open_offers, c.first_seen_at, c.last_seen_at, c.link,
        (select max(x.row_no) from sheet_row x where x.tenant_id = :tenant_id and x.sheet_id = :sheet
           and x.company_id is not null) as last_row
 from sheet_row r join companies c on c.tenant_id = r.tenant_id and c.id = r.company_id
@@ -165,12 +198,12 @@ def saw(sheet: str, rows: Sequence[SeenRow]) -> list[Effect]:
         )  # fmt: skip
         keys.add(row.company)
     return [
-        Effect(SEE, {"sheet": sheet, "seen": orjson.dumps(told).decode()}), Effect(HEAR), Effect(COUNT_HEARD)
+        Effect(SEE, {"sheet": sheet, "seen": orjson.dumps(told).decode()}), Effect(HEAR), Effect(SILENT), Effect(COUNT_HEARD)
     ] if told else []  # fmt: skip
 
 
-def leave(sheet: str) -> Effect:
-    return Effect(LEAVE, {"sheet": sheet})
+def leave(sheet: str) -> list[Effect]:
+    return [Effect(LEAVE, {"sheet": sheet}), Effect(GONE, {"sheet": sheet})]
 
 
 def place(sheet: str) -> Effect:
@@ -210,6 +243,16 @@ set active = true, zone = excluded.zone, opens = excluded.opens, closes = exclud
 where not s.active
 returning id
 """)
+# The night that a sheet waits for, if it was removed and is added again with another window.
+WAITING_NIGHT = sa.text("""
+select now() as now, (select max(o.night) from sheet_night o
+                      where o.tenant_id = n.tenant_id and o.sheet_id = n.sheet_id and o.run_id <> n.run_id) as last_night
+from sheet_night n where n.tenant_id = :tenant_id and n.run_id = :run_id and n.status = 'waiting'
+""")
+MOVE_NIGHT = sa.text("""
+update sheet_night set night = :night, opens_at = :opens_at, closes_at = :closes_at
+where tenant_id = :tenant_id and run_id = :run_id and status = 'waiting'
+""")
 REMOVE = sa.text("update search_sheet set active = false where tenant_id = :tenant_id and id = :id and active")
 LIST = sa.text("""
 select s.id, s.connection, s.tab, s.zone, s.opens, s.closes, s.created_at,
@@ -226,5 +269,8 @@ on conflict (tenant_id, company_id) do update
 set feedback = excluded.feedback, said_by = excluded.said_by, said_at = excluded.said_at
 returning company_id
 """)
-UNSAY = sa.text("delete from company_feedback where tenant_id = :tenant_id and company_id = :company_id")
+UNSAY = sa.text("""
+update company_feedback set feedback = null, said_by = :said_by, said_at = now()
+where tenant_id = :tenant_id and company_id = :company_id
+""")
 KNOWN_COMPANY = sa.text("select 1 as one from companies where tenant_id = :tenant_id and id = :company_id")

@@ -27,6 +27,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from shared.kernel import db
+from shared.kernel.catalogue import Kind
 from shared.kernel.clock import new_id
 from shared.kernel.control import Paces
 from shared.kernel.flights import Connection
@@ -48,7 +49,7 @@ from tests.support.databases import as_user
 from tests.support.made_file import MadeFile
 
 SETTINGS = RowSettings()
-TABLES = "search_events, job_items, file_jobs, files, lane, run, step, history"
+TABLES = "search_events, job_items, row_fixes, row_exports, export_kept, file_jobs, files, lane, run, step, history"
 NEW_FILE = (
     "insert into files (id, tenant_id, name, size, arrived_at) values ('{id}', '{tenant}', 'rows.csv', {size}, now())"
 )
@@ -88,14 +89,12 @@ def measure_memory(place: Place, sizes: Sequence[int]) -> list[Figure]:
 
 def _peak_mb(place: Place, rows: int) -> float:
     place.owner_runs(f"truncate {TABLES}", *_new_file(MadeFile(rows), file_id := new_id()))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.bench.paths.rows",
-        as_user(place.url, "baton_worker"),
-        str(rows),
-        str(file_id),
-    ]
+    return peak_mb_of("tests.bench.paths.rows", as_user(place.url, "baton_worker"), str(rows), str(file_id))
+
+
+def peak_mb_of(program: str, *arguments: str) -> float:
+    """What a program of ours says that it took."""
+    command = [sys.executable, "-m", program, *arguments]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -119,24 +118,9 @@ def product(place: Place, file: MadeFile) -> Side:
 
 def read(engine: sa.Engine, ports: Ports, file: MadeFile, file_id: UUID) -> None:
     """Start the job and take the steps of the lane that reads; nobody works on the rows."""
-    kind = row_job(
-        RowPorts(
-            files=file,
-            search=_nobody,
-            hands=Threads,
-            pace=Paces(engine),
-            reads=RowStore(engine),
-            settings=SETTINGS,
-            beside=in_a_thread,
-        )
-    )
+    kind = kind_of(engine, files=file)
+    ports, queue = own_queue(ports)
     fifo = ports.relay.queue_of(KIND)
-    queues = {
-        fifo: QueueSettings(fifo=True, visibility_s=180, dedup_scope="messageGroup"),
-        ports.relay.delay_queue: QueueSettings(fifo=False, visibility_s=60),
-    }
-    queue = MemoryQueue(queues, time.monotonic, Random(1))
-    ports = replace(ports, queue=queue)
     run_id = start_run(ports, kind, TENANT, {"file_id": str(file_id)})
     with engine.connect() as connection:
         db.set_tenant(connection, TENANT)
@@ -153,13 +137,35 @@ def read(engine: sa.Engine, ports: Ports, file: MadeFile, file_id: UUID) -> None
         assert tuple(connection.execute(job, {"id": run_id}).one()) == (file.rows, True)
 
 
+def kind_of(engine: sa.Engine, **buckets: Any) -> Kind:
+    """As it ships; `buckets`: where files are read from and written to."""
+    ports = RowPorts(
+        search=_nobody,
+        hands=Threads,
+        pace=Paces(engine),
+        reads=RowStore(engine),
+        settings=SETTINGS,
+        beside=in_a_thread,
+        **{"files": MadeFile(0), **buckets},
+    )
+    return row_job(ports)
+
+
+def own_queue(ports: Ports) -> tuple[Ports, MemoryQueue]:
+    queues = {
+        ports.relay.queue_of(KIND): QueueSettings(fifo=True, visibility_s=180, dedup_scope="messageGroup"),
+        ports.relay.delay_queue: QueueSettings(fifo=False, visibility_s=60),
+    }
+    queue = MemoryQueue(queues, time.monotonic, Random(1))
+    return replace(ports, queue=queue), queue
+
+
 def _nobody(*_: object) -> Any:
     raise AssertionError("no row is worked on here")
 
 
 def _copy(place: Place, file: MadeFile) -> Side:
-    url = sa.make_url(place.url).set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = copied_rows.connect(url)
+    connection = psycopg_connection(place)
 
     def prepare() -> Act:
         run_id = new_id()
@@ -174,6 +180,11 @@ def _copy(place: Place, file: MadeFile) -> Side:
         return act
 
     return Side("copy", prepare, lambda: cast("Connection", _Known(connection.info.backend_pid)))
+
+
+def psycopg_connection(place: Place) -> Any:
+    url = sa.make_url(place.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return copied_rows.connect(url)
 
 
 class _Known(SimpleNamespace):
@@ -220,13 +231,13 @@ def main() -> None:
     engine, file = db.connect_engine(url), MadeFile(int(rows), *map(int, width))
     ports = Ports(store=PgStore(engine), queue=MemoryQueue({}, time.monotonic, Random(1)))
     read(engine, ports, file, UUID(file_id))
-    print(_peak_kb() / 1024)
+    print_peak()
 
 
-def _peak_kb() -> int:
-    """Of this program: `ru_maxrss` counts what the parent had when it was forked."""
+def print_peak() -> None:
+    """Of this program, in MB: `ru_maxrss` counts what the parent had when it was forked."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    print(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024)
 
 
 if __name__ == "__main__":

@@ -189,5 +189,5 @@ SUBJECT = Subject(
     rules=RULES,
     scenarios={each.__name__: each for each in (a_folder,)},
     points=frozenset(FolderPoint),
-    schedules=200,
+    schedules=100,
 )

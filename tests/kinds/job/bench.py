@@ -4,6 +4,7 @@ and Procrastinate, where `make bench` has them; all on one server that waits for
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,13 +16,17 @@ import sqlalchemy as sa
 from infra.local.binaries import bin_directory, server_account
 from shared.job_queue.build import build_ports
 from shared.job_queue.steps import job_kind
+from shared.job_queue.worker import Worker
+from shared.kernel import db
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
-from shared.kernel.model import By, Turn
-from shared.kernel.offers import PgOffers, Taking, TakingOffers
-from shared.kernel.run import start_run
+from shared.kernel.metrics import Metric, NoMeter
+from shared.kernel.model import By, Taking, Turn
+from shared.kernel.offers import PgOffers
+from shared.kernel.run import start_run, start_runs
 from shared.kernel.signals import dispatch
-from shared.kernel.step import do_turn
+from shared.kernel.step import Looked, commit_together, look
+from shared.kernel.store import PgStore
 from tests.bench.figures import Figure
 from tests.bench.limits import events as limit_of_events
 from tests.bench.limits import jobs as limit
@@ -29,6 +34,7 @@ from tests.bench.measure import Act, Side, cpu, race, versus
 from tests.bench.place import TENANT, Place, place
 from tests.kinds.job import crowd, flat, peers
 from tests.kinds.job.peers import DEFINITION, HONEST_DISK, PgQueuer, define
+from tests.support.databases import as_user
 from tests.support.jobs import FakeRunner
 
 PARAMS = orjson.dumps({"definition_key": "noop", "payload": {}, "max_attempts": 3, "version": 1}).decode()
@@ -57,6 +63,7 @@ def measure(*, jobs: int, rounds: int) -> list[Figure]:
             sides.append(Side("Procrastinate", _peer(peers.procrastinate(here, stack), jobs)))
         found = race(sides, rounds)
         written = _written(here, _product(here, 1)(), 20 * jobs)
+        peers.check_all_succeeded(here)
     goals = {"limit": "0.7", "PgQueuer": "1.25", "Procrastinate": "2"}
     name = "a job, enqueued and run one at a time"
     figures = [
@@ -67,16 +74,17 @@ def measure(*, jobs: int, rounds: int) -> list[Figure]:
 
 
 def batches(*, jobs: int, rounds: int) -> list[Figure]:
-    """Enqueued, then taken in one go and run."""
+    """Enqueued in one go and worked off."""
     with place(HONEST_DISK) as here, ExitStack() as stack:
         define(here)
         sides = [
-            Side("product", _batch(here, jobs), here.product_connection),
+            Side("product", _batch(here, jobs, stack)),
             Side("limit", _limit_batch(here, jobs), lambda: here.limit_with_plans),
         ]
         if peers.installed("PgQueuer"):
             sides.append(Side("PgQueuer's worker", _peer(PgQueuer(peers.database(here), stack).by_worker, jobs)))
         found = race(sides, rounds)
+        peers.check_all_succeeded(here)
     goals = {"limit": "0.7", "PgQueuer's worker": "1.0"}
     name = f"jobs in batches of {jobs}, against"
     return [
@@ -130,25 +138,51 @@ def _entries(folder: str, began: str, ended: str) -> int:
     return sum("INSERT" in line or "SPLIT" in line for line in found.splitlines())
 
 
-def _batch(here: Place, jobs: int) -> Callable[[], Act]:
-    kind = job_kind(build_ports(here.engine, {}, runner=FakeRunner(), worker_id="w"))
-    offers = PgOffers(here.engine)
-    ports = replace(here.ports, offers=offers)
+class _Ends(NoMeter):
+    """Knows when so many runs have ended: counted after their commit."""
+
+    def __init__(self) -> None:
+        self._left, self._lock, self.all_done = 0, threading.Lock(), threading.Event()
+
+    def expect(self, runs: int) -> None:
+        self._left = runs
+        self.all_done.clear()
+
+    def count(self, metric: str, value: float = 1, /, **_: str) -> None:
+        if metric == Metric.RUN_ENDED:
+            with self._lock:
+                self._left -= int(value)
+                if self._left == 0:
+                    self.all_done.set()
+
+
+def _batch(here: Place, jobs: int, stack: ExitStack) -> Callable[[], Act]:
+    """By a worker that has room for all of them."""
+    engine = db.connect_engine(as_user(here.url, "baton_worker"), pool_size=4)
+    stack.callback(engine.dispose)
+    kind, ends = job_kind(build_ports(engine, {}, runner=FakeRunner(), worker_id="w")), _Ends()
+    ports = replace(here.ports, store=PgStore(engine), offers=PgOffers(engine), meter=ends)
+    worker = Worker(engine, ports, Catalogue(kind), "w", ["default"], concurrency=jobs)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(worker.ask_to_stop)
+    asked = [{"definition_key": "noop"}] * jobs
 
     def act() -> int:
-        for _ in range(jobs):
-            start_run(ports, kind, TENANT, {"definition_key": "noop"}, By(source="api"))
-        turns = offers.take("default", jobs, new_id(), 60, "w")
-        assert len(turns) == jobs
-        for turn in turns:
-            do_turn(turn, kind, ports)
+        ends.expect(jobs)
+        start_runs(here.ports, kind, TENANT, asked, By(source="api"))
+        assert ends.all_done.wait(60)
         return jobs
 
     return lambda: act
 
 
 def _limit_batch(here: Place, jobs: int) -> Callable[[], Act]:
-    definition = UUID(DEFINITION["id"])  # type: ignore[arg-type]
+    """In a queue of its own: the worker must not find them."""
+    definition = new_id()
+    by_hand = orjson.dumps({**DEFINITION, "id": str(definition), "key": "by-hand", "queue": "by-hand"}).decode()
+    here.owner_runs(f"select put_job_definition('ada', '{by_hand}')")
 
     def act() -> int:
         limit.enqueue(here.limit_with_plans, TENANT, definition, PARAMS, jobs)
@@ -218,8 +252,10 @@ def _product(here: Place, jobs: int) -> Callable[[], Act]:
             if not held:
                 held.extend(offers.take("default", 1, new_id(), 60, "w"))
                 continue
-            taking = Taking("default", 60, "w", new_id)
-            do_turn(held.pop(), kind, replace(ports, offers=TakingOffers(here.engine, taking)))
+            taking = Taking("default", 60, "w", new_id())
+            looked = look(held.pop(), kind, ports)
+            assert isinstance(looked, Looked)
+            commit_together([looked], ports, taking)
             held.extend(taking.taken)
         return jobs
 

@@ -92,6 +92,7 @@ CELLS = {
     ),
     "list_workers": Cells(roles=SUPERS),
     "add_job": Cells(roles=STARTERS, make=a_definition, body={"definition_key": KEY}, ok=201),
+    "add_jobs": Cells(roles=STARTERS, make=a_definition, body={"jobs": [{"definition_key": KEY}]}),
     "list_jobs": Cells(roles=READERS, make=some_jobs, query={"status": "queued", "source": "manual"}),
     "summarize_jobs": Cells(roles=READERS),
     "get_job": Cells(roles=READERS, **JOB),

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
@@ -19,11 +18,11 @@ from shared.job_queue.worker import Worker
 from shared.kernel import db
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
-from shared.kernel.model import By, Turn
-from shared.kernel.offers import PgOffers, Taking, TakingOffers
+from shared.kernel.model import By, Taking, Turn
+from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports
 from shared.kernel.run import start_run
-from shared.kernel.step import do_turn
+from shared.kernel.step import Looked, commit_together, look
 from shared.kernel.store import PgStore
 from tests.bench.figures import Figure
 from tests.bench.place import TENANT, ListQueue, Place, place
@@ -49,6 +48,7 @@ def four_workers(*, jobs: int, rounds: int) -> list[Figure]:
         for crowd in crowds:
             crowd.rate(jobs)  # plans are made, pages are there
         pairs = [tuple(crowd.rate(jobs) for crowd in crowds) for _ in range(rounds)]
+        peers.check_all_succeeded(here)
     ratios = [ours / peer for ours, peer in pairs]
     return [
         Figure(
@@ -105,8 +105,10 @@ def _ours(url: str, end: Any) -> None:
             assert ports.offers is not None
             held.extend(ports.offers.take("default", 1, new_id(), 60, "w"))
             return
-        taking = Taking("default", 60, "w", new_id)
-        do_turn(held.pop(), kind, replace(ports, offers=TakingOffers(engine, taking)))
+        taking = Taking("default", 60, "w", new_id())
+        looked = look(held.pop(), kind, ports)
+        assert isinstance(looked, Looked)
+        commit_together([looked], ports, taking)
         held.extend(taking.taken)
 
     def run_some(jobs: int) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from shared.job_queue import store
 from shared.kernel import db, sql
 from shared.kernel.clock import new_id, stopwatch
-from shared.kernel.model import Effect, Ending, LaneChange, LaneStatus, RunStatus, StepOutcome, Turn
+from shared.kernel.model import Effect, Ending, LaneChange, LaneStatus, RunStatus, StepOutcome, Turn, TurnEnd
 from shared.kernel.offers import PgOffers, _end
 from tests.bench.figures import Figure
 from tests.bench.flatness import FILLING, pages
@@ -164,7 +164,7 @@ def _look(here: Place) -> dict[str, float]:
         turn = _taken(here, token)
         ids = {"lane_ids": [str(turn.lane_id)], "tokens": [str(token)], "lease": "60 s"}
         costs["renew"].append(_pages(here, sql.RENEW, ids))
-        statement, params = _end(turn, CHANGE, Ending(RunStatus.SUCCEEDED, "done"), 1)
+        statement, params = _end(TurnEnd(turn, CHANGE, Ending(RunStatus.SUCCEEDED, "done"), 1))
         costs["finish"].append(_pages(here, statement, params, turn.tenant_id))
     return {name: statistics.median(each) for name, each in costs.items()}
 

@@ -61,6 +61,8 @@ CARRIED = Statement(
     "parcel.carried",
     """insert into carried (tenant_id, run_id, epoch, stage)
        select tenant_id, run_id, epoch, cast(:stage as integer) from turn""",
+    many="""insert into carried (tenant_id, run_id, epoch, stage)
+       select tenant_id, run_id, epoch, cast(given ->> 'stage' as integer) from turn""",
 )
 
 

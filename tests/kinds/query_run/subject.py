@@ -349,5 +349,4 @@ SUBJECT = Subject(
     ),
     scenarios={each.__name__: each for each in (a_query, a_canceled_query)},
     points=frozenset(QueryPoint),
-    schedules=100,
 )

@@ -23,8 +23,8 @@ def rowed(door: Door, tenant: TenantHouse, run_id: UUID) -> None:
            select id, tenant_id, 'rows.csv', 9, created_by from run where id = :id""", id=run_id,
     )  # fmt: skip
     door.sql(
-        """insert into file_jobs (run_id, tenant_id, file_id, user_id, job_type, slots, process_upto, read_at)
-           select id, tenant_id, id, created_by, 'csv', 1, 5, now() from run where id = :id""", id=run_id,
+        """insert into file_jobs (run_id, tenant_id, file_id, user_id, job_type, slots, process_upto, read_at, columns)
+           select id, tenant_id, id, created_by, 'csv', 1, 5, now(), '["title"]' from run where id = :id""", id=run_id,
     )  # fmt: skip
     door.sql(
         """insert into job_items (run_id, row_no, tenant_id, user_id, job_type, slot, status, input_json, due_at, updated_at)
@@ -60,6 +60,15 @@ def an_upload(door: Door, tenant: TenantHouse) -> Named:
     return {"file_id": str(file_id)}
 
 
+def an_export(door: Door, tenant: TenantHouse) -> Named:
+    run_id = door.start(tenant, lanes=1)
+    rowed(door, tenant, run_id)
+    made = door.call(tenant.member, "POST", f"/row-jobs/{run_id}/export")
+    assert made.status == 201, made.body
+    return {"run_id": str(run_id), "export_id": made.json()["id"]}
+
+
+FIX = {"rows": [{"row_no": 1, "hash": "0" * 16, "input": {"title": "x"}}]}
 CELLS = {
     "create_row_upload": Cells(roles=STARTERS, body={"name": "rows.csv", "size": 100}, ok=503),
     "get_row_upload": Cells(roles=READERS, target="run", make=an_upload, names=["file_id"]),
@@ -68,6 +77,14 @@ CELLS = {
     "scan_for_files": Cells(roles=STARTERS, body={"source": "ftp"}, ok=422),
     "get_row_job": Cells(roles=READERS, target="run", prepare=rowed),
     "list_row_items": Cells(roles=READERS, target="run", prepare=with_two_rows),
+    "get_row_item": Cells(roles=READERS, target="run", prepare=rowed),
+    "list_pending": Cells(roles=READERS),
+    "export_row_job": Cells(roles=READERS, target="run", prepare=rowed, ok=201),
+    "list_row_exports": Cells(roles=READERS, target="run", prepare=rowed),
+    "get_row_export": Cells(roles=READERS, target="run", make=an_export, names=["export_id"]),
+    "resubmit_row_job": Cells(roles=STARTERS, target="run", prepare=rowed, body={"file_id": UNKNOWN}, ok=422),
+    "list_row_fixes": Cells(roles=READERS, target="run", prepare=rowed),
+    "fix_row_items": Cells(roles=STARTERS, target="run", prepare=rowed, body=FIX),
     "list_pace_decisions": Cells(roles=READERS, target="run", prepare=rowed),
     "kick_off_row_job": Cells(roles=STARTERS, target="run", prepare=rowed, body={}),
     "pause_row_job": Cells(roles=STARTERS, target="run", prepare=rowed, body={}),

@@ -21,12 +21,14 @@ from shared.kernel.model import Already, Effect, NewRun, Starting, Statement
 from shared.kernel.ports import Tx
 from shared.kernel.retry import Backoff
 from shared.row_job.decide import Answered
+from shared.row_job.export import is_export
 from shared.row_job.model import KIND, Item, RowSettings, Strategy, WayPoint
 from shared.row_job.ports import Listed, Ports
 from shared.row_job.scan import is_scan
 from shared.row_job.steps import RowPoint, row_job
 from shared.row_job.store import RowStore
 from tests.simulation.invariants import require
+from tests.support.files import MemoryFiles
 from tests.support.pictures import packed, png
 from tests.support.rows import InlineHands, found
 from tests.support.subject import Simulated, Subject
@@ -101,7 +103,7 @@ def with_uploads(kind: Kind, mark: int = 0) -> Kind:
     """A start that finds its upload: the run's own id names it."""
 
     def start(tx: Tx, starting: Starting) -> NewRun | Already:
-        if is_scan(starting.params):
+        if is_scan(starting.params) or is_export(starting.params):
             return kind.start(tx, starting)
         is_images = starting.params.get("job_type") == "image"
         file_id = UUID(int=starting.run_id.int & ~MARK | IMAGES if is_images else starting.run_id.int | mark)
@@ -137,6 +139,9 @@ RULES = {
     "no row is held when nobody works": """
         select i.run_id, i.row_no from job_items i join run r on r.id = i.run_id
         where r.status = 'succeeded' and i.locked_by is not null""",
+    "an export that is done has every row once, and keeps none": """
+        select e.run_id from row_exports e join run r on r.id = e.run_id
+        where r.status = 'succeeded' and (e.open or e.written is distinct from e.upto or jsonb_array_length(e.files) <> 1)""",
     "an end is said once": """
         select payload ->> 'run_id', payload ->> 'epoch' from signal where name in ('row_job.done', 'row_job.failed')
         group by 1, 2 having count(*) > 1""",
@@ -145,7 +150,7 @@ ASKED = {name: sql for name, sql in RULES.items() if sql}
 KEPT = sa.text("""
 select r.id, cast(r.params ->> 'file_id' as uuid) as file_id, array(select i.row_no from job_items i where i.run_id = r.id order by 1) as numbers,
        array(select i.row_no from job_items i where i.run_id = r.id and i.status = 'SKIPPED' order by 1) as aside
-from run r where r.kind = 'row_job' and r.status = 'succeeded' and not r.params ? 'scan'
+from run r where r.kind = 'row_job' and r.status = 'succeeded' and not r.params ? 'scan' and not r.params ? 'export'
 """)
 
 
@@ -172,13 +177,14 @@ class Provider:
         world = self.world
 
         def effect() -> Answered:
-            self.keys[idempotency_key] += 1
-            again = self.keys[idempotency_key] > 1 and idempotency_key not in self.told_to_wait
+            attempt = idempotency_key.rpartition("-")[0]  # in whichever turn it is made
+            self.keys[attempt] += 1
+            again = self.keys[attempt] > 1 and attempt not in self.told_to_wait
             require(not again, "no attempt of a row is made twice", idempotency_key)
             trouble = world.rng.random()
             if trouble < world.scenario.upstream_trouble / 6:
                 world.last_fault_at = world.now
-                self.told_to_wait.add(idempotency_key)
+                self.told_to_wait.add(attempt)
                 return Answered(what="throttled", ms=20, retry_after_s=world.rng.choice((0.0, 2.0)))
             if trouble < world.scenario.upstream_trouble / 3:
                 world.last_fault_at = world.now
@@ -233,7 +239,7 @@ def build(engine: sa.Engine, address: Any, outside_url: str) -> Kind:
     ports = Ports(
         files=Contents(), search=lambda tenant, params, left: Finds(), hands=InlineHands, pace=Paces(engine),
         reads=RowStore(engine), settings=IN_THE_MATRIX, chance=Chance(fraction=lambda: 0.5),
-        inbox=lambda tenant, scan: Waiting(),
+        inbox=lambda tenant, scan: Waiting(), results=MemoryFiles(),
     )  # fmt: skip
     return with_uploads(row_job(ports, LIMITS), MARK)
 
@@ -263,6 +269,15 @@ def an_archive(play: Play) -> None:
         play.work()
 
 
+def an_export(play: Play) -> None:
+    """Of a job that is canceled, which can be exported too."""
+    job = play.start("canceled", kind=KIND)
+    play.act("cancel", job)
+    play.work()
+    play.start("succeeded", kind=KIND, export=str(job))
+    play.work()
+
+
 def two_scans(play: Play) -> None:
     for _ in range(2):
         play.start("succeeded", kind=KIND, scan="s3")
@@ -277,13 +292,25 @@ SUBJECT = Subject(
     name=KIND,
     simulate=simulate,
     build=build,
-    tables=("search_events", "job_items", "file_jobs", "files", "pace", "pace_share", "pace_decision", "scanned_files"),
+    tables=(
+        "export_kept",
+        "row_exports",
+        "row_fixes",
+        "search_events",
+        "job_items",
+        "file_jobs",
+        "files",
+        "pace",
+        "pace_share",
+        "pace_decision",
+        "scanned_files",
+    ),
     clocks=(
         "update job_items set due_at = due_at - {by}, locked_at = locked_at - {by}",
         "update pace set opened_at = opened_at - {by}, next_slot_at = next_slot_at - {by}, closed_until = closed_until - {by}",
     ),
     rules=ASKED,
-    scenarios={each.__name__: each for each in (a_file, a_canceled_file, an_archive, two_scans)},
+    scenarios={each.__name__: each for each in (a_file, a_canceled_file, an_archive, an_export, two_scans)},
     points=frozenset({*RowPoint, *WayPoint}),
     order=order,
 )

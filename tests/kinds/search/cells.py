@@ -36,7 +36,8 @@ def a_record(door: Door, tenant: TenantHouse) -> Named:
     search, record = a_search(door, tenant), new_id()
     door.sql(
         """insert into search_quarantine (id, tenant_id, client, key, search_id, query_key, window_from, window_to, problem, payload)
-           values (:id, :t, 'infojobs', cast(:id as text), cast(:s as uuid), 'q', now(), now(), 'p', '{}')""",
+           select :id, :t, 'infojobs', cast(:id as text), id, query_key, now(), now(), 'p', '{}' from saved_search
+           where id = cast(:s as uuid)""",
         id=record, t=tenant.id, s=search["search_id"],
     )  # fmt: skip
     return {**search, "record_id": str(record)}
@@ -50,7 +51,8 @@ def a_full_search(door: Door, tenant: TenantHouse) -> Named:
         one = {"id": new_id(), "t": tenant.id, "s": named["search_id"], "n": f"{n}-{new_id()}"}
         door.sql(
             """insert into search_quarantine (id, tenant_id, client, key, search_id, query_key, window_from, window_to, problem, payload)
-               values (:id, :t, 'infojobs', :n, cast(:s as uuid), 'q', now(), now(), 'p', '{}')""", **one,
+               select :id, :t, 'infojobs', :n, id, query_key, now(), now(), 'p', '{}' from saved_search
+               where id = cast(:s as uuid)""", **one,
         )  # fmt: skip
         door.sql(
             """insert into ingestion_runs (id, tenant_id, run_id, search_id, query_key, client, purpose, window_from, window_to)

@@ -26,7 +26,7 @@ from shared.search.build import sheet_of, slot_of
 from shared.search.model import CLIENTS, KIND, Job, Offer, Page, SearchConfig, query_key
 from shared.search.points import SearchPoint
 from shared.search.ports import Ports
-from shared.search.sheets.model import PROVIDER, Block, Tab
+from shared.search.sheets.model import PROVIDER, WRITTEN, Block, Tab
 from shared.search.sheets.ports import SheetPorts
 from shared.search.sheets.store import SheetStore
 from shared.search.steps import search
@@ -124,6 +124,7 @@ class Paper:
     def __init__(self, world: SubjectWorld, tenant: UUID) -> None:
         self.world, self.tenant = world, tenant
         self.rows: dict[int, list[Any]] = {}
+        self.size = 6  # rows of its grid, with or without anything in them
         self.asked = 0
         if world.rng.random() < 0.5:
             self.rows = {2: ["a stranger's"], 3: [str(company(tenant, 2)), "old", 0, "", "", "", "Blocked"]}
@@ -148,22 +149,30 @@ class Paper:
         return answer
 
     def look(self, tab: str) -> Tab | None:
-        found: Tab | None = self._asked("look", lambda: Tab(1, 6))
+        found: Tab | None = self._asked("look", lambda: Tab(1, self.size))
         return found
 
     def add_tab(self, tab: str) -> Tab:
         raise AssertionError("it is there")
 
     def grow(self, grid: int, rows: int) -> None:
-        self._asked("grow", lambda: None)
+        def effect() -> None:
+            self.size = rows
+            self.rows = {row: cells for row, cells in self.rows.items() if row <= rows}
+
+        self._asked("grow", effect)
 
     def read(self, tab: str, first: int, last: int) -> Any:
+        if self.rows and self.world.rng.random() < 0.1:
+            self.world.seen["sheet sorted"] += 1
+            self.rows[3], self.rows[5] = self.rows.get(5, []), self.rows.get(3, [])
         return self._asked("read", lambda: [list(self.rows.get(row, [])) for row in range(first, last + 1)])
 
     def write(self, tab: str, blocks: Sequence[Block]) -> None:
         def effect() -> None:
             for block in blocks:
                 for number, cells in enumerate(block.values, block.row):
+                    require(number <= self.size, "no row is written beyond the grid", number)
                     kept = self.rows.get(number, [])
                     self.rows[number] = [*cells, *kept[len(cells) :]]
 
@@ -267,6 +276,10 @@ def judge_sheets(world: SubjectWorld, papers: Mapping[UUID, Paper]) -> None:
         synced = world.rows("select 1 from sheet_night where tenant_id = :t and status = 'synced'", t=tenant)
         strangers = {str(company(other, n)) for other in papers if other != tenant for n in range(1, COMPANIES + 1)}
         require(not strangers & set(keys), "no tenant's companies are in another's sheet")
+        said = {
+            str(cells[0]) for row, cells in paper.rows.items() if row > 1 and len(cells) > WRITTEN and cells[WRITTEN]
+        }
+        require(said <= {str(company(tenant, 2))}, "feedback stays beside its company", said)
         if not synced:
             continue
         world.seen["sheet synced"] += 1
@@ -442,5 +455,4 @@ SUBJECT = Subject(
     rules=RULES,
     scenarios={each.__name__: each for each in (a_cycle, a_night)},
     points=frozenset(SearchPoint),
-    schedules=200,
 )  # fmt: skip

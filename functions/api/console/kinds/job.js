@@ -17,6 +17,7 @@ export default {
   ],
   tabs: [{ path: "attempts", title: "Attempts", View: later(async () => (await import("./job/attempts.js")).default) }],
   facts: ({ params }) => [["Definition", `${params.definition_key}, version ${params.version}`], ["Attempts allowed", params.max_attempts], ["Time limit", `${duration(params.timeout_seconds)} per attempt`]],
+  waits: { queued: { path: "", label: "Show queue" }, inactive: { path: "definitions", label: "Definitions" } },
   laneName: (key) => (key === "run" ? "Command" : null),
   words: { retry: "Runs the command again, with fresh attempts. They are numbered on.", failed: "Fix the cause, then retry: the command runs again.", cancel: "A waiting job ends at once; a running command is stopped.", canceling: "Canceling: the command is being stopped." },
 };

@@ -1,27 +1,39 @@
 // Page ingestion: the form that starts one, and its partitions by price, page by page. The contract is in ../kinds.js.
 import { get } from "../api.js";
-import { number, plural } from "../format.js";
+import { dollars, number, plural } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { Ago, Answer, Badge, Bar, Cell, Empty, Field, Link, NewRun, Pages, Section, Status, Table, Trouble, outcomeName } from "../parts.js";
+import { place } from "../router.js";
+import { Ago, Answer, Badge, Bar, Cell, Empty, Field, Link, Named, NewRun, Pages, Section, Status, Table, Trouble, later, outcomeName } from "../parts.js";
 
 const BUCKETS = 40;
 const PARTITIONS = 60;
-
-const dollars = (low, high) => `$${number(Number(low))} – $${number(Number(high))}`;
 
 // `part:0000000200-0000002000#2` is the second crawl of that price range.
 function laneName(key) {
   const [, low, high, crawl] = /^part:(\d+)-(\d+)(?:#(\d+))?$/.exec(key) ?? [];
   if (low) return `${dollars(low, high)}${crawl ? `, crawl ${crawl}` : ""}`;
   const [, phase, round] = /^(plan|audit|consolidate)(?::\d+(?:\.(\d+))?.*)?$/.exec(key) ?? [];
+  if (!phase) return sourceLane(key);
   return phase ? `${{ plan: "Plan", audit: "Audit", consolidate: "Consolidation" }[phase]}${round > 1 ? `, round ${round}` : ""}` : null;
 }
 
+const phaseName = (key) => ({ plan: "Plan", part: "Crawl", audit: "Audit", consolidate: "Consolidation" })[key.split(":")[0]] ?? null;
+
+// Lanes of a source: `plan/0`, `part/works/2025-01-01T00:00:00Z/2025-02-01T00:00:00Z`, `audit/1.0.1.0`, `consolidate/1/works`.
+function sourceLane(key) {
+  const [, phase, rest] = /^(plan|part|audit|consolidate|replay)\/(.*)$/.exec(key) ?? [];
+  if (!phase) return null;
+  if (phase === "part") return rest.replaceAll("T00:00:00Z", "").replaceAll("/", " ");
+  const list = phase === "consolidate" ? rest.split("/")[1] : phase === "replay" ? rest : "";
+  return `${{ plan: "Plan", audit: "Audit", consolidate: "Consolidation", replay: "Quarantine" }[phase]}${list ? ` of ${list}` : ""}`;
+}
+
 const facts = ({ params }) => [
-  params.source && ["Catalogue", params.source],
+  params.source && [params.source === "nivoda" ? "Catalogue" : "Source", params.source],
+  params.from && ["From", params.from],
   params.high && ["Price range", dollars(params.low, params.high)],
-  params.connection && ["Connection", params.connection],
+  params.connection && ["Connection", html`<${Named} of=${params.connection} />`],
 ].filter(Boolean);
 
 // Where it was before runs had tabs.
@@ -36,6 +48,7 @@ function moved([first, second], kind) {
 function New({ kind }) {
   const connections = useAnswer("connections", { provider: "nivoda", limit: 100 }, 0);
   const [rule, setRule] = useState("all");
+  const asked = place().query; // a gap in the coverage brings its prices along
   const request = (given) => {
     const whole = (name) => Number(given.get(name));
     const policy = { all: { rule }, at_least: { rule, percent: whole("percent") }, critical: { rule, prices: (given.get("prices") ?? "").split(/[\s,]+/).filter(Boolean).map(Number) } }[rule];
@@ -50,7 +63,7 @@ function New({ kind }) {
       <${Field} label="Label (optional)" hint="A name to find it by.">${(id) => html`<input id=${id} name="label" maxlength="200" autocomplete="off" />`}<//>
       <${Field} label="Connection" hint=${html`The account to use. <${Link} to="connections">Manage connections<//>`}>${(id) => html`<select id=${id} name="connection"><option value="">Default account of this deployment</option>
         ${connections.data?.connections.filter((each) => each.ready).map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
-      <div class="pair">${amount("low", "From price ($)", 200, 0, 99_999_998)}${amount("high", "To price ($)", 5000, 1, 99_999_999, "Up to, but not including.")}</div>
+      <div class="pair">${amount("low", "From price ($)", asked.get("low") ?? 200, 0, 99_999_998)}${amount("high", "To price ($)", asked.get("high") ?? 5000, 1, 99_999_999, "Up to, but not including.")}</div>
     </fieldset>
     <fieldset><legend>Crawl</legend>
       <div class="pair">${amount("page_size", "Rows per page", 50, 4, 50)}${amount("partition_records", "Rows per partition", 2000, 1, 100_000, "Partitions are crawled in parallel.")}</div>
@@ -67,7 +80,13 @@ function New({ kind }) {
 
 // --- the tab Partitions
 
-function PartitionsTab({ run }) {
+const SourceTab = later(async () => (await import("./page_ingest/sources.js")).RunTab);
+
+function PartitionsTab(props) {
+  return props.run.params.source === "nivoda" ? html`<${PriceTab} ...${props} />` : html`<${SourceTab} ...${props} />`;
+}
+
+function PriceTab({ run }) {
   const isOver = run.finished_at !== null;
   const sum = useAnswer(`page-ingestions/${run.id}`, {}, isOver ? 30 : 4); // what has ended may be retried
   return html`<${Answer} of=${sum}>${(told) => html`
@@ -89,12 +108,14 @@ const STAGE = { active: "running", done: "succeeded", failed: "failed", canceled
 
 function Stages({ of, isOver }) {
   const ended = of.done + of.failed;
+  const broken = [of.plan?.status === "failed" && "the plan failed", of.failed > 0 && `${plural(of.failed, "partition")} failed`, of.audit?.status === "failed" && "the audit failed"].find(Boolean);
   const crawl = of.partitions === 0 ? null : { status: of.done === of.partitions ? "done" : ended === of.partitions ? "failed" : isOver ? "canceled" : "active", left: of.partitions - ended };
   return html`<ol class="stages" aria-label="Stages">${STAGES.map(([name, title, things, todo]) => {
     const stage = name === "crawl" ? crawl : of[name];
     return html`<li class=${`stage ${stage ? `stage-${stage.status}` : ""}`}><span class="stage-name">${title}</span>
-      ${stage ? html`<${Status} of=${STAGE[stage.status]} />` : html`<span class="quiet">Not started</span>`}
-      ${stage && html`<span class="quiet">${stage.last_error?.message ?? (stage.status === "active" && stage.left && things ? `${plural(stage.left, things)} ${todo}` : stage.steps ? plural(stage.steps, "step") : "")}</span>`}</li>`;
+      ${stage ? html`<${Status} of=${STAGE[stage.status]} />` : html`<span class="quiet">${isOver ? "Skipped" : "Not started"}</span>`}
+      ${!stage && isOver && html`<span class="quiet">${broken ? `because ${broken}` : "the run ended before"}</span>`}
+      ${stage && html`<span class="quiet">${(stage.status === "failed" && stage.last_error?.message) || (stage.status === "active" && stage.left && things ? `${plural(stage.left, things)} ${todo}` : stage.steps ? plural(stage.steps, "step") : "")}</span>`}</li>`;
   })}</ol>`;
 }
 
@@ -150,4 +171,6 @@ function Heat({ of }) {
 const Legend = () => html`<p class="legend quiet" aria-hidden="true">
   ${[["done shade-1", "fast"], ["done shade-4", "slow"], ["waited", "waited"], ["retried", "retried"], ["throttled", "throttled"], ["failed", "failed"], ["none", "not read yet"]].map(([name, text]) => html`<span><svg width="11" height="11"><rect class=${`cell cell-${name}`} x="0.5" y="0.5" width="10" height="10" rx="2" /></svg> ${text}</span>`)}</p>`;
 
-export default { title: "Page ingestion", New, tabs: [{ path: "partitions", title: "Partitions", View: PartitionsTab }], facts, laneName, moved };
+const pages = [{ path: "coverage", title: "Coverage", View: later(async () => (await import("./page_ingest/coverage.js")).default) }, { path: "sources", title: "Sources", View: later(async () => (await import("./page_ingest/sources.js")).default) }];
+
+export default { title: "Page ingestion", New, pages, tabs: [{ path: "partitions", title: "Partitions", View: PartitionsTab }], facts, laneName, phaseName, moved };

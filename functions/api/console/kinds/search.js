@@ -60,7 +60,7 @@ function One({ id }) {
     await post(`searches/${id}/${what}`, { reason });
     again();
   };
-  return html`<${Answer} of=${answer}>${(told) => html`
+  return html`${answer.data === null && html`<${Heading} title="Saved search" />`}<${Answer} of=${answer}>${(told) => html`
     <${Heading} title=${told.name}>${may && html`<${Action} label=${told.paused ? "Resume" : "Pause"} title=${`${told.paused ? "Resume" : "Pause"} ${told.name}`}
       explains=${told.paused ? "It reads what it has missed." : "Nothing is read until you resume it."} action=${move(told.paused ? "resume" : "pause")} done=${told.paused ? "Resumed." : "Paused."} />`}<//>
     <dl class="facts">
@@ -83,12 +83,14 @@ const WEEKS = 10;
 const LEGEND = ["covered", "partly covered", "not covered", "unclean"];
 const MONTH = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const label = (day, first) => (day === first || new Date(day).getUTCDate() === 1 ? MONTH.format(day) : new Date(day).getUTCDate());
+const floor = (time) => Math.floor(time / DAY_MS) * DAY_MS;
 const within = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) <= from && to <= Date.parse(each.end));
 const touches = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) < to && from < Date.parse(each.end));
 
 function Calendar({ of, onDone }) {
   const [first, setFirst] = useState(null);
   const [last, setLast] = useState(null);
+  const [until, setUntil] = useState(0); // when it was chosen: a range that grew with the clock would be another one with every look
   const may = useMay(MANAGES);
   const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
   const days = Array.from({ length: WEEKS * 7 }, (_, n) => today - (WEEKS * 7 - 1 - n) * DAY_MS);
@@ -99,7 +101,13 @@ function Calendar({ of, onDone }) {
     } else {
       setFirst(Math.min(first, day));
       setLast(Math.max(first, day));
+      setUntil(Date.now() - 60_000);
     }
+  };
+  const choose = ({ start, end }) => {
+    setFirst(floor(Date.parse(start)));
+    setLast(floor(Date.parse(end) - 1));
+    setUntil(Date.now() - 60_000);
   };
   const state = (day) => (touches(of.unclean, day, day + DAY_MS) ? "unclean" : within(of.covered, day, Math.min(day + DAY_MS, Date.now())) ? "covered" : touches(of.covered, day, day + DAY_MS) ? "partly covered" : "not covered");
   const name = (day) => new Date(day).toISOString().slice(0, 10);
@@ -108,8 +116,8 @@ function Calendar({ of, onDone }) {
     <div class="calendar" role="group" aria-label="Covered days">${days.map((day) => html`<button type="button" key=${day} class=${`day day-${state(day).replace(" ", "-")}`} aria-pressed=${chosen(day)}
       aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${label(day, days[0])}</button>`)}</div>
     <p class="quiet">${LEGEND.map((each) => html`<span class=${`day day-${each.replace(" ", "-")}`} aria-hidden="true"> </span> ${each} `)}</p>
-    ${of.gaps.length > 0 && html`<p class="quiet">${plural(of.gaps.length, "gap")}: ${of.gaps.slice(0, 5).map((each) => `${moment(each.start)} – ${moment(each.end)}`).join("; ")}</p>`}
-    ${may && last !== null && html`<${Backfill} id=${of.id} start=${first} end=${Math.min(last + DAY_MS, Date.now() - 60_000)} onDone=${onDone} />`}
+    ${of.gaps.length > 0 && html`<p class="quiet">${plural(of.gaps.length, "gap")}${of.gaps.length > 5 ? ", the first 5" : ""}: ${of.gaps.slice(0, 5).map((each) => html`${`${moment(each.start)} – ${moment(each.end)}`} ${may && html`<button type="button" class="button" onClick=${() => choose(each)}>Fill gap</button> `}`)}</p>`}
+    ${may && last !== null && html`<${Backfill} id=${of.id} start=${first} end=${Math.min(last + DAY_MS, until)} onDone=${onDone} />`}
   <//>`;
 }
 

@@ -1,7 +1,7 @@
 // The audit log: who did what to what, before, after, and why.
 import { get } from "../api.js";
 import { html } from "../vendor/preact.js";
-import { NONE, Actor, Ago, Cell, Empty, Heading, Json, Link, Pages, Table } from "../parts.js";
+import { NONE, Named, Actor, Ago, Cell, Empty, Heading, Json, Link, Pages, Table } from "../parts.js";
 
 const COLUMNS = ["When", "Who", "Action", "Target", "Reason", "Change"];
 
@@ -21,7 +21,7 @@ const row = (line) => html`<tr key=${line.id}>
 
 function Target({ of }) {
   const [kind, id] = of.split(/:(.*)/);
-  return kind === "run" ? html`<${Link} to=${`runs/${id}`}><code>${of}</code><//>` : html`<code>${of}</code>`;
+  return kind === "run" ? html`<${Link} to=${`runs/${id}`}><code>${of}</code><//>` : kind === "connection" ? html`<${Named} of=${of} />` : html`<code>${of}</code>`;
 }
 
 export default () => html`<${Heading} title="Audit log" />

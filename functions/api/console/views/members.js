@@ -17,14 +17,14 @@ export default function Members() {
   };
   const row = (member) => html`<tr key=${member.subject}>
     <${Cell}><span class="name">${member.name ?? member.subject}</span>${`user:${member.subject}` === actor && html` <span class="quiet">you</span>`}<//>
-    <${Cell} name="Role">${member.role}<//><${Cell} name="Subject"><code>${member.subject}</code><//><${Cell} name="Since"><${Ago} at=${member.created_at} /><//>
+    <${Cell} name="Role">${member.role}<//><${Cell} name="Subject"><code>${member.subject}</code><//><${Cell} name="Since">${member.accepted_at === null ? html`<span class="quiet">Invited</span>` : html`<${Ago} at=${member.created_at} />`}<//>
     <${Cell} className="actions">
       <${Action} label="Change" title=${`Change ${member.name ?? member.subject}`} reason=${null} action=${(_, given) => put(member.subject, given)} done="Changed."><${NameField} value=${member.name ?? ""} /><${RoleField} value=${member.role} /><//>
       <${Action} label="Remove" title=${`Remove ${member.name ?? member.subject}`} tone="danger" reason=${null} explains="They lose access to this tenant; their history stays."
         action=${async () => { await ask("DELETE", `members/${encodeURIComponent(member.subject)}`); again(); }} done="Removed."><${TheirTokens} subject=${member.subject} /><//>
     <//></tr>`;
-  return html`<${Heading} title="Members"><${Action} label="Add member" reason=${null} tone="main" explains="For someone who can already log in: enter the subject (sub) of their token. To create a new user, run baton user add."
-      action=${(_, given) => put(given.get("subject").trim(), given)} done="Added.">
+  return html`<${Heading} title="Members"><${Action} label="Add member" reason=${null} tone="main" explains="For someone who can already log in: enter the subject (sub) of their token. They have access once they accept the invitation in the console. To create a new user, run baton user add."
+      action=${(_, given) => put(given.get("subject").trim(), given)} done="Invited.">
       <${Field} label="Subject" hint="The sub claim of their token; in Cognito, the user ID.">${(id) => html`<input id=${id} name="subject" required maxlength="200" autocomplete="off" />`}<//><${NameField} /><${RoleField} /><//><//>
     <${Table} caption="Members" columns=${["Name", "Role", "Subject", "Since", { name: "", className: "actions" }]}>
       <${Pages} turn=${turn} load=${load} row=${row} columns=${5} every_s=${0} empty=${html`<${Empty}><p>No members.</p><//>`} />

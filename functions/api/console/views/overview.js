@@ -1,75 +1,132 @@
-// What needs attention now. On a good day this page is almost empty.
-import { number, plural, timeOfDay } from "../format.js";
+// What needs attention now, each with what fixes it. On a good day this page is almost empty.
+import { now } from "../api.js";
+import { duration, number, plural, timeOfDay } from "../format.js";
 import { html } from "../vendor/preact.js";
-import { kindOf, laneName } from "../kinds.js";
+import { kindOf, laneName, withLaneNames } from "../kinds.js";
 import { useAnswer } from "../live.js";
-import { NONE, Ago, Answer, Cell, Empty, Heading, Link, Section, Status, Table, Until, repairName, runName } from "../parts.js";
-import { Causes, None } from "./runs.js";
+import { NONE, Ago, Answer, Cell, Empty, Heading, Link, Named, Section, Status, Table, Until, repairName, runName, useNamed, useTurn } from "../parts.js";
+import { FixConnection, OpenGate, Resume, RetryCause, RunNow } from "./fixes.js";
+import { Bulk } from "./bulk.js";
+import { None } from "./runs.js";
 
 const OLD_TICK_S = 180;
 const COUNT = { name: "Runs", className: "count" };
-const IDLE = ["at_work"]; // a run at work does not wait
+const ACTIONS = { name: "", className: "actions" };
 
 export default function Overview() {
-  const answer = useAnswer("now", {}, 5);
-  return html`<${Heading} title="Overview" /><${Answer} of=${answer}>${(data) => html`<${Told} of=${data} />`}<//>`;
+  const [turn, again] = useTurn();
+  const answer = useAnswer("now", {}, 5, turn);
+  return html`<${Heading} title="Overview" /><${Answer} of=${answer}>${(data) => html`<${Told} of=${data} again=${again} />`}<//>`;
 }
 
-function Told({ of }) {
-  const waiting = of.waiting.filter((each) => !IDLE.includes(each.code));
-  const held = waiting.reduce((sum, each) => sum + each.runs, 0);
+// What an open run waits for, by code: the word for it, and whether somebody should look at it.
+const WAITS = {
+  retrying: ["retrying", true], gate: ["throttled", true],
+  paused: ["paused", false], due_later: ["waiting", false], queued: ["queued", false], inactive: ["waiting", false], unsent: ["queued", false],
+};
+
+function Told({ of, again }) {
+  const waiting = of.waiting.map((each) => ({ ...each, state: WAITS[each.code]?.[0] ?? "waiting", isBad: WAITS[each.code]?.[1] ?? false }));
+  const [bad, calm] = [waiting.filter((each) => each.isBad), waiting.filter((each) => !each.isBad)];
   const open = of.open.queued + of.open.running + of.open.paused;
-  const isDown = of.tick_age_s === null || of.tick_age_s > OLD_TICK_S;
+  const said = verdict(of, open);
+  const held = new Set(waiting.map((each) => each.held_by));
+  const idle = of.gates.filter((gate) => !held.has(gate.key));
   return html`
-    <p class=${`verdict ${isDown || of.late.count || of.failing.count ? "bad" : ""}`}>${verdict(of, open, isDown)}</p>
+    <p class=${`verdict verdict-${said.tone}`} role="status"><span class="mark" aria-hidden="true">${{ good: "✓", bad: "!", calm: "·" }[said.tone]}</span>${said.text}</p>
     <dl class="figures">
-      <${Figure} name="Overdue" value=${of.late.count} more=${of.late.more} tone="late" />
+      <${Figure} name="Stalled" value=${of.states.stalled ?? 0} more=${of.open.more} tone="late" to="runs?state=stalled" />
       <${Figure} name="Failed in 24 h" value=${of.failing.count} more=${of.failing.more} tone="failed" to="failures" />
-      <${Figure} name="Waiting" value=${held} />
-      <${Figure} name="Open" value=${open} more=${of.open.more} to="runs" />
+      ${["retrying", "throttled", "waiting", "running"].map((state) => html`<${Figure} key=${state} name=${state} value=${of.states[state] ?? 0} more=${of.open.more} tone=${state} to=${`runs?state=${state}`} />`)}
     </dl>
+    ${(of.failing.count > 0 || bad.length > 0 || of.late.count > 0) && html`<${Section} title="Needs attention" note="grouped by cause" side=${html`<${Link} to="failures">All failures<//>`}>
+      <${Table} caption="What needs attention" columns=${["Status", "Cause", COUNT, "When", ACTIONS]} className="lines-table attention"><tbody>
+        ${of.failing.groups.map((each) => html`<${Failed} key=${`${each.kind} ${each.fingerprint}`} of=${each} again=${again} />`)}
+        ${bad.map((each) => html`<${Wait} key=${each.code + each.held_by} of=${each} gates=${of.gates} again=${again} />`)}
+        ${of.late.runs.map((run) => html`<tr key=${run.id}>
+          <${Cell} className="nowrap"><${Status} of="stalled">Overdue<//><//>
+          <${Cell} name="Cause" className="long"><${Link} to=${`runs/${run.id}`} class="cause" title=${run.sentence}>${run.sentence}<//><span class="below">${runName(run)}</span><//>
+          <${Cell} name="Runs" className="count">1<//><${Cell} name="When"><${Ago} at=${run.since} isBrief /><//>
+          <${Cell} className="actions"><${RunNow} run=${run.id} onDone=${again} /><//></tr>`)}
+      </tbody><//>
+    <//>`}
+    ${calm.length > 0 && html`<${Section} title="Waiting" note="grouped by what for">
+      <${Table} caption="Open runs by what they wait for" columns=${["Status", "Waiting for", COUNT, "Continues", ACTIONS]} className="lines-table attention"><tbody>
+        ${calm.map((each) => html`<${Wait} key=${each.code + each.held_by} of=${each} gates=${of.gates} again=${again} />`)}</tbody><//>
+    <//>`}
+    ${idle.length > 0 && html`<${Section} title="Closed rate limits" note="no run is waiting for them" side=${html`<${Link} to="rate-limits">All rate limits<//>`}>
+      <${Table} caption="Closed rate limits" columns=${["Rate limit", "State", "Opens", "Reason", ACTIONS]}><tbody>${idle.map((gate) => html`<tr key=${gate.key + gate.is_shared}>
+        <${Cell}><strong><${Named} of=${gate.key} /></strong>${gate.is_shared && html` <span class="quiet">all tenants</span>`}<//><${Cell} name="State"><${Status} of=${gate.state} /><//>
+        <${Cell} name="Opens">${gate.until ? html`<${Until} at=${gate.until} exact />` : NONE}<//><${Cell} name="Reason" className="long">${gate.reason ?? NONE}<//>
+        <${Cell} className="actions"><${OpenGate} gate=${gate} label="Open" onDone=${again} /><//></tr>`)}</tbody><//>
+    <//>`}
     <${Throughput} of=${of.throughput} />
-    ${of.kinds.length > 1 && html`<${Section} title="By kind">
+    ${of.kinds.length > 1 && html`<${Section} title="Open runs by kind">
       <${Table} caption="Open runs by kind" columns=${["Kind", { name: "Running", className: "count" }, { name: "Queued", className: "count" }, { name: "Paused", className: "count" }]}><tbody>${of.kinds.map((each) => html`<tr key=${each.kind}>
         <${Cell}><${Link} to=${kindOf(each.kind).isDeployed ? `work/${each.kind}` : `runs?kind=${encodeURIComponent(each.kind)}`}>${kindOf(each.kind).title}<//><//>
         ${["running", "queued", "paused"].map((status) => html`<${Cell} name=${status} className="count">${number(each[status])}${each.more ? "+" : ""}<//>`)}</tr>`)}</tbody><//>
     <//>`}
-    ${of.late.count > 0 && html`<${Section} title="Overdue" note="retried automatically">
-      <${Table} caption="Overdue runs" columns=${["Run", "Since", "Cause"]}><tbody>${of.late.runs.map((run) => html`<tr key=${run.id}>
-        <${Cell}><${Link} to=${`runs/${run.id}`}>${runName(run)}<//><//><${Cell} name="Since"><${Ago} at=${run.since} /><//><${Cell} name="Cause">${run.sentence ?? NONE}<//></tr>`)}</tbody><//>
-    <//>`}
-    ${of.failing.groups.length > 0 && html`<${Section} title="Failed in the last 24 hours" note="grouped by cause" side=${html`<${Link} to="failures">All failures<//>`}><${Causes} of=${of.failing.groups} /><//>`}
-    ${waiting.length > 0 && html`<${Section} title="Waiting" note="grouped by cause">
-      <${Table} caption="Open runs by what they wait for" columns=${["Cause", COUNT, "Continues", "Blocked by"]}><tbody>${waiting.map((each) => html`<tr key=${each.code + each.held_by}>
-        <${Cell} className="long"><${Link} to=${`runs/${each.run_id}`}>${each.sentence}<//><//><${Cell} name="Runs" className="count">${number(each.runs)}<//>
-        <${Cell} name="Continues">${each.until ? html`<${Until} at=${each.until} />` : html`<span class="quiet">needs action</span>`}<//>
-        <${Cell} name="Blocked by">${each.held_by ? html`<code>${each.held_by}</code>` : NONE}<//></tr>`)}</tbody><//>
-    <//>`}
-    ${of.gates.length > 0 && html`<${Section} title="Rate limits" note="those that are closed" side=${html`<${Link} to="rate-limits">All rate limits<//>`}>
-      <${Table} caption="Rate limits that are closed" columns=${["Rate limit", "State", "Opens", "Reason"]}><tbody>${of.gates.map((gate) => html`<tr key=${gate.key + gate.is_shared}>
-        <${Cell}><code>${gate.key}</code>${gate.is_shared && html` <span class="quiet">all tenants</span>`}<//><${Cell} name="State"><${Status} of=${gate.state} /><//>
-        <${Cell} name="Opens">${gate.until ? html`<${Until} at=${gate.until} exact />` : NONE}<//><${Cell} name="Reason" className="long">${gate.reason ?? NONE}<//></tr>`)}</tbody><//>
-    <//>`}
-    ${of.repairs.length > 0 && html`<${Section} title="Recent repairs" note="fixed automatically in the last 24 hours">
+    ${of.repairs.length > 0 && html`<details class="fold"><summary>Fixed automatically in the last 24 hours: ${of.repairs.length === 10 ? "the last 10 repairs" : plural(of.repairs.length, "repair")}</summary>
       <${Table} caption="Recent repairs" columns=${["When", "What happened", "Run", "Lane"]}><tbody>${of.repairs.map((repair) => html`<tr>
         <${Cell}><${Ago} at=${repair.at} /><//><${Cell} name="What happened">${repairName(repair.why)}<//>
         <${Cell} name="Run"><${Link} to=${`runs/${repair.run_id}`}>${kindOf(repair.kind).title}<//><//><${Cell} name="Lane">${laneName(repair.kind, repair.lane_key)}<//></tr>`)}</tbody><//>
-    <//>`}
+    </details>`}
     ${open === 0 && of.failing.count === 0 && html`<${Empty}><${None} text="No runs are open." /><//>`}`;
 }
 
-// Good news needs proof: a run counts as moving when it has committed a step in the last minutes, not when one is due.
-function verdict(of, open, isDown) {
-  if (isDown) return "The scheduler has stopped, so lost messages aren't repaired. Check the function tick and its schedule.";
-  const bad = [of.late.count && `${plural(of.late.count, "run")} overdue`, of.failing.count && `${plural(of.failing.count, "run")} failed in the last 24 hours`].filter(Boolean);
-  if (bad.length) return `${bad.join(", ")}.`;
-  if (open === 0) return "Nothing is running.";
-  if (of.moving === 0) return `Nothing is overdue or failed, but ${open === 1 ? "the open run hasn't" : `none of the ${number(open)} open runs have`} made progress in the last 5 minutes.`;
-  return `All is well: ${plural(of.moving, "run")} made progress in the last 5 minutes, nothing is overdue, nothing failed.`;
+function Failed({ of, again }) {
+  const text = withLaneNames(of.kind, of.message || of.code || "Unknown error");
+  const filter = { kind: of.kind, status: "failed", fingerprint: of.fingerprint };
+  return html`<tr>
+    <${Cell} className="nowrap"><${Status} of="failed" /><//>
+    <${Cell} name="Cause" className="long"><${Link} to=${of.count === 1 ? `runs/${of.run_id}` : `failures?cause=${of.fingerprint}`} class="cause" title=${text}>${text}<//>
+      <span class="below">${kindOf(of.kind).title}${of.lane_key ? ` · ${laneName(of.kind, of.lane_key)}` : ""}</span><//>
+    <${Cell} name="Runs" className="count">${number(of.count)}<//><${Cell} name="When"><${Ago} at=${of.last_at} isBrief /><//>
+    <${Cell} className="actions">${of.fix ? html`<${FixConnection} id=${of.fix.target} run=${of.count === 1 ? of.run_id : null} filter=${filter} onDone=${again} />` : html`<${RetryCause} cause=${of} onDone=${again} />`}<//></tr>`;
+}
+
+// One line and one action, however many runs wait for the same.
+function Wait({ of, gates, again }) {
+  const isOne = of.runs === 1;
+  const text = useNamed(of.sentence);
+  const place = kindOf(of.kind).waits[of.code];
+  const gate = of.code === "gate" && gates.find((each) => each.key === of.held_by);
+  const action = {
+    gate: () => gate && html`<${OpenGate} gate=${gate} onDone=${again} />`,
+    retrying: () => (isOne ? html`<${RunNow} run=${of.run_id} onDone=${again} />` : html`<${Bulk} label="Run now" filter=${{}} actions=${["wake"]} onDone=${again} explains="The next attempt of everything that is retrying runs now instead of later." />`),
+    paused: () => (isOne ? html`<${Resume} run=${of.run_id} onDone=${again} />` : html`<${Bulk} label="Resume" filter=${{ status: "paused" }} actions=${["resume"]} onDone=${again} />`),
+    due_later: () => isOne && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
+    unsent: () => isOne && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
+  }[of.code]?.() ?? (place && html`<${Link} to=${place.path ? `work/${of.kind}/${place.path}` : `work/${of.kind}`} class="button">${place.label}<//>`);
+  const list = { paused: "runs?status=paused", queued: "runs?status=queued" }[of.code] ?? `runs?state=${of.state}`;
+  return html`<tr>
+    <${Cell} className="nowrap"><${Status} of=${of.state} /><//>
+    <${Cell} name="Cause" className="long"><${Link} to=${isOne ? `runs/${of.run_id}` : list} class="cause" title=${text}>${text}<//>${isOne && html`<span class="below">${runName({ ...of, id: of.run_id })}</span>`}<//>
+    <${Cell} name="Runs" className="count">${number(of.runs)}<//>
+    <${Cell} name="Continues">${of.until ? html`<${Until} at=${of.until} />` : html`<span class="quiet">${{ paused: "when resumed", queued: "when free", inactive: "when it is active" }[of.code] ?? "now"}</span>`}<//>
+    <${Cell} className="actions">${action || null}<//></tr>`;
+}
+
+// Good news needs proof: a run counts as moving when it has committed a step in the last minutes, not when one is due. A scheduler
+// that has never run is only missed where something has waited for it.
+function verdict(of, open) {
+  const waited_s = of.oldest_open === null ? 0 : (now() - Date.parse(of.oldest_open)) / 1000;
+  if (of.tick_age_s === null ? waited_s > OLD_TICK_S : of.tick_age_s > OLD_TICK_S) {
+    return { tone: "bad", text: `The scheduler ${of.tick_age_s === null ? "hasn't run yet" : `last ran ${duration(of.tick_age_s)} ago`}, so lost messages aren't repaired. Check the function tick and its schedule.` };
+  }
+  const { retrying = 0, throttled = 0 } = of.states;
+  const bad = [
+    of.late.count && `${plural(of.late.count, "run")} overdue`, retrying && `${plural(retrying, "run")} retrying`, throttled && `${plural(throttled, "run")} throttled`,
+    of.failing.count && `${plural(of.failing.count, "run")} failed in the last 24 hours`,
+  ].filter(Boolean);
+  if (bad.length) return { tone: "bad", text: `${bad.join(", ")}.` };
+  if (open === 0) return { tone: "calm", text: "Nothing is running." };
+  if (of.moving === 0) return { tone: "calm", text: `Nothing is overdue or failed, but ${open === 1 ? "the open run hasn't" : `none of the ${number(open)} open runs have`} made progress in the last 5 minutes.` };
+  return { tone: "good", text: `All is well: ${plural(of.moving, "run")} made progress in the last 5 minutes, nothing is overdue, nothing failed.` };
 }
 
 const Figure = ({ name, value, more, tone, to }) => html`<div class=${`figure ${value > 0 && tone ? `figure-${tone}` : ""}`}>
-  <dt>${name}</dt><dd>${to && value > 0 ? html`<${Link} to=${to}>${number(value)}${more ? "+" : ""}<//>` : html`${number(value)}${more ? "+" : ""}`}</dd></div>`;
+  <dt>${name}</dt><dd><${Link} to=${to}>${number(value)}${more && value > 0 ? "+" : ""}<//></dd></div>`;
 
 // Steps of each minute of the last hour; those that failed stand on the ground, in their colour.
 function Throughput({ of }) {

@@ -2,7 +2,7 @@
 import { get, post } from "../api.js";
 import { plural } from "../format.js";
 import { html } from "../vendor/preact.js";
-import { Action, Ago, Cell, Empty, Field, Heading, MANAGES, NONE, Pages, Status, Table, Until, useMay, useTurn, useVisitor } from "../parts.js";
+import { Action, Ago, Cell, Empty, Field, Heading, MANAGES, NONE, Named, Pages, Status, Table, Until, useMay, useTurn, useVisitor } from "../parts.js";
 
 const COLUMNS = ["Rate limit", "State", "Opens", "Reason", "Changed", { name: "", className: "actions" }];
 
@@ -20,7 +20,7 @@ export default function RateLimits() {
     return moved;
   };
   const row = (gate) => html`<tr key=${`${gate.key} ${gate.is_shared}`}>
-    <${Cell}><code class="name">${gate.key}</code>${gate.is_shared && html` <span class="quiet">all tenants</span>`}<//>
+    <${Cell}><span class="name"><${Named} of=${gate.key} /></span>${gate.is_shared && html` <span class="quiet">all tenants</span>`}<//>
     <${Cell} name="State"><${Status} of=${gate.state} /><//>
     <${Cell} name="Opens">${gate.state === "half_open" ? html`<span>testing with the next step</span>` : gate.until ? html`<${Until} at=${gate.until} exact />` : NONE}<//>
     <${Cell} name="Reason" className="long">${gate.reason ?? NONE}<//>

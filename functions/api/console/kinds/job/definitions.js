@@ -19,7 +19,7 @@ export default function Definitions() {
   };
   const row = (each) => html`<tr key=${each.id} class=${each.is_active ? "" : "over"}>
     <${Cell} className="long"><span class="name">${each.key}</span> <span class="quiet" title="Counts its changes; a job keeps the version it was added with">v${each.version}</span>${each.description && html`<div class="quiet">${each.description}</div>`}${each.command !== each.key && html`<div class="quiet">runs <code>${each.command}</code></div>`}<//>
-    <${Cell} name="Arguments" className="long">${argumentsOf(each.arg_schema)}<//>
+    <${Cell} name="Arguments" className="long"><span>${argumentsOf(each.arg_schema)}</span><//>
     <${Cell} name="Queue">${each.queue} <div class="quiet nowrap">on ${each.executor === "lambda" ? "Lambda" : "workers"}</div><//>
     <${Cell} name="Limits">${duration(each.timeout_seconds)}, ${plural(each.max_attempts, "attempt")}${each.concurrency_limit !== null && html`<div class="quiet">${number(each.concurrency_limit)} at once</div>`}<//>
     <${Cell} name="Status"><${Status} of=${each.is_active ? "succeeded" : "paused"}>${each.is_active ? "Active" : "Inactive"}<//><//>

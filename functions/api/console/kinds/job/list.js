@@ -3,14 +3,15 @@ import { get, post } from "../../api.js";
 import { duration, number, shortId } from "../../format.js";
 import { html } from "../../vendor/preact.js";
 import { useAnswer } from "../../live.js";
-import { Action, Ago, Answer, Cell, Empty, Heading, Link, NONE, Pages, STARTS, Status, Table, useMay, useTurn } from "../../parts.js";
+import { Action, Ago, Answer, Cell, Elapsed, Empty, Heading, Link, NONE, Pages, STARTS, Status, Table, opensOnClick, useMay, useTurn } from "../../parts.js";
 import { go, queryOf } from "../../router.js";
-import { Bulk, local } from "../../views/runs.js";
+import { Bulk } from "../../views/bulk.js";
+import { local } from "../../views/runs.js";
 
 const STATUSES = { queued: "Queued", running: "Running", succeeded: "Succeeded", dead_letter: "Dead letter", failed: "Failed", canceled: "Canceled" };
 const SOURCES = { manual: "Manual", event: "Event", schedule: "Schedule", system: "System" };
 const FILTERS = ["status", "source", "created_after", "created_before"];
-const COLUMNS = ["Job", "Status", "Attempts", "Source", "Queued", "Started", "Finished", "Worker", { name: "", className: "actions" }];
+const COLUMNS = ["Job", "Status", "Details", "Attempts", "Source", "Queued", "Run time", "Worker", { name: "", className: "actions" }];
 const AT = "work/job";
 
 export default function Jobs({ query }) {
@@ -24,15 +25,14 @@ export default function Jobs({ query }) {
     const { jobs, next } = await get("jobs", { ...filter, cursor, limit: 50 });
     return { rows: jobs, next };
   };
-  const row = (job) => html`<tr key=${job.id}>
-    <${Cell}><${Link} to=${`runs/${job.id}/attempts`} class="name">${job.definition_key}<//> <code class="quiet" title=${job.id}>${shortId(job.id)}</code>
-      ${job.last_error && job.status !== "succeeded" && html`<div class="error-line clamped">${job.last_error}</div>`}<//>
+  const row = (job) => html`<tr key=${job.id} class="opens" onClick=${opensOnClick}>
+    <${Cell}><${Link} to=${`runs/${job.id}/attempts`} class="name">${job.definition_key}<//> <code class="quiet" title=${job.id}>${shortId(job.id)}</code><//>
     <${Cell} name="Status"><${Status} of=${stateOf(job)} />${job.cancel_requested_at && !job.finished_at && html` <span class="quiet">canceling</span>`}<//>
+    <${Cell} name="Details">${job.last_error && job.status !== "succeeded" ? html`<span class="error-line" title=${job.last_error}>${job.last_error}</span>` : NONE}<//>
     <${Cell} name="Attempts" className="nowrap">${job.attempt_count} of ${Math.max(job.max_attempts, job.attempt_count)}<//>
     <${Cell} name="Source">${SOURCES[job.source]}<//>
-    <${Cell} name="Queued"><${Ago} at=${job.queued_at} /><//>
-    <${Cell} name="Started">${job.started_at ? html`<${Ago} at=${job.started_at} />` : NONE}<//>
-    <${Cell} name="Finished">${job.finished_at ? html`<${Ago} at=${job.finished_at} />` : NONE}<//>
+    <${Cell} name="Queued"><${Ago} at=${job.queued_at} isBrief /><//>
+    <${Cell} name="Run time">${job.started_at ? html`<${Elapsed} from=${job.started_at} to=${job.finished_at} isBrief />` : NONE}<//>
     <${Cell} name="Worker" className="worker">${job.claimed_by_worker ? html`<code title=${job.claimed_by_worker}>${hostOf(job.claimed_by_worker)}</code>` : NONE}<//>
     <${Cell} className="actions">
       ${mayAct && !job.finished_at && !job.cancel_requested_at && html`<${Action} label="Cancel" title=${`Cancel ${job.definition_key}`} tone="danger" explains="A waiting job ends at once; a running command is stopped."
@@ -45,7 +45,7 @@ export default function Jobs({ query }) {
       <${Link} to=${`${AT}/new`} class="button main">Add job<//>`}<//>
     <${Answer} of=${summary}>${(of) => html`<${Cards} of=${of} />`}<//>
     <${Filters} filter=${filter} />
-    <${Table} caption="Jobs, newest first" columns=${COLUMNS} className="jobs">
+    <${Table} caption="Jobs, newest first" columns=${COLUMNS} className="jobs lines-table">
       <${Pages} key=${JSON.stringify(filter)} turn=${turn} load=${load} row=${row} columns=${COLUMNS.length}
         empty=${html`<${Empty}>${isFiltered ? html`<p>No job matches. <${Link} to=${AT}>Show all<//>.</p>` : html`<p>No jobs yet.${mayAct && html` <${Link} to=${`${AT}/new`}>Add one<//>, or use <code>baton job add</code>.`}</p>`}<//>`} />
     <//>`;
@@ -68,7 +68,7 @@ function Cards({ of }) {
   const { per_minute: rates } = of;
   return html`<dl class="figures">${card("queued")}${card("running")}${card("succeeded")}${card("failed", "failed")}${card("dead_letter", "failed")}</dl>
     <dl class="facts rates">
-      <div><dt>Oldest queued</dt><dd>${of.oldest_queued_age_s === null ? "nothing waits" : `waits for ${duration(of.oldest_queued_age_s)}`}</dd></div>
+      <div><dt>Oldest queued</dt><dd>${of.oldest_queued_age_s === null ? "none" : duration(of.oldest_queued_age_s)}</dd></div>
       <div><dt title="From when it could run to when it did: half of the jobs within this time, 95 % within that one">Wait in queue</dt><dd>${spread(of.queue_latency)}</dd></div>
       <div><dt>Run time</dt><dd>${spread(of.run_time)}</dd></div>
       <div><dt title="Per minute, over the last hour">Jobs per minute</dt><dd>${rate(rates.enqueued)} added, ${rate(rates.succeeded)} succeeded, ${rate(rates.dead_letter)} dead</dd></div>

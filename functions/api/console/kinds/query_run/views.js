@@ -200,7 +200,7 @@ export function Polls() {
     const counts = BUCKETS.map((most, n) => runs.filter((run) => run.poll_count <= most && run.poll_count > (BUCKETS[n - 1] ?? -1)).length);
     const highest = Math.max(1, ...counts);
     const name = (n) => (BUCKETS[n] === Infinity ? `more than ${BUCKETS[n - 1]}` : `${(BUCKETS[n - 1] ?? -1) + 1} – ${BUCKETS[n]}`);
-    return html`<${Section} title="How many polls it took" note=${`the latest ${plural(runs.length, "query", "queries")} that became ready`}>
+    return html`<${Section} title="How many polls it took" note=${runs.length > 0 ? `the latest ${plural(runs.length, "query", "queries")} that became ready` : null}>
       ${runs.length === 0 ? html`<${Empty}><p>No query has become ready yet.</p><//>` : html`<${Table} caption="Queries by how many polls they took" columns=${["Polls", "Queries", { name: "Share", className: "wide" }]}><tbody>
         ${counts.map((count, n) => html`<tr key=${n}><${Cell} className="nowrap">${name(n)}<//><${Cell} name="Queries">${number(count)}<//><${Cell} name="Share"><${Bar} done=${count} all=${highest} label=${`${name(n)} polls`} /><//></tr>`)}</tbody><//>`}
     <//>`;

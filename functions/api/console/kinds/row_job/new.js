@@ -90,7 +90,7 @@ function Sending({ of, onCancel }) {
 }
 
 // A form to the bucket, as the API signed it: its fields first, the file last. Only this kind of request tells how far it is.
-function put(given, file, request, onProgress) {
+export function put(given, file, request, onProgress) {
   const form = new FormData();
   for (const [name, value] of Object.entries(given.fields)) form.append(name, value);
   form.append("file", file);
@@ -106,7 +106,7 @@ function put(given, file, request, onProgress) {
   });
 }
 
-async function arrived(fileId, isGone) {
+export async function arrived(fileId, isGone) {
   for (let n = 0; n < LOOKS && !isGone.current; n += 1) {
     if ((await get(`row-jobs/uploads/${fileId}`)).arrived) return;
     await new Promise((done) => setTimeout(done, 1000));

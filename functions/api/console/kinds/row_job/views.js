@@ -3,14 +3,14 @@ import { ask, get, now, post } from "../../api.js";
 import { about, bytes, moment, number, plural, timeOfDay } from "../../format.js";
 import { html, useEffect, useRef, useState } from "../../vendor/preact.js";
 import { useAnswer } from "../../live.js";
-import { Action, Answer, Bar, Cell, Empty, NONE, Pages, STARTS, Section, Status, Table, Trouble, useMay, useTurn } from "../../parts.js";
+import { Action, Answer, Bar, Cell, Empty, Field, Link, NONE, Pages, STARTS, Section, Status, Table, Trouble, useMay, useTurn } from "../../parts.js";
 import { go } from "../../router.js";
 
-const STATUSES = {
+export const STATUSES = {
   DONE: ["succeeded", "Found"], NOT_FOUND: ["canceled", "Not found"], ERROR: ["failed", "Failed"], SKIPPED: ["canceled", "Skipped"],
   PENDING: ["queued", "Waiting"], PROCESSING: ["running", "At work"],
 };
-const ENDED = ["DONE", "NOT_FOUND", "ERROR", "SKIPPED"];
+const ENDED = ["DONE", "NOT_FOUND", "ERROR"]; // what was skipped has nothing to search for until it is fixed
 const PAGE = 50;
 
 // --- how far it is
@@ -29,13 +29,14 @@ function useRate(job) {
 // Rows that are not read yet are guessed from how far the file is.
 const expected = (job) => (job.read_done || !job.read_bytes || !job.size ? job.total_items : Math.max(job.total_items, Math.round((job.read_rows * job.size) / job.read_bytes)));
 
-function Far({ job, isOver }) {
+// `hasEta`: the head of the page says when.
+function Far({ job, isOver, hasEta }) {
   const known = useRate(job);
   const rate = isOver || job.queue_state === "PAUSED" ? null : known; // of work that goes on
   const all = expected(job);
   const upTo = job.canary === null ? all : Math.min(all, job.canary);
   const left = Math.max(0, upTo - job.processed_items);
-  const eta = rate > 0 && left > 0 ? ` · ETA ${about(left / rate)}` : "";
+  const eta = !hasEta && rate > 0 && left > 0 ? ` · ETA ${about(left / rate)}` : "";
   const tone = { DONE: "succeeded", FAILED: "failed", PAUSED: "paused" }[job.queue_state] ?? "";
   return html`<div class="barrier">
     <p><strong>${all === 0 ? "No rows yet" : `${number(job.processed_items)} of ${job.read_done ? "" : "about "}${plural(all, "row")}`}</strong> <span class="quiet">${all === 0 ? "" : "processed"}${rate > 0 ? ` · ${rate >= 10 ? number(Math.round(rate)) : rate.toFixed(1)} a second` : ""}${eta}</span></p>
@@ -48,8 +49,15 @@ const COUNTS = { done: "DONE", not_found: "NOT_FOUND", errors: "ERROR", skipped:
 
 // A scan has no rows of its own.
 const SCANNED = "This run looks for files. A file that two scans have found unchanged is taken, and its job is a run of its own.";
-export const Rows = (props) => (props.run.params.scan ? html`<${Empty}><p>${SCANNED}</p><//>` : html`<${JobRows} ...${props} />`);
-export const Pace = (props) => (props.run.params.scan ? html`<${Empty}><p>${SCANNED}</p><//>` : html`<${JobPace} ...${props} />`);
+// The same for an export, which belongs to a job.
+export const ofJob = (View) => (props) => {
+  const { scan, export: job } = props.run.params;
+  if (scan) return html`<${Empty}><p>${SCANNED}</p><//>`;
+  if (job) return html`<${Empty}><p>This run writes rows to a file. <${Link} to=${`runs/${job}/files`}>Go to job<//></p><//>`;
+  return html`<${View} ...${props} />`;
+};
+export const Rows = ofJob(JobRows);
+export const Pace = ofJob(JobPace);
 
 function JobRows({ run, reload }) {
   const isOver = run.finished_at !== null;
@@ -61,9 +69,9 @@ function JobRows({ run, reload }) {
     await reload();
   };
   return html`<${Answer} of=${job}>${(found) => html`
-    <${Far} job=${found} isOver=${isOver} />
-    ${found.canary !== null && !isOver && html`<div class="warning"><p>Only the first ${plural(found.canary, "row")} are worked on until you promote the job.</p>
-      ${mayAct && html`<${Action} label="Promote" title="Promote the job" tone="main" explains="All rows of the file are worked on." action=${async (reason) => { await post(`row-jobs/${run.id}/promote`, { reason }); await again(); }} done="Promoted." />`}</div>`}
+    <${Far} job=${found} isOver=${isOver} hasEta=${run.eta !== null} />
+    ${found.canary !== null && !isOver && html`<div class="warning"><p>Only the first ${plural(found.canary, "row")} are processed until you say so.</p>
+      ${mayAct && html`<${Action} label="Promote" title="Promote the job" tone="main" explains="All rows of the file are processed." action=${async (reason) => { await post(`row-jobs/${run.id}/promote`, { reason }); await again(); }} done="Processing all rows." />`}</div>`}
     <dl class="figures">${Object.entries(COUNTS).map(([name, status]) => html`<div key=${name} class=${`figure ${status === "ERROR" && found[name] > 0 ? "figure-failed" : ""}`}><dt>${STATUSES[status][1]}</dt><dd>${number(found[name])}</dd></div>`)}</dl>
     <${List} ...${{ run, isOver, mayAct, turn, again }} />`}<//>`;
 }
@@ -72,21 +80,19 @@ function JobRows({ run, reload }) {
 
 const COLUMNS = ["Row", "Product", "Status", { name: "Attempts", className: "count" }, { name: "Price", className: "count" }, "Best offer", "Last error"];
 
+const SORTS = { row_no: "in the order of the file", updated_at: "oldest change first", "-updated_at": "latest change first" };
+
 function List({ run, isOver, mayAct, turn, again }) {
   const [status, setStatus] = useState("");
-  const [chosen, setChosen] = useState(() => new Set());
+  const [order, setOrder] = useState("row_no");
+  const sort = status && order === "row_no" ? "updated_at" : order; // a filtered list is in the order of changes
+  const [chosen, choose, chooseNone] = useChosen();
   const load = async (cursor) => {
-    const { items, next } = await get(`row-jobs/${run.id}/items`, { statuses: status, cursor, limit: PAGE });
-    return { rows: items, next };
+    const { columns: names, items, next } = await get(`row-jobs/${run.id}/items`, { statuses: status, sort, cursor, limit: PAGE });
+    return { rows: items.map((item) => ({ ...item, shown: Object.fromEntries(names.map((name, n) => [name, item.cells[n]])) })), next };
   };
-  const choose = (no) => (event) => setChosen((before) => {
-    const after = new Set(before);
-    if (event.target.checked) after.add(no);
-    else after.delete(no);
-    return after;
-  });
   const done = async () => {
-    setChosen(new Set());
+    chooseNone();
     await again();
   };
   const remove = async () => {
@@ -95,60 +101,113 @@ function List({ run, isOver, mayAct, turn, again }) {
   };
   const side = html`<label class="inline">Show <select value=${status} onChange=${(event) => setStatus(event.target.value)}>
       <option value="">all</option>${Object.entries(STATUSES).map(([each, [, text]]) => html`<option value=${each} selected=${each === status}>${text.toLowerCase()}</option>`)}</select></label>
-    ${mayAct && html`${chosen.size > 0 ? html`<${Reprocess} key="some" run=${run} rows=${[...chosen]} onDone=${done} />` : html`<${Reprocess} key="all" run=${run} onDone=${done} />`}
+    <label class="inline">Order <select value=${sort} onChange=${(event) => setOrder(event.target.value)}>${Object.entries(SORTS).map(([each, text]) => html`<option value=${each} selected=${each === sort} disabled=${each === "row_no" && status !== ""}>${text}</option>`)}</select></label>
+    ${mayAct && html`${chosen.size > 0 ? html`<${Reprocess} key="some" jobs=${jobsOf(chosen)} onDone=${done} />` : html`<${Reprocess} key="all" jobs=${[{ id: run.id }]} onDone=${done} />`}
       ${isOver && html`<${Action} label="Delete job" tone="danger" reason="" explains="The job is gone at once, and its rows follow. The run stays as a record." action=${remove} done="Deleted." />`}`}`;
   const columns = mayAct ? [{ name: "", className: "pick" }, ...COLUMNS] : COLUMNS;
-  return html`<${Section} title="Rows" note="in the order of the file" side=${side}>
+  const note = sort === "row_no" ? SORTS[sort] : `${SORTS[sort]} · live: rows move while they are worked on`;
+  return html`<${Section} title="Rows" note=${note} side=${side}>
     <${Table} caption="Rows of the file" columns=${columns} className="rows">
-      <${Pages} key=${status} turn=${turn} load=${load} columns=${columns.length} every_s=${isOver ? 0 : 3} row=${(row) => html`<${Row} key=${row.row_no} ...${{ row, mayAct, isChosen: chosen.has(row.row_no), choose }} />`}
+      <${Pages} key=${`${status} ${sort}`} turn=${turn} load=${load} columns=${columns.length} every_s=${isOver ? 0 : 3} row=${(row) => html`<${Row} key=${row.row_no} ...${{ run, row, mayAct, chosen, choose, again }} />`}
         empty=${html`<${Empty}><p>${status ? "No row is in this state." : "No rows yet."}</p><//>`} />
     <//>
   <//>`;
 }
 
-function Row({ row, mayAct, isChosen, choose }) {
-  const [tone, word] = row.status === "PENDING" && row.attempts > 0 ? ["retrying", "Comes again"] : STATUSES[row.status];
-  const best = row.result?.offers?.[0];
-  const shop = best?.retailer ?? best?.domain;
+function Row({ run, row, mayAct, chosen, choose, again }) {
+  const [tone, word] = row.status === "PENDING" && row.attempts > 0 ? ["retrying", "Retried later"] : STATUSES[row.status];
+  const { found_title: title, retailer, url, price, currency } = row.shown;
+  const { title: product, brand, sku } = row.inputSummary;
   return html`<tr>
-    ${mayAct && html`<${Cell} className="pick">${ENDED.includes(row.status) && html`<input type="checkbox" aria-label=${`Choose row ${row.row_no}`} checked=${isChosen} onChange=${choose(row.row_no)} />`}<//>`}
+    ${mayAct && html`<${Pick} isFree=${ENDED.includes(row.status)} job=${run.id} no=${row.row_no} ...${{ chosen, choose }} />`}
     <${Cell} name="Row">${number(row.row_no)}<//>
-    <${Cell} name="Product" className="long">${row.title ?? row.sku ?? NONE}${row.brand && html` <span class="quiet">${row.brand}</span>`}<//>
+    <${Cell} name="Product" className="long">${product ?? sku ?? NONE}${brand && html` <span class="quiet">${brand}</span>`}<//>
     <${Cell} name="Status" className="nowrap"><${Status} of=${tone}>${word}<//><//>
     <${Cell} name="Attempts" className="count">${row.attempts > 0 ? number(row.attempts) : NONE}<//>
-    <${Cell} name="Price" className="count nowrap">${row.price ? `${row.price} ${best?.currency ?? ""}` : NONE}<//>
-    <${Cell} name="Best offer" className="long">${best ? html`<span>${/^https?:/.test(best.url ?? "") ? html`<a href=${best.url} target="_blank" rel="noopener noreferrer">${best.title}</a>` : best.title}${shop && html` <span class="quiet">${shop}</span>`}</span>` : NONE}<//>
-    <${Cell} name="Last error" className="long">${row.last_error ? html`<span class=${row.status === "ERROR" ? "error-line" : "quiet"}>${row.last_error}</span>` : NONE}<//></tr>`;
+    <${Cell} name="Price" className="count nowrap">${price ? `${price} ${currency}` : NONE}<//>
+    <${Cell} name="Best offer" className="long">${title ? html`<span>${/^https?:/.test(url) ? html`<a href=${url} target="_blank" rel="noopener noreferrer">${title}</a>` : title}${retailer && html` <span class="quiet">${retailer}</span>`}</span>` : NONE}<//>
+    <${Cell} name="Last error" className="long">${row.last_error ? html`<span class=${row.status === "ERROR" ? "error-line" : "quiet"}>${row.last_error}</span>` : NONE}
+      ${mayAct && FIXABLE.includes(row.status) && run.params.job_type !== "image" && html` <${Fix} run=${run} row=${row} again=${again} />`}<//></tr>`;
+}
+
+// --- a row that failed, fixed in place
+
+const FIXABLE = ["NOT_FOUND", "ERROR", "SKIPPED"];
+
+function Fix({ run, row, again }) {
+  const held = useRef(null);
+  const send = async (reason, fields) => {
+    const input = Object.fromEntries([...fields].filter(([name]) => name.startsWith("cell:")).map(([name, value]) => [name.slice(5), value]));
+    const told = await post(`row-jobs/${run.id}/fix`, { rows: [{ row_no: row.row_no, hash: held.current.hash, input }], reason });
+    if (told.unmatched.length > 0) throw new Error(told.unmatched[0].message);
+    await again();
+    return told;
+  };
+  return html`<${Action} label="Fix" title=${`Fix row ${row.row_no}`} explains="Change what the row was read from. It is searched for again." action=${send}
+    done=${(told) => (told.fixed ? "Fixed. The row will be processed again." : "Nothing was changed.")}><${Cells} run=${run} row=${row} held=${held} /><//>`;
+}
+
+function Cells({ run, row, held }) {
+  const job = useAnswer(`row-jobs/${run.id}`, {}, 0);
+  const detail = useAnswer(`row-jobs/${run.id}/items/${row.row_no}`, {}, 0);
+  held.current = detail.data;
+  return html`<${Answer} of=${job}>${({ columns }) => html`<${Answer} of=${detail}>${({ input }) => (columns ?? []).map((column) => html`<${Field} label=${column} key=${column}>
+    ${(id) => html`<input id=${id} name=${`cell:${column}`} autocomplete="off" defaultValue=${input[column] ?? ""} />`}<//>`)}<//>`}<//>`;
 }
 
 // --- working on rows again: counted first, as it is chosen
 
-const AGAIN = { ERROR: "Failed", NOT_FOUND: "Not found", SKIPPED: "Skipped", DONE: "Found" };
+const AGAIN = { ERROR: "Failed", NOT_FOUND: "Not found", DONE: "Found" };
 
-function Reprocess({ run, rows, onDone }) {
-  const wanted = useRef(null);
-  const label = rows ? `Reprocess ${plural(rows.length, "chosen row")}` : "Reprocess rows";
-  const send = async (reason) => {
-    const told = await post(`row-jobs/${run.id}/reprocess`, { ...wanted.current, reason });
-    await onDone();
-    return told;
-  };
-  return html`<${Action} label=${label} title="Reprocess rows" explains="Rows are searched for again, and the job goes on if it has ended." action=${send} done=${(told) => `${plural(told.rows, "row")} will be processed again.`}>
-    <${Wanted} run=${run} rows=${rows} wanted=${wanted} /><//>`;
+// Rows that were chosen, of one job or of several.
+export function useChosen() {
+  const [chosen, setChosen] = useState(() => new Map());
+  const choose = (key, value) => (event) => setChosen((before) => {
+    const after = new Map(before);
+    if (event.target.checked) after.set(key, value);
+    else after.delete(key);
+    return after;
+  });
+  return [chosen, choose, () => setChosen(new Map())];
 }
 
-function Wanted({ run, rows, wanted }) {
+export function jobsOf(chosen) {
+  const jobs = new Map();
+  for (const [job, no] of chosen.values()) jobs.set(job, [...(jobs.get(job) ?? []), no]);
+  return [...jobs].map(([id, rows]) => ({ id, rows }));
+}
+
+export function Pick({ isFree, job, no, chosen, choose }) {
+  const key = `${job} ${no}`;
+  return html`<${Cell} className="pick">${isFree && html`<input type="checkbox" aria-label=${`Choose row ${no}`} checked=${chosen.has(key)} onChange=${choose(key, [job, no])} />`}<//>`;
+}
+
+export function Reprocess({ jobs, onDone }) {
+  const wanted = useRef(null);
+  const count = jobs.reduce((sum, { rows }) => sum + (rows?.length ?? 0), 0);
+  const label = count > 0 ? `Reprocess ${plural(count, "chosen row")}` : "Reprocess rows";
+  const send = async (reason) => {
+    let rows = 0;
+    for (const { id, body } of wanted.current) rows += (await post(`row-jobs/${id}/reprocess`, { ...body, reason })).rows;
+    await onDone();
+    return { rows };
+  };
+  return html`<${Action} label=${label} title="Reprocess rows" explains="Rows are searched for again, and the job goes on if it has ended." action=${send} done=${(told) => `${plural(told.rows, "row")} will be processed again.`}>
+    <${Wanted} jobs=${jobs} wanted=${wanted} /><//>`;
+}
+
+function Wanted({ jobs, wanted }) {
   const [statuses, setStatuses] = useState(["ERROR", "NOT_FOUND"]);
   const [isAnew, setAnew] = useState(false);
   const [told, setTold] = useState({ count: null, problem: null });
-  const body = rows ? { scope: "items", itemIds: rows } : { scope: "job", statuses, reset_attempts: isAnew };
-  wanted.current = body;
-  const asked = JSON.stringify(body);
+  const isSome = jobs.some(({ rows }) => rows);
+  wanted.current = jobs.map(({ id, rows }) => ({ id, body: rows ? { scope: "items", itemIds: rows } : { scope: "job", statuses, reset_attempts: isAnew } }));
+  const asked = JSON.stringify(wanted.current);
   useEffect(() => {
     let isOld = false;
-    if (!rows && statuses.length === 0) return setTold({ count: 0, problem: null });
-    post(`row-jobs/${run.id}/reprocess`, { ...body, dry_run: true }).then(
-      ({ rows: count }) => isOld || setTold({ count, problem: null }),
+    if (!isSome && statuses.length === 0) return setTold({ count: 0, problem: null });
+    Promise.all(wanted.current.map(({ id, body }) => post(`row-jobs/${id}/reprocess`, { ...body, dry_run: true }))).then(
+      (all) => isOld || setTold({ count: all.reduce((sum, { rows }) => sum + rows, 0), problem: null }),
       (problem) => isOld || setTold({ count: null, problem }),
     );
     return () => {
@@ -156,7 +215,7 @@ function Wanted({ run, rows, wanted }) {
     };
   }, [asked]);
   const toggle = (status) => (event) => setStatuses(event.target.checked ? [...statuses, status] : statuses.filter((each) => each !== status));
-  return html`${!rows && html`<fieldset><legend>Which rows</legend>
+  return html`${!isSome && html`<fieldset><legend>Which rows</legend>
       ${Object.entries(AGAIN).map(([status, text]) => html`<label class="check" key=${status}><input type="checkbox" checked=${statuses.includes(status)} onChange=${toggle(status)} />${text}</label>`)}
       <label class="check"><input type="checkbox" checked=${isAnew} onChange=${(event) => setAnew(event.target.checked)} />Also rows that have no attempts left</label>
     </fieldset>`}

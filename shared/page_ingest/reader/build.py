@@ -1,0 +1,141 @@
+"""The real ports of sources: their files, the tenants' accounts, the wire.
+
+BATON_SOURCES_STANDIN: where the local cloud plays the hosts of all sources. It must be on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from shared.kernel import control, direct, sql
+from shared.kernel.clock import process_time, read_id
+from shared.kernel.connections import Account, Accounts, NoVault, Vault, secret_name
+from shared.kernel.errors import Permanent
+from shared.kernel.model import Turn, account_name
+from shared.kernel.tokens import Tokens
+from shared.kernel.vault import live_vault
+from shared.page_ingest.reader import plan, walk
+from shared.page_ingest.reader.client import OAUTH, Client
+from shared.page_ingest.reader.files import folder_of
+from shared.page_ingest.reader.model import ReadCursor, SourceParams
+from shared.page_ingest.reader.providers import PREFIX, Place, deployed, provider
+from shared.page_ingest.reader.steps import Ports
+from shared.page_ingest.reader.store import SourceStore
+from shared.page_ingest.source.compile import Compiled
+
+PATIENCE_S = 0.25  # a slot so near is waited for; for any other the lane waits
+
+
+def source_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
+    store = SourceStore(engine)
+    vault = live_vault(env)
+    make = Clients(engine, vault, store, Place.from_env(env, PREFIX).standin)
+    return Ports(files=deployed(folder_of(env)), client=make, tokens=Tokens(engine), store=store)
+
+
+def check(compiled: Compiled, standin: str | None, account: Account, time_left_s: Callable[[], float]) -> str:
+    """Ask for the first page of a list that needs no other."""
+    source = compiled.source
+    client = client_of(
+        compiled, account.settings.model_dump(), revealed(account.secret), gate=source.name, time_left_s=time_left_s,
+        standin=standin,
+    )  # fmt: skip
+    if source.auth.way == "refresh_token":
+        return "Kept. The first run logs in: each log-in may change the refresh token."
+    if source.auth.way in OAUTH:
+        client.token = client.log_in().value
+    resource = next(each.resource for each in compiled.resources if plan.parent_of(each.resource) is None)
+    now = process_time()
+    part = plan.roots(resource, plan.said(now - timedelta(days=31)), None, now)[-1]
+    cursor = ReadCursor(part=part, t=plan.said(now), scope="", limit=resource.page.size)
+    page = client.page(resource, part, None, walk.request(resource, cursor))
+    return f"Connected: the first page of {resource.name} has {len(page.rows)} rows."
+
+
+def revealed(secret: Any) -> dict[str, str]:
+    return {name: getattr(secret, name).get_secret_value() for name in type(secret).model_fields}
+
+
+def client_of(
+    compiled: Compiled, settings: Mapping[str, Any], secret: Mapping[str, str], *, gate: str,
+    time_left_s: Callable[[], float], standin: str | None = None,
+) -> Client:  # fmt: skip
+    from shared.page_ingest.reader.fill import placed  # noqa: PLC0415
+    from shared.page_ingest.reader.wire import HttpWire  # noqa: PLC0415 - by who asks
+
+    source = compiled.source
+    hosts = [placed(source, f"https://{host}/", settings)[0] for host in source.hosts]
+    wire = HttpWire(
+        source.name, hosts, gate=gate, time_left_s=time_left_s, secrets=list(secret.values()), standin=standin
+    )  # fmt: skip
+    return Client(source=source, settings=settings, secret=secret, wire=wire)
+
+
+@dataclass(slots=True)
+class Clients:
+    """Makes the client of a run's account."""
+
+    engine: sa.Engine
+    vault: Vault
+    store: SourceStore
+    standin: str | None
+
+    def __call__(
+        self, compiled: Compiled, params: SourceParams, turn: Turn, time_left_s: Callable[[], float]
+    ) -> Client:
+        account, settings, secret = Account(None, None), {}, {}
+        if params.connection is not None:
+            account = Accounts(self.engine, self.vault).of(turn.tenant_id, provider(compiled), params.connection)
+            settings, secret = account.settings.model_dump(), revealed(account.secret)
+        client = client_of(
+            compiled, settings, secret, gate=params.account, time_left_s=time_left_s, standin=self.standin
+        )  # fmt: skip
+        if params.connection is not None:
+            client.save = Rotation(self, compiled.source.name, turn.tenant_id, params.connection, secret).save
+        client.before = self._pace(compiled, params, turn)
+        return client
+
+    def _pace(self, compiled: Compiled, params: SourceParams, turn: Turn) -> Callable[[], None]:
+        pace = compiled.source.rate.pace
+        if pace is None:
+            return lambda: None
+        even = control.Even(per_minute=pace.requests * 60 / pace.per)
+        paced = control.Paced(account_name(params.source, params.connection), compiled.source.hosts[0], turn.tenant_id)
+        paces = control.Paces(self.engine)
+
+        def wait() -> None:
+            (slot_s,) = paces.take(paced, even, 1, PATIENCE_S)
+            time.sleep(slot_s)
+
+        return wait
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Keeps a refresh token that its upstream has changed: a new version of the secret, and the row that names it."""
+
+    clients: Clients
+    provider: str
+    tenant_id: UUID
+    connection: str
+    secret: Mapping[str, str]
+
+    def save(self, field: str, value: str) -> None:
+        connection = read_id(self.connection)
+        assert connection is not None
+        params = {"tenant_id": self.tenant_id, "provider": self.provider, "id": connection}
+        with direct.alone(self.clients.engine, self.tenant_id) as line:
+            row = line.one(sql.CONNECTION, params)
+        if row is None:
+            raise Permanent("the connection is gone, and with it the place of its refresh token", "connection_gone")
+        version = self.clients.vault.renew(secret_name(self.tenant_id, connection), {**self.secret, field: value})
+        if not self.clients.store.rotate(self.tenant_id, self.provider, connection, row["secret_ref"], version):
+            raise NoVault("the connection was changed while its refresh token was: log in again if it does not work")

@@ -1,0 +1,127 @@
+"""Guards saved searches at the front door: what makes no sense is refused with its field, and nothing of it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shared.kernel.clock import new_id
+from tests.support.door import Door, TenantHouse
+
+CONNECT = """insert into connection (id, tenant_id, name, provider, settings, secret_ref, created_by)
+values (:id, :t, 'main', :provider, cast(:settings as jsonb), '1', 'user:x')"""
+QUARANTINE = """insert into search_quarantine (id, tenant_id, client, key, search_id, query_key, window_from, window_to, problem, payload)
+select :id, tenant_id, client, 'k', search_id, query_key, now() - interval '1 day', now(), 'no title', '{}' from query_state
+where tenant_id = :t and search_id = :s and active"""
+SEARCH: dict[str, Any] = {
+    "name": "python", "client": "infojobs", "connection": "main", "params": {"q": "python"}, "seed_from": "2026-11-01",
+}  # fmt: skip
+
+
+@pytest.fixture
+def board(door: Door, acme: TenantHouse) -> TenantHouse:
+    door.sql(CONNECT, id=new_id(), t=acme.id, provider="infojobs", settings='{"client_id": "a"}')
+    return acme
+
+
+def save(door: Door, tenant: TenantHouse) -> str:
+    made = door.call(tenant.admin, "POST", "/searches", SEARCH)
+    assert made.status == 201, made
+    return str(made.json()["id"])
+
+
+def test_a_paused_search_stays_paused_when_its_parameters_change(door: Door, board: TenantHouse) -> None:
+    path = f"/searches/{save(door, board)}"
+    assert door.call(board.admin, "POST", f"{path}/pause", {"reason": "holidays"}).status == 200
+    for query in ("java", "python"):  # another query, and the one that it was
+        assert door.call(board.admin, "PATCH", path, {"params": {"q": query}}).status == 200
+        assert door.call(board.admin, "GET", path).json()["paused"]
+        assert door.value("select count(*) from query_state where tenant_id = :t and active", t=board.id) == 0
+    assert door.call(board.admin, "POST", f"{path}/resume", {}).status == 200
+    assert door.value("select count(*) from query_state where tenant_id = :t and active", t=board.id) == 1
+
+
+def test_a_paused_board_is_paused_for_a_new_account_too(door: Door, board: TenantHouse) -> None:
+    save(door, board)
+    assert door.call(board.admin, "POST", "/search-clients/infojobs/pause", {"reason": "contract ends"}).status == 200
+    door.sql(
+        CONNECT.replace("'main'", "'other'"),
+        id=new_id(),
+        t=board.id,
+        provider="infojobs",
+        settings='{"client_id": "b"}',
+    )
+    other = {**SEARCH, "name": "java", "params": {"q": "java"}, "connection": "other"}
+    assert door.call(board.admin, "POST", "/searches", other).status == 201
+    closed = "select count(*) from gate where tenant_id = :t and state <> 'open' and until > now() + interval '1 year'"
+    assert door.value(closed, t=board.id) == 2
+    assert door.call(board.admin, "POST", "/search-clients/infojobs/resume", {}).status == 200
+    assert door.value(closed, t=board.id) == 0
+
+
+def test_what_is_in_quarantine_belongs_to_the_query_and_not_to_whoever_saved_it(door: Door, board: TenantHouse) -> None:
+    """Other parameters begin with a clean history; the old ones, saved again, with what they had."""
+    path = f"/searches/{save(door, board)}"
+    record = new_id()
+    door.sql(QUARANTINE, id=record, t=board.id, s=path.removeprefix("/searches/"))
+    assert in_quarantine(door, board, path) == (1, 1, 1)
+    assert door.call(board.admin, "PATCH", path, {"params": {"q": "java"}}).status == 200
+    assert in_quarantine(door, board, path) == (0, 0, 0)
+    assert door.call(board.admin, "DELETE", path).status == 200
+    path = f"/searches/{save(door, board)}"
+    assert in_quarantine(door, board, path) == (1, 1, 1)
+    assert door.call(board.admin, "POST", f"{path}/quarantine/{record}/accept", {}).status == 200
+    assert in_quarantine(door, board, path) == (0, 0, 0)
+
+
+def in_quarantine(door: Door, tenant: TenantHouse, path: str) -> tuple[int, int, int]:
+    search = door.call(tenant.admin, "GET", path).json()
+    records = door.call(tenant.admin, "GET", f"{path}/quarantine").json()["records"]
+    return search["in_quarantine"], len(search["unclean"]), len(records)
+
+
+def test_a_sheet_that_is_added_again_is_synced_in_its_new_window(door: Door, acme: TenantHouse) -> None:
+    """That is how a window is changed: the night that waits for the old one must not keep it."""
+    settings = '{"client_email": "a@b", "spreadsheet_id": "s"}'
+    door.sql(CONNECT, id=new_id(), t=acme.id, provider="google_sheets", settings=settings)
+    opens, closes = (
+        door.value("select to_char(now() at time zone 'UTC' + make_interval(hours => :h), 'HH24:MI')", h=h)
+        for h in (2, 3)
+    )
+    late = {"connection": "main", "zone": "UTC", "opens": opens, "closes": closes}
+    first = door.call(acme.admin, "POST", "/search-sheets", late).json()
+    due = "select next_due_at <= now() from lane where run_id = :id"
+    assert not door.value(due, id=first["run_id"])
+    assert door.call(acme.admin, "DELETE", f"/search-sheets/{first['id']}").status == 200
+    again = door.call(acme.admin, "POST", "/search-sheets", {**late, "opens": "00:00", "closes": "00:00"}).json()
+    (sheet,) = door.call(acme.admin, "GET", "/search-sheets").json()["sheets"]
+    (night,) = sheet["nights"]
+    assert (again, night["status"], night["run_id"]) == (first, "waiting", first["run_id"])
+    assert night["opens_at"][11:16] == night["closes_at"][11:16] == "00:00"
+    assert door.value(
+        "select opens_at <= now() and now() < closes_at from sheet_night where run_id = :id", id=first["run_id"]
+    )
+    assert door.value(due, id=first["run_id"])
+
+
+@pytest.mark.parametrize(
+    ("window", "code"),
+    [
+        ({"zone": "Europe/Atlantis"}, "unknown_timezone"),
+        ({"zone": "../../etc/passwd"}, "unknown_timezone"),
+        ({"zone": "localtime"}, "unknown_timezone"),  # whose?
+        ({"zone": "right/Europe/Madrid"}, "unknown_timezone"),  # half a minute off
+        ({"opens": "03:00Z"}, "bad_window"),
+        ({"closes": "06:00+02:00"}, "bad_window"),
+        ({"opens": "24:00"}, "invalid"),
+    ],
+)
+def test_a_window_that_means_something_else_elsewhere_is_refused(
+    door: Door, acme: TenantHouse, window: dict[str, Any], code: str
+) -> None:
+    settings = '{"client_email": "a@b", "spreadsheet_id": "s"}'
+    door.sql(CONNECT, id=new_id(), t=acme.id, provider="google_sheets", settings=settings)
+    answer = door.call(acme.admin, "POST", "/search-sheets", {"connection": "main", **window})
+    assert (answer.status, answer.code) == (422, code)
+    assert door.call(acme.admin, "GET", "/search-sheets").json()["sheets"] == []

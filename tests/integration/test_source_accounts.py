@@ -1,0 +1,412 @@
+"""Guards what sources do with accounts, files and rows that do not fit: tokens, digests, settings, contracts, the quarantine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from infra.local.standins.server import Reply, Request
+from infra.local.standins.sources import SECRET, Salesforce, iso, stock
+from shared.kernel.errors import Refused
+from tests.support.rig import TENANT
+from tests.support.sources import SourceRig, simple
+
+TOKEN, BY_TOKEN = 'token = "/next", size = 5', 'limit = "{size}", cursor = "{token}"'
+OTHER = UUID(int=0xB0)
+
+
+def asked(request: Request, name: str, default: str = "") -> str:
+    return request.query.get(name, [default])[0]
+
+
+def pages(*rows: dict[str, Any], size: int = 5) -> Callable[[Request, str], Reply]:
+    """A list by token that stands still."""
+
+    def respond(request: Request, path: str) -> Reply:
+        at = int(asked(request, "cursor", "0"))
+        more = str(at + size) if at + size < len(rows) else None
+        return Reply.json({"items": rows[at : at + size], "next": more, "n": len(rows)})
+
+    return respond
+
+
+def opened(sources: SourceRig, text: str, respond: Any) -> None:
+    sources.open({})
+    sources.deploy(text)
+    sources.anything.respond = respond
+
+
+# --- tokens
+
+
+def test_a_refused_token_is_forgotten_and_another_is_fetched_once(sources: SourceRig) -> None:
+    api = Salesforce(rows=stock(230))
+    sources.open({"salesforce": api})
+    sources.example("salesforce")
+    run_id = sources.start("salesforce", **{"from": "2025-01-01", "to": "2025-03-03"})
+    sources.work_off(3)
+    api.token = "sf-token-2"
+
+    assert sources.finish(run_id) == "succeeded complete"
+    assert api.logins == 2
+
+
+REFRESHED = """
+auth = { oauth = "refresh_token", url = "/token", client_id = "id", client_secret = "secret", refresh_token = "refresh" }
+"""
+
+
+class Rotating:
+    """An upstream whose every log-in changes the refresh token. It knows which one is good, and counts log-ins."""
+
+    def __init__(self, sources: SourceRig) -> None:
+        self.sources, self.good, self.access = sources, "refresh-1", ""
+        self.kept_before_use: list[bool] = []
+        self.logins = 0
+        self.list = pages(*({"id": n} for n in range(12)))
+
+    def __call__(self, request: Request, path: str) -> Reply:
+        if path == "/token":
+            if f"refresh_token={self.good}&" not in request.body.decode() + "&":
+                return Reply.json({"error": "invalid_grant"}, 400)
+            self.logins += 1
+            self.good, self.access = f"refresh-{self.logins + 1}", f"access-{self.logins}"
+            return Reply.json({"access_token": self.access, "refresh_token": self.good, "expires_in": 600})
+        if request.headers.get("authorization") != f"Bearer {self.access}":
+            return Reply.json({}, 401)
+        self.kept_before_use.append(self.good in json.dumps(self.sources.vault.kept) and self.current() == self.good)
+        return self.list(request, path)
+
+    def current(self) -> str:
+        """The refresh token that a step would use now: that of the version which the row names."""
+        row = self.sources.rows("select secret_ref from connection")[0]
+        return next(iter(self.sources.vault.kept.values()))[int(row["secret_ref"][1:]) - 1]["refresh"]
+
+
+def test_a_rotated_refresh_token_is_kept_before_its_access_token_is_used(sources: SourceRig) -> None:
+    upstream = Rotating(sources)
+    text = simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip())
+    opened(sources, text, upstream)
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+
+    assert sources.read("any") == "succeeded walked"
+    sources.pass_time(3_600)
+    assert sources.read("any") == "succeeded walked"
+
+    assert upstream.logins == 2
+    assert upstream.kept_before_use
+    assert all(upstream.kept_before_use)
+    assert upstream.current() == upstream.good == "refresh-3"
+
+
+def test_if_a_rotated_token_cannot_be_kept_its_access_token_is_not_used(sources: SourceRig) -> None:
+    upstream = Rotating(sources)
+    opened(sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()), upstream)
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+
+    def renew(name: str, secret: Any) -> str:
+        raise RuntimeError("the vault is down")
+
+    sources.vault.renew = renew  # type: ignore[method-assign]
+    assert sources.read("any", time_limit_s=600).startswith("failed")
+    assert upstream.kept_before_use == []
+
+
+def test_a_key_that_is_refused_fails_at_once_and_says_what_to_do(sources: SourceRig) -> None:
+    opened(sources, simple(TOKEN, query=BY_TOKEN, auth='{ bearer = "token" }'), lambda *_: Reply.json({}, 401))
+    sources.connect("any", {}, {"token": SECRET})
+    run_id = sources.start("any")
+    assert sources.finish(run_id, 60) == "failed partitions_failed"
+    assert "Change the connection" in sources.error(run_id)
+
+
+def test_one_connections_429_does_not_stop_another(sources: SourceRig) -> None:
+    def respond(request: Request, path: str) -> Reply:
+        if request.headers.get("authorization") == "Bearer first-key":
+            return Reply(body=b"{}", status=429, headers={"Retry-After": "3000"})
+        return pages({"id": 1})(request, path)
+
+    opened(sources, simple(TOKEN, query=BY_TOKEN, auth='{ bearer = "token" }'), respond)
+    first = sources.connect("any", {}, {"token": "first-key"})
+    second = sources.connect("any", {}, {"token": "second-key"})
+    waiting, going = sources.start("any", connection=first), sources.start("any", connection=second)
+    assert sources.finish(going, 120) == "succeeded walked"
+    assert sources.run(waiting)["status"] == "running"
+
+
+def test_the_reserve_is_left_for_others(sources: SourceRig) -> None:
+    calls = []
+
+    def respond(request: Request, path: str) -> Reply:
+        calls.append(sources.now)
+        found = pages(*({"id": n} for n in range(30)))(request, path)
+        told = {"X-Left": str(max(0, 12 - len(calls))), "X-Resets": "1000" if sources.now < 900 else "0"}
+        return Reply(body=found.body, headers=told)
+
+    rate = ['rate = { left = "header:x-left", resets = "header:x-resets", resets_as = "seconds", reserve = 9 }']
+    opened(sources, simple(TOKEN, query=BY_TOKEN, head=rate), respond)
+    assert sources.read("any").startswith("succeeded")
+    assert len([at for at in calls if at < 900]) == 3
+    assert len(sources.keys("any_items")) == 30
+
+
+# --- what a run is about
+
+
+def test_a_file_that_means_something_else_stops_the_runs_that_pinned_it(sources: SourceRig) -> None:
+    text = simple(TOKEN, query=BY_TOKEN)
+    opened(sources, text, pages(*({"id": n} for n in range(200))))
+    run_id = sources.start("any")
+    sources.work_off(2)
+    (sources.folder / "any.toml").write_text(text.replace("size = 5", "size = 4") + "\n# and a comment")
+    sources.files._known = None
+    assert sources.finish(run_id) == "failed partitions_failed"
+    assert "has changed since this run began" in sources.error(run_id)
+
+
+def test_a_comment_strands_no_run(sources: SourceRig) -> None:
+    text = simple(TOKEN, query=BY_TOKEN)
+    opened(sources, text, pages(*({"id": n} for n in range(200))))
+    run_id = sources.start("any")
+    sources.work_off(2)
+    (sources.folder / "any.toml").write_text(f"# a comment\n{text}")
+    sources.files._known = None
+    assert sources.finish(run_id) == "succeeded walked"
+
+
+def test_a_connection_that_is_pointed_elsewhere_stops_its_runs(sources: SourceRig) -> None:
+    text = simple(TOKEN, query=BY_TOKEN, head=['settings = { shelf = "segment" }']).replace(
+        '"/items"\nquery', '"/{shelf}"\nquery'
+    )
+    opened(sources, text, pages(*({"id": n} for n in range(200))))
+    sources.connect("any", {"shelf": "a"}, {})
+    run_id = sources.start("any")
+    sources.work_off(2)
+    sources.rows('update connection set settings = \'{"shelf": "b"}\' returning id')
+    assert sources.finish(run_id) == "failed partitions_failed"
+    assert "settings of the connection have changed" in sources.error(run_id)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"source": "nothing"}, "source: nothing is unknown"), ({"resources": ["x"]}, "resources: x is unknown"),
+        ({"tighten": {"items.size": 50}}, "can only be smaller"), ({"tighten": {"items.x": 1}}, "cannot be changed"),
+        ({"digest": "sha256:" + "0" * 64}, "digest:"), ({"connection": "no"}, "connection:"), ({"what": 1}, "what"),
+        ({"from": "yesterday"}, "from"), ({"policy": {"rule": "critical", "prices": [1]}}, "policy"),
+    ],
+)  # fmt: skip
+def test_a_bad_parameter_is_refused_by_its_name(sources: SourceRig, params: dict[str, Any], said: str) -> None:
+    opened(sources, simple(TOKEN, query=BY_TOKEN), pages())
+    with pytest.raises(Refused, match=said):
+        sources.start(**{"source": "any", **params})
+    assert sources.rows("select id from run") == []
+
+
+def test_a_table_that_is_not_there_is_named_before_anything_is_asked(sources: SourceRig) -> None:
+    opened(sources, simple(TOKEN, query=BY_TOKEN), pages())
+    with sources.owner.connect() as connection:
+        connection.exec_driver_sql("drop table any_items")
+    with pytest.raises(Refused, match="table any_items is not there: write its migration"):
+        sources.start("any")
+    sources.deploy(simple(TOKEN, query=BY_TOKEN))
+    text = simple(TOKEN, 'columns = { size = "int /size" }', query=BY_TOKEN)
+    (sources.folder / "any.toml").write_text(text)
+    sources.files._known = None
+    with pytest.raises(Refused, match="table any_items has no size"):
+        sources.start("any")
+
+
+def test_a_tenant_may_ask_for_less_at_once(sources: SourceRig) -> None:
+    sizes = set()
+
+    def respond(request: Request, path: str) -> Reply:
+        sizes.add(asked(request, "limit"))
+        return pages({"id": 1}, {"id": 2}, {"id": 3}, size=2)(request, path)
+
+    opened(sources, simple(TOKEN, query=BY_TOKEN), respond)
+    assert sources.read("any", tighten={"items.size": 2}) == "succeeded walked"
+    assert sizes == {"2"}
+
+
+def test_rows_of_two_connections_and_two_tenants_stay_apart(sources: SourceRig) -> None:
+    def respond(request: Request, path: str) -> Reply:
+        whose = (request.headers.get("authorization") or "")[7:]
+        return pages(*({"id": n, "whose": whose} for n in range(1, 4)))(request, path)
+
+    text = simple(TOKEN, 'columns = { whose = "text /whose" }', query=BY_TOKEN, auth='{ bearer = "token" }')
+    opened(sources, text, respond)
+    first, second = (sources.connect("any", {}, {"token": f"key-{name}"}) for name in "ab")
+    third = sources.connect("any", {}, {"token": "key-c"}, OTHER)
+    for connection, tenant in ((first, TENANT), (second, TENANT), (third, OTHER)):
+        sources.finish(sources.start("any", connection=connection, tenant=tenant))
+    found = {(row["tenant_id"], row["connection"], row["whose"]) for row in sources.table("any_items")}
+    assert found == {(TENANT, first, "key-a"), (TENANT, second, "key-b"), (OTHER, third, "key-c")}
+    assert len(sources.table("any_items")) == 9
+    with pytest.raises(Refused, match="no connection"):
+        sources.start("any", connection=third)
+
+
+# --- rows and their columns
+
+COLUMNS = 'columns = { n = "int /n", at = "time /at", day = "date /day", price = "number /price", ok = "bool /ok", tags = "json /tags", name = "text /name" }'  # fmt: skip
+
+
+def test_columns_have_their_types(sources: SourceRig) -> None:
+    row = {
+        "id": "a",
+        "n": 7,
+        "at": "2025-01-02T03:04:05+02:00",
+        "day": "2025-01-02",
+        "price": "12.50",
+        "ok": True,
+        "tags": ["x"],
+        "name": "é",
+    }
+    opened(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN), pages(row, {"id": "b"}))
+    sources.read("any")
+    first, second = sources.table("any_items")
+    assert (first["n"], iso(first["at"]), str(first["day"]), str(first["price"])) == (
+        7,
+        "2025-01-02T01:04:05Z",
+        "2025-01-02",
+        "12.50",
+    )
+    assert (first["ok"], first["tags"], first["name"], first["rest"]) == (True, ["x"], "é", row)
+    assert second["n"] is second["at"] is second["tags"] is None
+
+
+BAD = {"id": "bad", "n": "seven"}
+
+
+def test_evolve_keeps_a_row_that_does_not_fit_without_the_value(sources: SourceRig) -> None:
+    opened(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN), pages({"id": "a", "n": 1}, BAD))
+    sources.read("any")
+    assert [(row["source_key"], row["n"]) for row in sources.table("any_items")] == [("a", 1), ("bad", None)]
+    assert sources.table("any_items")[1]["rest"] == BAD
+
+
+def test_stop_fails_the_partition(sources: SourceRig) -> None:
+    opened(sources, simple(TOKEN, COLUMNS, 'contract = "stop"', query=BY_TOKEN), pages({"id": "a"}, BAD))
+    run_id = sources.start("any")
+    assert sources.finish(run_id) == "failed partitions_failed"
+    assert "/n is text, not int" in sources.error(run_id)
+
+
+def test_quarantined_rows_are_counted_kept_apart_and_tried_again(sources: SourceRig) -> None:
+    text = simple(TOKEN, COLUMNS, 'contract = "quarantine"', 'count = { at = "/n" }', 'gone = "unseen"', query=BY_TOKEN)
+    opened(sources, text, pages({"id": "a", "n": 1}, BAD))
+    assert sources.read("any") == "succeeded complete"
+    assert sources.keys("any_items") == ["a"]
+    (row,) = sources.rows("select * from source_quarantine")
+    assert (row["key"], row["why"], row["payload"], row["resource"]) == ("bad", "/n is text, not int.", BAD, "items")
+
+    # Nothing has changed: it does not fit, and stays.
+    assert sources.read("any", replay=True) == "succeeded replayed"
+    assert len(sources.rows("select * from source_quarantine")) == 1
+    # The file learns that it is a text, and its table with it.
+    fixed = text.replace('n = "int /n"', 'n = "text /n"')
+    sources.deploy(fixed)
+    assert sources.read("any", replay=True) == "succeeded replayed"
+    assert [(each["source_key"], each["n"]) for each in sources.table("any_items")] == [("bad", "seven")]
+    assert sources.rows("select * from source_quarantine") == []
+
+
+def test_a_row_leaves_the_quarantine_when_the_upstream_mends_it(sources: SourceRig) -> None:
+    text = simple(TOKEN, COLUMNS, 'contract = "quarantine"', query=BY_TOKEN)
+    opened(sources, text, pages(BAD))
+    sources.read("any")
+    sources.anything.respond = pages({"id": "bad", "n": 8})
+    sources.read("any")
+    assert sources.rows("select * from source_quarantine") == []
+    assert sources.keys("any_items") == ["bad"]
+
+
+def test_a_row_says_where_it_comes_from(sources: SourceRig) -> None:
+    opened(sources, simple(TOKEN, query=BY_TOKEN), pages(*({"id": n} for n in range(7))))
+    run_id = sources.start("any")
+    sources.finish(run_id)
+    assert {(row["run_id"], row["partition"]) for row in sources.table("any_items")} == {(run_id, "part/items/all")}
+
+
+def test_composite_keys_and_keys_by_hash(sources: SourceRig) -> None:
+    rows = [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 1, "b": "y"}]
+    text = simple(TOKEN, query=BY_TOKEN).replace('key = ["/id"]', 'key = ["/a", "/b"]')
+    opened(sources, text, pages(*rows))
+    sources.read("any")
+    assert sources.keys("any_items") == ['[1,"x"]', '[1,"y"]']
+    sources.deploy(text.replace('key = ["/a", "/b"]', 'key = "hash"'))
+    sources.read("any")
+    assert len(sources.keys("any_items")) == 2
+
+
+# --- partitions
+
+FAMILY = """
+source = "any"
+hosts = ["api.example.com"]
+auth = "none"
+[resources.shops]
+get = "/shops"
+query = { limit = "{size}", cursor = "{token}" }
+page = { token = "/next", size = 5 }
+rows = "/items"
+key = ["/id"]
+[resources.orders]
+get = "/shops/{parent}/orders"
+query = { limit = "{size}", cursor = "{token}", since = "{since}" }
+page = { token = "/next", size = 5 }
+rows = "/items"
+key = ["/id"]
+split = { parent = "shops", key = "/id" }
+since = { field = "/at" }
+"""
+
+
+def test_rows_of_a_parent_are_read_after_it_each_with_a_watermark_of_its_own(sources: SourceRig) -> None:
+    shops, seen = 450, []
+
+    def respond(request: Request, path: str) -> Reply:
+        if path == "/shops":
+            return pages(*({"id": f"s{n:04d}"} for n in range(shops)))(request, path)
+        shop = path.split("/")[2]
+        seen.append((shop, asked(request, "since")))
+        many = 7 if shop == "s0003" else 1
+        return pages(*({"id": f"{shop}-{n}", "at": "2025-06-01T00:00:00Z"} for n in range(many)))(request, path)
+
+    opened(sources, FAMILY, respond)
+    run_id = sources.start("any")
+    assert sources.finish(run_id) == "succeeded walked"
+    assert len(sources.keys("any_orders")) == 450 + 6
+    assert len(sources.lanes(run_id, "part/orders/")) == 3
+    assert {since for _, since in seen} == {""}
+    assert sources.rows("select * from source_mark") == []  # walked: nobody knows whether a shop was missed
+
+
+@pytest.mark.parametrize("values", [["open", "closed", "a/b c"]])
+def test_a_partition_for_each_listed_value(sources: SourceRig, values: list[str]) -> None:
+    paths = set()
+
+    def respond(request: Request, path: str) -> Reply:
+        paths.add(path)
+        return pages({"id": f"{path}-1"})(request, path)
+
+    text = simple(TOKEN, f"split = {{ values = {json.dumps(values)} }}", query=BY_TOKEN)
+    opened(sources, text.replace('get = "/items"', 'get = "/by/{value}"'), respond)
+    assert sources.read("any") == "succeeded walked"
+    assert paths == {"/by/open", "/by/closed", "/by/a%2Fb%20c"}
+
+
+def test_a_partition_that_fails_makes_a_run_partial_if_that_is_allowed(sources: SourceRig) -> None:
+    def respond(request: Request, path: str) -> Reply:
+        return Reply.json({}, 400) if asked(request, "v") == "c" else pages({"id": asked(request, "v")})(request, path)
+
+    text = simple(TOKEN, 'split = { values = ["a", "b", "c"] }', query=BY_TOKEN + ', v = "{value}"')
+    opened(sources, text, respond)
+    assert sources.read("any", policy={"rule": "at_least", "percent": 60}) == "succeeded partial"
+    assert sources.keys("any_items") == ["a", "b"]
+    assert sources.read("any") == "failed partitions_failed"
