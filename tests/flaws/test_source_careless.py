@@ -335,6 +335,32 @@ def test_a_value_goes_into_a_column_as_it_was_written_or_not_at_all(value: Any, 
     db.jsonb(list(row.cols))  # whatever it is, it can be sent
 
 
+VALUES: Mapping[str, list[Any]] = {
+    "text": ["a", "", "a\x00b", "\ud800", "\u2028", "é", 1, True, ["a"]],
+    "int": [0, -(2**63), 2**63 - 1, 2**63, -(2**63) - 1, 5.0, 5.5, "5", True],
+    "number": [1, 1.5, 0.1, 2**63, 10**29, 10**30, 1e300, float("inf"), float("nan"), "1.50", "1e5", " 1", "12", True],
+    "time": ["2025-01-01T00:00:00Z", "2024-02-29T23:59:59Z", "2025-02-30T00:00:00Z", "2025-01-01T00:00:00+01:00",
+             "2025-01-01 00:00:00Z", "٢٠٢٥-01-01T00:00:00Z", "2025-01-01", 1],
+    "bool": [True, False, 1, 0, "true"],
+    "date": ["2025-01-01", "2025-02-30", "2025-01-01T00:00:00Z", 20250101],
+    "json": [{"a": [1]}, "a\x00", [], 1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", VALUES)
+def test_a_page_is_read_as_its_rows_are_one_by_one(type_: str) -> None:
+    """Columns whose every value fits are looked at as a whole; what comes out is the same, whatever stands beside it."""
+    made = resource(simple(TOKEN, f'columns = {{ v = "{type_} /v" }}', query=BY_TOKEN))
+    values = [*VALUES[type_], None]
+    for pair in [[each] for each in values] + [[a, b] for a in values for b in values]:
+        rows = [{"id": n, "v": value} for n, value in enumerate([*pair, *pair])] + [{"id": 9}]
+        body, raw = {"items": rows, "next": None}, b"{" * 100  # as of rows that are looked at one by one
+        page = answers.read_page(made, body, {}, 500, "https://api.example.com/", raw)
+        one_by_one = [answers.read_row(made, row) for row in rows]
+        assert [db.jsonb(list(row.cols)) for row in page.rows] == [db.jsonb(list(row.cols)) for row in one_by_one]
+        assert [row[:3] for row in page.rows] == [row[:3] for row in one_by_one]
+
+
 @pytest.mark.parametrize("row", [1, "x", None, [1], True])
 def test_a_row_that_is_no_object_fails_the_partition(row: Any) -> None:
     claim, why = outcome(world(simple(TOKEN, query=BY_TOKEN), lambda *_: {"items": [{"id": 1}, row]}).run())

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
+from types import NoneType
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -142,7 +143,7 @@ def read_page(
         raise bad_answer(f"The page has {len(found)} rows; {size} were asked for.")
     # With so few brackets beside one for each row, none is nested too deeply: they need not be looked at one by one.
     is_plain = raw.count(b"{") + raw.count(b"[") <= len(found) + DEEPEST and b"\\u0000" not in raw
-    rows = list(map(row_reader(resource, is_plain=is_plain), found))
+    rows = list(map(row_reader(resource, is_plain=is_plain), found, _fitting(resource.columns, found) or repeat(None)))
     count, exact = (
         read_count(resource, body) if resource.count is not None and resource.count.request is None else (None, False)
     )
@@ -331,17 +332,17 @@ def read_row(resource: Resource, row: Any) -> Row:
     return row_reader(resource)(row)
 
 
-def row_reader(resource: Resource, *, is_plain: bool = False) -> Callable[[Any], Row]:
+def row_reader(resource: Resource, *, is_plain: bool = False) -> Callable[..., Row]:
     """Reads rows, each with what is to be done with it. One without a key, or too large to be kept, is not a row of this list.
 
-    What the file says is looked up here, once for all rows of a page.
+    What the file says is looked up here, once for all rows of a page. The values of a row's columns may be known by then.
     """
     key_of, is_kept, columns = _key_reader(resource), _keeper(resource), _column_readers(resource.columns)
     gone = resource.gone
     flag = _getter(gone.flag) if gone.way == "flag" else None
     evolves = resource.contract == "evolve"
 
-    def read(row: Any) -> Row:
+    def read(row: Any, fitting: Sequence[Any] | None = None) -> Row:
         if type(row) is not dict:
             raise bad_answer(f"A row is {_called(row)} instead of an object.")
         try:
@@ -358,7 +359,7 @@ def row_reader(resource: Resource, *, is_plain: bool = False) -> Callable[[Any],
             return _refused(resource, key, why, b'{"too_large": true}')
         if is_kept is not None and not is_kept(row):
             return Row(key, KEPT_OUT, b"null")
-        cols, why = _fitted(columns, row)
+        cols, why = _fitted(columns, row) if fitting is None else (fitting, "")
         if why and not evolves:
             return _refused(resource, key, why, body)
         is_gone = flag is not None and same(flag(row), gone.equals)
@@ -458,6 +459,28 @@ def _column_readers(columns: Sequence[Column]) -> list[_Column]:
     ]
 
 
+def _fitting(columns: Sequence[Column], rows: Sequence[Any]) -> Iterable[Sequence[Any]] | None:
+    """The values of each row, if on this page all of them fit and are kept as they came; None: look at each row. One look at a
+    column is a third of the work of a look at each of its values."""
+    if not columns or set(map(type, rows)) != {dict}:
+        return None
+    found = []
+    for column in columns:
+        path, fits = steps_of(column.pointer), _FITS_AS_IT_IS.get(column.type)
+        if len(path) != 1 or fits is None:
+            return None
+        values = [row.get(path[0]) for row in rows]
+        kinds = set(map(type, values))
+        if NoneType in kinds:
+            kinds.discard(NoneType)
+            if kinds and not fits(kinds, [value for value in values if value is not None]):
+                return None
+        elif not fits(kinds, values):
+            return None
+        found.append(values)
+    return zip(*found, strict=True)
+
+
 def _fitted(columns: Sequence[_Column], row: dict[str, Any]) -> tuple[list[Any], str]:
     """The values of the columns. One that does not fit is null, and the first of these is named."""
     values: list[Any] = []
@@ -527,6 +550,34 @@ def _fit_json(value: Any) -> Any:
 _FITS: Mapping[str, Callable[[Any], Any]] = {
     "text": _fit_text, "int": _fit_int, "number": _fit_number, "time": _fit_time, "date": _fit_date, "json": _fit_json,
     "bool": lambda value: value if type(value) is bool else MISSING,
+}  # fmt: skip
+
+
+_PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+
+
+def _are_small(values: list[Any]) -> bool:
+    return min(values) >= -MOST_INT and max(values) < MOST_INT
+
+
+def _are_numbers(kinds: set[type], values: list[Any]) -> bool:
+    if kinds == {str}:
+        return all(map(_NUMBER.fullmatch, values))
+    return kinds <= {int, float} and _are_small(values) and all(map(math.isfinite, values))
+
+
+def _are_plain_times(kinds: set[type], values: list[Any]) -> bool:
+    try:
+        return kinds == {str} and all(map(_PLAIN_TIME.fullmatch, values)) and all(map(datetime.fromisoformat, values))
+    except ValueError:
+        return False
+
+
+# Whether what `_FITS` answers for each of these values is that value.
+_FITS_AS_IT_IS: Mapping[str, Callable[[set[type], list[Any]], bool]] = {
+    "text": lambda kinds, values: kinds == {str} and "".join(values).isprintable(),
+    "int": lambda kinds, values: kinds == {int} and _are_small(values), "number": _are_numbers, "time": _are_plain_times,
+    "bool": lambda kinds, _: kinds == {bool},
 }  # fmt: skip
 
 
