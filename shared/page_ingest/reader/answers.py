@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import pairwise
 from types import NoneType
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -143,7 +143,8 @@ def read_page(
         raise bad_answer(f"The page has {len(found)} rows; {size} were asked for.")
     # With so few brackets beside one for each row, none is nested too deeply: they need not be looked at one by one.
     is_plain = raw.count(b"{") + raw.count(b"[") <= len(found) + DEEPEST and b"\\u0000" not in raw
-    rows = list(map(row_reader(resource, is_plain=is_plain), found, _fitting(resource.columns, found) or repeat(None)))
+    read, fitting = row_reader(resource, is_plain=is_plain), _fitting(resource.columns, found)
+    rows = list(map(read, found) if fitting is None else map(read, found, fitting))
     count, exact = (
         read_count(resource, body) if resource.count is not None and resource.count.request is None else (None, False)
     )
@@ -557,7 +558,7 @@ _PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}
 
 
 def _are_small(values: list[Any]) -> bool:
-    return min(values) >= -MOST_INT and max(values) < MOST_INT
+    return bool(min(values) >= -MOST_INT and max(values) < MOST_INT)
 
 
 def _are_numbers(kinds: set[type], values: list[Any]) -> bool:
