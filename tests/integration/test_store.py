@@ -998,9 +998,13 @@ def test_a_dead_letter_is_noted_on_its_current_baton(house: House) -> None:
     assert house.repairs(run_id) == ["dead_letter"]
 
 
-@pytest.mark.parametrize("difference", [{"epoch": 2}, {"seq": 1}, {"kind": "pages"}], ids=str)
+@pytest.mark.parametrize(
+    "difference", [{"epoch": 1}, {"epoch": 3}, {"seq": 4}, {"seq": 6}, {"kind": "pages"}], ids=str
+)
 def test_a_dead_letter_of_another_baton_is_not(house: House, difference: dict[str, Any]) -> None:
+    """Neither one of an earlier turn nor one that cannot be yet."""
     run_id = house.start()
+    house.set_lane(run_id, "l0", "epoch = 2, seq = 5")
 
     assert not house.store.note_dead_letter(house.baton(run_id).model_copy(update=difference), PROBLEM)
     assert (house.lane(run_id).last_error, house.repairs(run_id)) == (None, [])
