@@ -217,7 +217,7 @@ class Jobs:
         }
         logger.info("job attempt started", extra=said)
         ran_s = stopwatch()
-        ended = self.ports.runner.run(argv, env, timeout_s, beat)
+        ended = self.ports.runner.run(argv, env, timeout_s, beat, lambda: self.ports.lease_s - since_s())
         ms = round(ran_s() * 1000)
         logger.info(
             "job attempt ended",
@@ -230,7 +230,7 @@ class Jobs:
             },
         )
         self.ports.meter.count(JobMetric.RUN_MS, ms, definition=params["definition_key"])
-        return self.decide(turn, outside, ended)
+        return self.decide(turn, outside, ended, timeout_s)
 
     def _start_run(self, turn: Turn, outside: Outside, command: RunCommand) -> Decision:
         """The run's id follows from the job and its epoch: however often this is tried, one run is started."""
@@ -274,7 +274,7 @@ class Jobs:
             raise Overtaken
         return attempt_no
 
-    def decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
+    def decide(self, turn: Turn, outside: Outside, ended: Finished, had_s: float | None = None) -> Decision:
         if ended.lost:
             raise Overtaken
         status = _status(ended)
@@ -286,7 +286,7 @@ class Jobs:
             return Wait(after_s=0)
         if status is AttemptStatus.SUCCEEDED:
             return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
-        problem = decide.problem_of(ended, turn.params["timeout_seconds"])
+        problem = decide.problem_of(ended, turn.params["timeout_seconds"], had_s)
         raise Transient(problem.message, problem.code, effects=[_end(status, ended, problem.message)])
 
     def as_told(self, kind: Kind, ended: Finished) -> Kind:

@@ -1,0 +1,108 @@
+"""How a command ends when its heartbeat is slow, or heard too late: nothing is done twice, and nothing outlives its lease."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from shared.job_queue.adapters.process import ProcessRunner
+from shared.job_queue.model import Finished, Word
+
+SHORT = [sys.executable, "-S", "-c", "print('done', flush=True)"]
+# It says so if it was left alone for long.
+STUBBORN = [
+    sys.executable, "-S", "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(8); print('outlived')",
+]  # fmt: skip
+LONG_S = 600.0
+
+
+def ended(pid: int) -> None:
+    """Returns when this child has ended, and leaves it to be reaped."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def run(argv: list[str], beat: Callable[[int, str, str], Word], **given: object) -> Finished:
+    options = {"timeout_s": LONG_S, "grace_s": LONG_S, **given}
+    runner = ProcessRunner(beat_s=0.001, grace_s=float(str(options.pop("grace_s"))))
+    return runner.run(argv, {}, beat=beat, **options)  # type: ignore[arg-type]
+
+
+def when_it_is_over(word: Word) -> Callable[[int, str, str], Word]:
+    def beat(pid: int, *_: str) -> Word:
+        ended(pid)
+        return word
+
+    return beat
+
+
+@pytest.mark.parametrize("word", [Word.STOP, Word.CANCEL])
+def test_a_command_that_ended_before_it_could_be_stopped_has_ended_by_itself(word: Word) -> None:
+    """Put back, it would do its work a second time; canceled, it would deny what it has done."""
+    came = run(SHORT, when_it_is_over(word))
+    assert (came.exit_code, came.stopped, came.canceled, came.stdout) == (0, False, False, "done\n")
+
+
+def test_a_command_whose_job_is_somebody_elses_says_nothing_of_its_end() -> None:
+    assert run(SHORT, when_it_is_over(Word.LOST)).lost
+
+
+def test_a_heartbeat_without_an_answer_keeps_no_command_beyond_its_time() -> None:
+    answer = threading.Event()
+
+    def never(*_: object) -> Word:
+        answer.wait()
+        return Word.GO_ON
+
+    came = run(STUBBORN, never, timeout_s=0.5, grace_s=0.0)
+    answer.set()
+    assert came.timed_out
+    assert "outlived" not in came.stdout
+
+
+def test_a_heartbeat_without_an_answer_keeps_no_command_beyond_its_lease() -> None:
+    """No grace either: the next worker may have begun."""
+    answer, asked = threading.Event(), threading.Event()
+
+    def never(*_: object) -> Word:
+        asked.set()
+        answer.wait()
+        return Word.GO_ON
+
+    came = run(STUBBORN, never, left_s=lambda: 0.0 if asked.is_set() else LONG_S)
+    answer.set()
+    assert came.lost
+    assert "outlived" not in came.stdout
+
+
+def test_a_command_whose_job_is_lost_gets_no_grace() -> None:
+    def deaf_and_lost(_: int, out: str, __: str) -> Word:
+        return Word.LOST if out else Word.GO_ON
+
+    came = run(STUBBORN, deaf_and_lost)
+    assert (came.lost, came.stdout) == (True, "deaf\n")
+
+
+def test_the_grace_of_a_command_is_over_with_its_lease() -> None:
+    """Nobody renews a lease while a command takes its time to end."""
+    asked = threading.Event()
+
+    def cancel(_: int, out: str, __: str) -> Word:
+        if out:
+            asked.set()
+        return Word.CANCEL if out else Word.GO_ON
+
+    came = run(STUBBORN, cancel, left_s=lambda: 0.1 if asked.is_set() else LONG_S)
+    assert (came.canceled, came.stdout) == (True, "deaf\n")
+
+
+def test_what_a_heartbeat_raises_is_raised_and_ends_the_command() -> None:
+    def broken(*_: object) -> Word:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run([sys.executable, "-S", "-c", "import time; time.sleep(8)"], broken)
