@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from shared.job_queue.model import MOST_AHEAD, Definition
 from shared.kernel import direct, sql
+from shared.kernel.clock import read_id
 from shared.kernel.direct import Row
 from shared.kernel.model import Statement, Turn
 from shared.kernel.store import held
@@ -285,13 +286,16 @@ class JobReader:
         return rows[0]["attempt_no"] if rows else None
 
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
-        params = {"tenant_id": tenant_id, "id": which, "wanted": which, "provider": what.partition(":")[2]}
-        statement = _RUN_EXISTS if what == "run" else sql.FIND_CONNECTION
-        try:
-            with direct.alone(self._engine, tenant_id) as line:
-                return bool(line.all(statement, params))
-        except ValueError:
-            return False
+        """By the same reading of an id as when the job was added."""
+        if what == "run":
+            run_id = read_id(which)
+            statement, params = _RUN_EXISTS, {"tenant_id": tenant_id, "id": run_id}
+            if run_id is None:
+                return False
+        else:
+            statement, params = sql.FIND_CONNECTION, {"tenant_id": tenant_id, "wanted": which, "provider": what.partition(":")[2]}
+        with direct.alone(self._engine, tenant_id) as line:
+            return bool(line.all(statement, params))
 
 
 _RUN_EXISTS = sa.text(RUN_EXISTS.sql)
