@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from shared.query_run.model import Phase
+from shared.kernel import run as runs
+from shared.kernel.errors import Transient
+from shared.kernel.tokens import Token
+from shared.query_run.adapters.mce import Mce
+from shared.query_run.model import Column, Phase, QueryParams, Validation
 from shared.query_run.ports import QueryMetric
 from tests.support.queries import QueryRig, sql
+from tests.support.rig import TENANT
 
 
 def ends_well(queries: QueryRig, run_id: Any, rows: int) -> None:
@@ -139,3 +146,68 @@ def test_an_answer_that_does_not_end_costs_a_poll_and_no_more(queries: QueryRig,
 
     ends_well(queries, run_id, 2)
     assert max(row["ms"] for row in queries.rows("select ms from step")) < 10_000
+
+
+def test_a_confirmation_that_nobody_answers_for_two_minutes_costs_no_run(queries: QueryRig) -> None:
+    """"Not running" was heard once, and then the gate is away. Polls go on at their own pace until it is back."""
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=60, rows=4))
+    while not queries.cursor(run_id).get("not_running_confirmations"):
+        queries.pass_time(1)
+    queries.standin.misbehave("server_error", on=["isrunning"])
+    before = queries.cursor(run_id)["poll_count"]
+    queries.pass_time(120)
+    assert queries.cursor(run_id)["poll_count"] - before <= 10
+    queries.standin.behave("server_error")
+
+    ends_well(queries, run_id, 4)
+
+
+def test_a_watch_that_nobody_answers_looks_no_more_often(queries: QueryRig) -> None:
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=2_000, rows=4))
+    assert queries.finish(run_id) == "failed timed_out"
+    while not queries.lane(run_id, "clean/1")["cursor"]["query"].get("not_running_confirmations"):
+        queries.pass_time(5)
+    queries.standin.misbehave("server_error", on=["isrunning"])
+    looks = queries.lane(run_id, "clean/1")["cursor"]["looks"]
+    queries.pass_time(3_600)
+    assert queries.lane(run_id, "clean/1")["cursor"]["looks"] - looks <= 6
+    queries.standin.behave("server_error")
+    queries.pass_time(1_800)
+
+    assert (queries.run(run_id)["status"], queries.shown(run_id)["row_count"]) == ("succeeded", 4)
+
+
+def test_the_columns_that_are_kept_are_those_that_were_made(queries: QueryRig) -> None:
+    """The answer to the creation is lost, and the next validation says other names: rows would be shown as nulls under them."""
+    said = iter([["id", "name"], ["one", "two"], ["one", "two"]])
+
+    class Changing(Mce):
+        def validate(self, token: Token, sql: str) -> Validation:  # noqa: ARG002 - its shape
+            return Validation(valid=True, columns=[Column(name=name) for name in next(said)])
+
+        def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int = 1) -> str:
+            super().create_target(token, key, columns, kept_days)
+            raise Transient("The answer was lost.")
+
+    def remote(_: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        there = queries.standin
+        return Changing(queries.base_url, there.client_id, there.client_secret, params.mid, time_left_s=time_left_s)
+
+    queries.use(remote)
+    run_id = queries.start(sql(seconds=5, rows=2))
+
+    ends_well(queries, run_id, 2)
+    assert [each["name"] for each in queries.shown(run_id)["columns"]] == ["id", "name"]
+
+
+def test_a_retry_that_fails_shows_no_rows_of_the_result_before_it(queries: QueryRig) -> None:
+    run_id = queries.start(sql(seconds=5, rows=2))
+    ends_well(queries, run_id, 2)
+    queries.standin.misbehave("server_error", on=["perform"])
+    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
+
+    assert queries.finish(run_id, 12 * 3_600).startswith("failed")
+    shown = queries.shown(run_id)
+    assert (shown["row_count"], shown["target_key"], shown["results_expire_at"]) == (None, None, None)
