@@ -31,11 +31,10 @@ ROWS = Statement(
 HAS_SLOT = sa.text("select slot from query_slot where run_id = :run_id")
 FREE_SLOT = Statement("query_run.free_slot", "delete from query_slot where run_id = :run_id")
 
-# What is made anew replaces the result before it, if there was one.
 KEEP_COLUMNS = Statement(
     "query_run.keep_columns",
     """update query_run q set columns = cast(:columns as jsonb), columns_from = :columns_from, note = :note,
-                              results_expire_at = null, row_count = null, target_key = null
+                              results_expire_at = null
        from turn where q.run_id = turn.run_id""",
 )
 KEEP_RESULTS = Statement(

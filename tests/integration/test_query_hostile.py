@@ -9,14 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from shared.kernel import run as runs
 from shared.kernel.errors import Transient
 from shared.kernel.tokens import Token
 from shared.query_run.adapters.mce import Mce
 from shared.query_run.model import Column, Phase, QueryParams, Validation
 from shared.query_run.ports import QueryMetric
 from tests.support.queries import QueryRig, sql
-from tests.support.rig import TENANT
 
 
 def ends_well(queries: QueryRig, run_id: Any, rows: int) -> None:
@@ -148,12 +146,18 @@ def test_an_answer_that_does_not_end_costs_a_poll_and_no_more(queries: QueryRig,
     assert max(row["ms"] for row in queries.rows("select ms from step")) < 10_000
 
 
+def until(queries: QueryRig, seconds: int, seen: Callable[[], object]) -> None:
+    end = queries.now + seconds
+    while not seen():
+        assert queries.now < end
+        queries.pass_time(1)
+
+
 def test_a_confirmation_that_nobody_answers_for_two_minutes_costs_no_run(queries: QueryRig) -> None:
     """"Not running" was heard once, and then the gate is away. Polls go on at their own pace until it is back."""
     queries.standin.misbehave("early_completed")
     run_id = queries.start(sql(seconds=60, rows=4))
-    while not queries.cursor(run_id).get("not_running_confirmations"):
-        queries.pass_time(1)
+    until(queries, 120, lambda: queries.cursor(run_id).get("not_running_confirmations"))
     queries.standin.misbehave("server_error", on=["isrunning"])
     before = queries.cursor(run_id)["poll_count"]
     queries.pass_time(120)
@@ -167,8 +171,7 @@ def test_a_watch_that_nobody_answers_looks_no_more_often(queries: QueryRig) -> N
     queries.standin.misbehave("early_completed")
     run_id = queries.start(sql(seconds=2_000, rows=4))
     assert queries.finish(run_id) == "failed timed_out"
-    while not queries.lane(run_id, "clean/1")["cursor"]["query"].get("not_running_confirmations"):
-        queries.pass_time(5)
+    until(queries, 3_600, lambda: queries.lane(run_id, "clean/1")["cursor"]["query"].get("not_running_confirmations"))
     queries.standin.misbehave("server_error", on=["isrunning"])
     looks = queries.lane(run_id, "clean/1")["cursor"]["looks"]
     queries.pass_time(3_600)
@@ -200,14 +203,3 @@ def test_the_columns_that_are_kept_are_those_that_were_made(queries: QueryRig) -
 
     ends_well(queries, run_id, 2)
     assert [each["name"] for each in queries.shown(run_id)["columns"]] == ["id", "name"]
-
-
-def test_a_retry_that_fails_shows_no_rows_of_the_result_before_it(queries: QueryRig) -> None:
-    run_id = queries.start(sql(seconds=5, rows=2))
-    ends_well(queries, run_id, 2)
-    queries.standin.misbehave("server_error", on=["perform"])
-    runs.retry_run(queries.ports, queries.kind, TENANT, run_id)
-
-    assert queries.finish(run_id, 12 * 3_600).startswith("failed")
-    shown = queries.shown(run_id)
-    assert (shown["row_count"], shown["target_key"], shown["results_expire_at"]) == (None, None, None)
