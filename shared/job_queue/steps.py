@@ -40,6 +40,7 @@ from shared.kernel.model import (
     Wait,
 )
 from shared.kernel.ports import Tx
+from shared.kernel.redact import redact
 from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
@@ -167,6 +168,11 @@ class Jobs:
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         try:
             return self._take_step(turn, outside)
+        except (StepError, Overtaken):
+            raise
+        except Exception as error:  # an attempt like any other: people look for it in the list
+            logger.exception("a job failed unexpectedly", extra={"job_id": str(turn.run_id)})
+            raise _failed(Transient, "unexpected", redact(f"{type(error).__name__}: {error}")) from error
         finally:
             write_out(self.ports.meter)
 
@@ -282,7 +288,13 @@ class Jobs:
         if ended.canceled:
             return Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")])
         if ended.stopped:
-            outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
+            try:
+                outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
+            except Exception as error:
+                if not (db.is_disconnect(error) or db.is_busy(error)):
+                    raise
+                # It costs no attempt all the same: whoever takes it next goes on with this one.
+                logger.warning("a job is put back without its log", extra={"job_id": str(turn.run_id)}, exc_info=error)
             return Wait(after_s=0)
         if status is AttemptStatus.SUCCEEDED:
             return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])

@@ -52,29 +52,21 @@ def test_a_command_whose_job_is_somebody_elses_says_nothing_of_its_end() -> None
 
 
 def test_a_heartbeat_without_an_answer_keeps_no_command_beyond_its_time() -> None:
-    answer = threading.Event()
-
-    def never(*_: object) -> Word:
-        answer.wait()
-        return Word.GO_ON
-
-    came = run(STUBBORN, never, timeout_s=0.5, grace_s=0.0)
-    answer.set()
+    came = run(STUBBORN, when_it_is_over(Word.GO_ON), timeout_s=0.5, grace_s=0.0)
     assert came.timed_out
     assert "outlived" not in came.stdout
 
 
 def test_a_heartbeat_without_an_answer_keeps_no_command_beyond_its_lease() -> None:
     """No grace either: the next worker may have begun."""
-    answer, asked = threading.Event(), threading.Event()
+    asked = threading.Event()
 
-    def never(*_: object) -> Word:
+    def too_late(pid: int, *_: str) -> Word:
         asked.set()
-        answer.wait()
+        ended(pid)
         return Word.GO_ON
 
-    came = run(STUBBORN, never, left_s=lambda: 0.0 if asked.is_set() else LONG_S)
-    answer.set()
+    came = run(STUBBORN, too_late, left_s=lambda: 0.0 if asked.is_set() else LONG_S)
     assert came.lost
     assert "outlived" not in came.stdout
 
@@ -98,6 +90,20 @@ def test_the_grace_of_a_command_is_over_with_its_lease() -> None:
 
     came = run(STUBBORN, cancel, left_s=lambda: 0.1 if asked.is_set() else LONG_S)
     assert (came.canceled, came.stdout) == (True, "deaf\n")
+
+
+def test_a_question_under_way_is_over_before_the_end_is_told() -> None:
+    """A function has one connection: the commit would wait for it in vain, and the command be run again."""
+    over = threading.Event()
+
+    def slow(pid: int, *_: str) -> Word:
+        ended(pid)
+        over.wait(0.2)
+        over.set()
+        return Word.GO_ON
+
+    assert run(SHORT, slow).exit_code == 0
+    assert over.is_set()
 
 
 def test_what_a_heartbeat_raises_is_raised_and_ends_the_command() -> None:

@@ -31,6 +31,7 @@ CANNOT_START_S = 30.0  # until a job is offered again that could not be started 
 KILLS_S = 2.0  # for the launcher to be done with it, on a machine that is busy
 FIRST_BEAT_S = 1.0  # soon: from then on people see that it runs
 LOOKS_S = 0.05  # at the command, while a heartbeat has no answer
+ANSWERED_S = 120.0  # by then the question has failed, if nothing else
 
 
 class ProcessRunner:
@@ -100,6 +101,7 @@ class _Running:
         assert process.stdout is not None
         assert process.stderr is not None
         self._out, self._err = _Tail(process.stdout), _Tail(process.stderr)
+        self._asked: _Asked | None = None
 
     def to_its_end(self, timeout_s: float, beat_s: float, beat: Beat) -> Finished:
         deadline = time.monotonic() + timeout_s
@@ -116,6 +118,8 @@ class _Running:
         finally:
             # Nobody renews the lease from here on. After it the job is somebody else's: it gets not a moment more.
             code = self._end(0.0 if word is Word.LOST else max(0.0, min(self._grace_s, self._left_s())))
+            if self._asked is not None:  # a function has one connection, and the commit needs it
+                self._asked.answered(ANSWERED_S)
         by_itself = not timed_out and word is Word.GO_ON
         return Finished(
             exit_code=code if by_itself else None,
@@ -130,7 +134,7 @@ class _Running:
     def _say(self, beat: Beat, deadline: float) -> Word:
         """What is heard. An answer may take long, and neither the command's end nor its time nor its lease waits for it. What
         ended by itself meanwhile was not stopped by anybody: it counts as it is."""
-        asked = _Asked(lambda: beat(self._process.pid, self._out.text(), self._err.text()))
+        asked = self._asked = _Asked(lambda: beat(self._process.pid, self._out.text(), self._err.text()))
         while not asked.answered(LOOKS_S):
             if time.monotonic() >= deadline or self._ended(0):
                 return Word.GO_ON
