@@ -384,7 +384,9 @@ def _add_jobs(here: Desk, read: Sequence[dict[str, Any] | Refused], key: str | N
         if kept is not None:
             return AddedJobs.model_validate_json(kept.body)
         wanted = [(each, here.by()) for each in good]
-        started, dues = relay.create_runs(tx, here.ports, here.kinds[KIND], here.tenant_id, wanted) if wanted else ([], ())
+        started, dues = (
+            relay.create_runs(tx, here.ports, here.kinds[KIND], here.tenant_id, wanted) if wanted else ([], ())
+        )
         of_good = iter(started)
         answer = AddedJobs(jobs=[_added(each if isinstance(each, Refused) else next(of_good)) for each in read])
         here.keep(line, key, 200, answer.model_dump_json())

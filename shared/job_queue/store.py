@@ -293,15 +293,14 @@ class JobReader:
 
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
         """By the same reading of an id as when the job was added."""
+        statement, params = sql.FIND_CONNECTION, {"wanted": which, "provider": what.partition(":")[2]}
         if what == "run":
             run_id = read_id(which)
-            statement, params = _RUN_EXISTS, {"tenant_id": tenant_id, "id": run_id}
             if run_id is None:
                 return False
-        else:
-            statement, params = sql.FIND_CONNECTION, {"tenant_id": tenant_id, "wanted": which, "provider": what.partition(":")[2]}
+            statement, params = _RUN_EXISTS, {"id": str(run_id)}
         with direct.alone(self._engine, tenant_id) as line:
-            return bool(line.all(statement, params))
+            return bool(line.all(statement, {"tenant_id": tenant_id, **params}))
 
 
 _RUN_EXISTS = sa.text(RUN_EXISTS.sql)

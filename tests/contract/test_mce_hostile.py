@@ -398,9 +398,7 @@ def test_a_refusal_that_repeats_our_token_is_told_without_it(line: Line, what: s
     answer = {"create": "CreateResponse", "delete": "DeleteResponse", "start": "PerformResponseMsg"}[what]
     refused = f"<StatusCode>Error</StatusCode><StatusMessage>not with {line.token.value}</StatusMessage>"
     refused = f"<Result>{refused}</Result>" if what == "start" else refused
-    line.soap(
-        f'<{answer} xmlns="{P}"><OverallStatus>Error</OverallStatus><Results>{refused}</Results></{answer}>'
-    )
+    line.soap(f'<{answer} xmlns="{P}"><OverallStatus>Error</OverallStatus><Results>{refused}</Results></{answer}>')
     line.mce.find_target = lambda *_: None  # type: ignore[method-assign]
     with pytest.raises(Permanent, match=r"not with \*\*\*"):
         ASKED[what](line)

@@ -154,7 +154,7 @@ def until(queries: QueryRig, seconds: int, seen: Callable[[], object]) -> None:
 
 
 def test_a_confirmation_that_nobody_answers_for_two_minutes_costs_no_run(queries: QueryRig) -> None:
-    """"Not running" was heard once, and then the gate is away. Polls go on at their own pace until it is back."""
+    """It was heard once that the query does not run, and then the gate is away. Polls go on at their own pace until it is back."""
     queries.standin.misbehave("early_completed")
     run_id = queries.start(sql(seconds=60, rows=4))
     until(queries, 120, lambda: queries.cursor(run_id).get("not_running_confirmations"))
@@ -187,7 +187,7 @@ def test_the_columns_that_are_kept_are_those_that_were_made(queries: QueryRig) -
     said = iter([["id", "name"], ["one", "two"], ["one", "two"]])
 
     class Changing(Mce):
-        def validate(self, token: Token, sql: str) -> Validation:  # noqa: ARG002 - its shape
+        def validate(self, token: Token, sql: str) -> Validation:
             return Validation(valid=True, columns=[Column(name=name) for name in next(said)])
 
         def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int = 1) -> str:

@@ -329,7 +329,7 @@ def test_parameters_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
 
 
 def test_a_confirmation_without_an_answer_spends_polls_no_faster_than_before() -> None:
-    """"Not running" was heard once, and from then on nobody answers: the polls last as long as the query may take."""
+    """It was heard once that the query does not run, and from then on nobody answers: the polls last as long as the query may take."""
     now, seen = at(40), cursor(poll_count=5, seen_running=True)
     seen = decide.after_gate(seen, running=False, now=now, config=CONFIG).cursor
     while decide.budget_spent(seen, now, CONFIG) is None:

@@ -24,42 +24,45 @@ _HOST_PART = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 _TIME_WITH_ZONE = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
-@FORMATS.checks("uuid")
 def _is_uuid(value: object) -> bool:
     return not isinstance(value, str) or _UUID.fullmatch(value) is not None
 
 
-@FORMATS.checks("date-time", raises=ValueError)
 def _is_time(value: object) -> bool:
     if not isinstance(value, str):
         return True
     return _TIME_WITH_ZONE.fullmatch(value) is not None and bool(datetime.fromisoformat(value.upper()))
 
 
-@FORMATS.checks("uri", raises=ValueError)
 def _is_uri(value: object) -> bool:
     if not isinstance(value, str):
         return True
     return re.search(r"[^!-~]", value) is None and bool(urlsplit(value).scheme)
 
 
-@FORMATS.checks("hostname")
 def _is_host(value: object) -> bool:
     if not isinstance(value, str):
         return True
     return len(value) <= 253 and all(_HOST_PART.fullmatch(part) for part in value.split("."))
 
 
-@FORMATS.checks("regex", raises=(re.error, RecursionError, OverflowError))
 def _is_regex(value: object) -> bool:
     return not isinstance(value, str) or bool(re.compile(value))
 
 
+FORMATS.checks("uuid")(_is_uuid)
+FORMATS.checks("date-time", raises=ValueError)(_is_time)
+FORMATS.checks("uri", raises=ValueError)(_is_uri)
+FORMATS.checks("hostname")(_is_host)
+FORMATS.checks("regex", raises=(re.error, RecursionError, OverflowError))(_is_regex)
+
+
 def _unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001 - its shape
     """As the library has it, but for its time: it compares every item with every other."""
-    if wanted and validator.is_type(items, "array"):
-        if len({orjson.dumps(_alike(each), option=orjson.OPT_SORT_KEYS) for each in items}) < len(items):
-            yield ValidationError(f"{items!r:.200} has non-unique elements")
+    if not wanted or not validator.is_type(items, "array"):
+        return
+    if len({orjson.dumps(_alike(each), option=orjson.OPT_SORT_KEYS) for each in items}) < len(items):
+        yield ValidationError(f"{str(items)[:200]} has non-unique elements")
 
 
 def _alike(value: Any) -> Any:

@@ -175,7 +175,9 @@ class Mce:
             raise bad_answer("The answer is another page of rows than the one that was asked for.")
         if len(found.items) != max(0, min(size, found.count - (page - 1) * size)):
             raise bad_answer(f"The answer has {len(found.items)} rows on page {page} of {found.count} rows in all.")
-        if any(isinstance(value, float) for item in found.items for value in (*item.keys.values(), *item.values.values())):
+        if any(
+            isinstance(value, float) for item in found.items for value in (*item.keys.values(), *item.values.values())
+        ):
             found = shaped(_Rowset, json.loads(answer.body, parse_float=str))  # the digits that it has, not the nearest
         rows = [_row(item) for item in found.items]
         if b"\\ud" in answer.body.lower():  # only written like this can half a character get here, which no file takes
