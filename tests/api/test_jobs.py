@@ -525,3 +525,28 @@ def test_a_schema_of_older_rules_keeps_nobody_from_switching_its_definition_off(
     assert door.call(somebody, "PATCH", path, {"is_active": False}).status == 200
     changed = door.call(somebody, "PATCH", path, {"arg_schema": json.loads(older)})
     assert (changed.status, changed.code) == (422, "bad_schema")
+
+
+def test_a_claim_that_is_answered_again_has_its_whole_lease(door: Door, acme: TenantHouse) -> None:
+    """The worker counts from its second request: with what was left of the first lease, another one would have the job soon."""
+    key = define(door, acme)
+    job = add(door, acme, key)
+    asked = {"worker_id": "far:1", "queues": [queue_of(door, key)], "claim_id": str(new_id()), "lease_seconds": 600}
+    door.call(acme.worker, "POST", "/worker/jobs/claim", asked)
+    door.sql("update lane set lease_until = now() + interval '5 s' where run_id = :id", id=job)
+    (told,) = door.call(acme.worker, "POST", "/worker/jobs/claim", {**asked, "again": True}).json()["jobs"]
+    assert told["id"] == job
+    assert door.value("select lease_until > now() + interval '500 s' from lane where run_id = :id", id=job)
+
+
+def test_a_person_who_works_for_two_tenants_is_a_worker_of_each(
+    door: Door, acme: TenantHouse, globex: TenantHouse
+) -> None:
+    """By whatever name they go: neither tenant's line is the other's to write."""
+    door.join(acme.worker, globex, Role.WORKER)
+    key = define(door, acme)
+    body = {"worker_id": "laptop", "queues": [queue_of(door, key)]}
+    claims = [door.call(acme.worker.choosing(t.id), "POST", "/worker/jobs/claim", body) for t in (acme, globex)]
+    assert [each.status for each in claims] == [200, 200]
+    seen_by = "select count(*) from job_workers where tenant_id = :t and hostname = 'laptop'"
+    assert [door.value(seen_by, t=each.id) for each in (acme, globex)] == [1, 1]

@@ -6,13 +6,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from shared.job_queue.adapters.process import ProcessRunner
 from shared.job_queue.model import Finished, Word
 
-SHORT = [sys.executable, "-S", "-c", "print('done', flush=True)"]
+# Ends when somebody has asked for it.
+SHORT = [
+    sys.executable, "-S", "-c",
+    "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.005)\nprint('done', flush=True)",
+]  # fmt: skip
 # It says so if it was left alone for long.
 STUBBORN = [
     sys.executable, "-S", "-c",
@@ -22,8 +28,9 @@ LONG_S = 600.0
 
 
 def ended(pid: int) -> None:
-    """Returns when this child has ended, and leaves it to be reaped."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    """Returns when this child has ended. It may be reaped by then."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def run(argv: list[str], beat: Callable[[int, str, str], Word], **given: object) -> Finished:
@@ -32,8 +39,10 @@ def run(argv: list[str], beat: Callable[[int, str, str], Word], **given: object)
     return runner.run(argv, {}, beat=beat, **options)  # type: ignore[arg-type]
 
 
-def when_it_is_over(word: Word) -> Callable[[int, str, str], Word]:
+def when_it_is_over(word: Word, go: Path | None = None) -> Callable[[int, str, str], Word]:
     def beat(pid: int, *_: str) -> Word:
+        if go is not None:
+            go.touch()
         ended(pid)
         return word
 
@@ -41,14 +50,15 @@ def when_it_is_over(word: Word) -> Callable[[int, str, str], Word]:
 
 
 @pytest.mark.parametrize("word", [Word.STOP, Word.CANCEL])
-def test_a_command_that_ended_before_it_could_be_stopped_has_ended_by_itself(word: Word) -> None:
+def test_a_command_that_ended_before_it_could_be_stopped_has_ended_by_itself(word: Word, tmp_path: Path) -> None:
     """Put back, it would do its work a second time; canceled, it would deny what it has done."""
-    came = run(SHORT, when_it_is_over(word))
+    go = tmp_path / "go"
+    came = run([*SHORT, str(go)], when_it_is_over(word, go))
     assert (came.exit_code, came.stopped, came.canceled, came.stdout) == (0, False, False, "done\n")
 
 
 def test_a_command_whose_job_is_somebody_elses_says_nothing_of_its_end() -> None:
-    assert run(SHORT, when_it_is_over(Word.LOST)).lost
+    assert run(STUBBORN, lambda *_: Word.LOST).exit_code is None
 
 
 def test_a_heartbeat_without_an_answer_keeps_no_command_beyond_its_time() -> None:
@@ -92,17 +102,18 @@ def test_the_grace_of_a_command_is_over_with_its_lease() -> None:
     assert (came.canceled, came.stdout) == (True, "deaf\n")
 
 
-def test_a_question_under_way_is_over_before_the_end_is_told() -> None:
+def test_a_question_under_way_is_over_before_the_end_is_told(tmp_path: Path) -> None:
     """A function has one connection: the commit would wait for it in vain, and the command be run again."""
-    over = threading.Event()
+    over, go = threading.Event(), tmp_path / "go"
 
     def slow(pid: int, *_: str) -> Word:
+        go.touch()
         ended(pid)
-        over.wait(0.2)
+        over.wait(0.2)  # whoever does not wait goes on here
         over.set()
         return Word.GO_ON
 
-    assert run(SHORT, slow).exit_code == 0
+    assert run([*SHORT, str(go)], slow).exit_code == 0
     assert over.is_set()
 
 
