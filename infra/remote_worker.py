@@ -152,7 +152,7 @@ class RemoteWorker:
             return Word.STOP if self._is_over() else Word.GO_ON
 
         runner = self.runner or ProcessRunner(beat_s=self.lease_s / 6)
-        return runner.run(argv, env, job["timeout_seconds"], beat)
+        return runner.run(argv, env, job["timeout_seconds"], beat, lambda: lost_at[0] - time.monotonic())
 
     def _is_over(self) -> bool:
         return self._stopped_at is not None and time.monotonic() - self._stopped_at >= self.grace_s

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler import Response
@@ -15,6 +15,7 @@ from pydantic import Field
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, MOST_AHEAD, USUAL_PRIORITY
 from shared.job_queue.steps import jobs_of
+from shared.kernel import db
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
@@ -38,6 +39,7 @@ SOURCES = {"manual": ["api"], "event": ["event"], "schedule": ["schedule"], "sys
 Status = Literal["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 Executor = Literal["lambda", "worker"]
 MOST_ADDED = 1_000
+T = TypeVar("T")
 
 
 class Definition(Told):
@@ -314,9 +316,8 @@ def change_definition(
         given = asked.model_dump(exclude_unset=True)
         if empty := sorted(name for name, value in given.items() if value is None and name != "concurrency_limit"):
             raise Problem(422, "invalid", f"{', '.join(empty)}: must not be null. What is left out stays as it is.")
-        row = _checked(
-            here, {**before, **given, "version": found["version"] + 1}, given.get("executor") or found["executor"]
-        )
+        row = {**before, **given, "version": found["version"] + 1}
+        row = _checked(here, row, given.get("executor") or found["executor"], changes_schema="arg_schema" in given)
         if not _written(here, line, row):
             raise Problem(
                 409, "changed_meanwhile", "Somebody else changed this definition at the same time. Look again."
@@ -332,15 +333,20 @@ def _written(here: Desk, line: Line, row: Mapping[str, Any]) -> bool:
     return bool(answer["written"])
 
 
-def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> dict[str, Any]:
+def _checked(
+    here: Desk, row: Mapping[str, Any], executor: Executor | None, *, changes_schema: bool = True
+) -> dict[str, Any]:
+    """A schema that stays as it is was checked by the rules of its day: nobody must mend it to switch its definition off."""
     from shared.job_queue.adapters.schemas import check_schema  # noqa: PLC0415 - no other route needs jsonschema
 
     ports = jobs_of(here.kinds).ports
     if row["command"] not in ports.commands:
         known = ", ".join(sorted(ports.commands))
         raise Problem(422, "unknown_command", f"command: {row['command']!r} is not on the list. Available: {known}.")
-    schema = decide.checked_schema(row["arg_schema"])
-    check_schema(schema)
+    schema = row["arg_schema"]
+    if changes_schema:
+        schema = decide.checked_schema(schema)
+        check_schema(schema)
     chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s)
     return {**row, "arg_schema": schema, "executor": chosen}
 
@@ -349,26 +355,41 @@ def _checked(here: Desk, row: Mapping[str, Any], executor: Executor | None) -> d
 def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Response[str]:
     """Add a job to its queue. With the dedupe key of a job that is not over yet, that one is answered with 200."""
     here = desk(router)
-    params = asked.model_dump(mode="json", exclude_none=True)
-    return runs.start(here, KIND, params, None, idempotency_key, b"job:" + asked.model_dump_json().encode())
+    params, request = asked.model_dump(mode="json", exclude_none=True), b"job:" + asked.model_dump_json().encode()
+    return _looking_twice(lambda: runs.start(here, KIND, params, None, idempotency_key, request))
+
+
+def _looking_twice(add: Callable[[], T]) -> T:
+    """Between our look for a dedupe key and our write, somebody may retry the job that has it. The second look finds it."""
+    try:
+        return add()
+    except Exception as error:
+        if db.sqlstate(error) != relay.UNIQUE:
+            raise
+    return add()
 
 
 @operation(router, "POST", "/jobs/batch", STARTS, tag="jobs")
 def add_jobs(asked: Annotated[AddJobs, Body()], idempotency_key: Key = None) -> AddedJobs:
     """Add up to 1,000 jobs at once. The answer has one entry for each, in the same order: its ID, or why it was refused."""
     here = desk(router)
-    kind, request = here.kinds[KIND], b"jobs:" + asked.model_dump_json().encode()
-    read = [_read(each) for each in asked.jobs]
+    request, read = b"jobs:" + asked.model_dump_json().encode(), [_read(each) for each in asked.jobs]
+    return _looking_twice(lambda: _add_jobs(here, read, idempotency_key, request))
+
+
+def _add_jobs(here: Desk, read: Sequence[dict[str, Any] | Refused], key: str | None, request: bytes) -> AddedJobs:
     good = [each for each in read if not isinstance(each, Refused)]
     with here.begin() as (line, tx):
-        kept = here.once(line, idempotency_key, request)
+        kept = here.once(line, key, request)
         if kept is not None:
             return AddedJobs.model_validate_json(kept.body)
         wanted = [(each, here.by()) for each in good]
-        started, dues = relay.create_runs(tx, here.ports, kind, here.tenant_id, wanted) if wanted else ([], ())
+        started, dues = (
+            relay.create_runs(tx, here.ports, here.kinds[KIND], here.tenant_id, wanted) if wanted else ([], ())
+        )
         of_good = iter(started)
         answer = AddedJobs(jobs=[_added(each if isinstance(each, Refused) else next(of_good)) for each in read])
-        here.keep(line, idempotency_key, 200, answer.model_dump_json())
+        here.keep(line, key, 200, answer.model_dump_json())
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
     deliver(here.ports, dues)

@@ -29,10 +29,14 @@ from shared.kernel.redact import redact_all
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 # Patterns are regular expressions that anybody's payload would be run against; references may lead anywhere.
 FORBIDDEN = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$schema", "$id", "pattern", "patternProperties"})
+NAMED_SCHEMAS = frozenset({"properties", "dependentSchemas", "$defs", "definitions", "dependencies"})
 RESOLVABLE = re.compile(r"connection:[a-z][a-z0-9_-]{0,63}\Z|run\Z")
 DEAD_LETTER = "dead_letter"
 # Causes that no further attempt can remove. They are told as `failed`: there is nothing to redrive.
 HOPELESS = frozenset({"unknown_command", "bad_payload"})
+KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?!.*-----END )")
+KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+KEY_LINE = re.compile(r"\s*(?:[A-Za-z0-9+/=]{1,100}|(?:Proc-Type|DEK-Info): .{0,100})?\s*")
 LONGEST_SECRET = 4_096  # of the first characters of a tail, so many may be the rest of one
 
 
@@ -67,10 +71,11 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Every word of a schema with its value, but for the names of properties."""
+    """Every word of a schema with its value, but for names that somebody gave, whatever they are: behind `dependentSchemas`,
+    "enum" is an argument, and what follows is a schema."""
     if isinstance(schema, Mapping):
         for word, value in schema.items():
-            if word == "properties" and isinstance(value, Mapping):
+            if word in NAMED_SCHEMAS and isinstance(value, Mapping):
                 for each in value.values():
                     yield from _words(each)
                 continue
@@ -80,6 +85,11 @@ def _words(schema: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(schema, list):
         for each in schema:
             yield from _words(each)
+
+
+def formats(schema: Mapping[str, Any]) -> set[str]:
+    """The formats that a schema asks for."""
+    return {value for word, value in _words(schema) if word == "format" and isinstance(value, str)}
 
 
 def checked_payload(payload: Mapping[str, Any]) -> None:
@@ -165,7 +175,14 @@ def snapshot(definition: Definition, payload: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def problem_of(ended: Finished, timeout_seconds: int) -> Problem:
+def problem_of(ended: Finished, timeout_seconds: int, had_s: float | None = None) -> Problem:
+    """`had_s`: how long it could run here. A function has less time than a job may have from when workers ran it."""
+    if ended.timed_out and had_s is not None and had_s < timeout_seconds:
+        return Problem(
+            "timeout",
+            f"The command was stopped after {had_s:.0f} seconds: its function had no more time. The job may take "
+            f"{timeout_seconds} seconds; run it on a worker.",
+        )
     if ended.timed_out:
         return Problem("timeout", f"The command was stopped after {timeout_seconds} seconds.")
     code = ended.exit_code
@@ -248,7 +265,25 @@ def tail(raw: bytes, *, cut: bool) -> str:
 
 
 def _masked(text: str) -> str:
-    return "\n".join(redact_all(line) for line in text.split("\n"))
+    """Line by line: a quote that is left open swallows no more than its own."""
+    return "\n".join(redact_all(line) for line in _without_keys(text.split("\n")))
+
+
+def _without_keys(lines: Sequence[str]) -> list[str]:
+    """A private key has many lines, and only the first says so. Its end may be still to come, or its beginning cut off."""
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        ends = None if KEY_BEGINS.search(line) else KEY_ENDS.search(line)
+        if inside and ends is None and KEY_LINE.fullmatch(line):
+            continue
+        if ends is not None and not inside:
+            while kept and KEY_LINE.fullmatch(kept[-1]):
+                kept.pop()
+            kept.append("***")
+        kept += [line] if ends is None else [rest] if (rest := line[ends.end() :]).strip() else []
+        inside = KEY_BEGINS.search(line) is not None
+    return kept
 
 
 def told_tail(text: str) -> str:

@@ -30,8 +30,10 @@ class Runner(Protocol):
         env: Mapping[str, str],
         timeout_s: float,
         beat: Callable[[int, str, str], Word],
+        left_s: Callable[[], float],
     ) -> Finished:
-        """Run a command to its end. `beat` is called now and then with its process id and what it printed last."""
+        """Run a command to its end. `beat` is called now and then with its process id and what it printed last; `left_s` says
+        how much longer nobody else can have the job."""
 
 
 class Reader(Protocol):

@@ -40,6 +40,7 @@ from shared.kernel.model import (
     Wait,
 )
 from shared.kernel.ports import Tx
+from shared.kernel.redact import redact
 from shared.kernel.retry import Backoff
 
 BACKOFF = Backoff(first_s=10, most_s=3600)
@@ -167,6 +168,11 @@ class Jobs:
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         try:
             return self._take_step(turn, outside)
+        except (StepError, Overtaken):
+            raise
+        except Exception as error:  # an attempt like any other: people look for it in the list
+            logger.exception("a job failed unexpectedly", extra={"job_id": str(turn.run_id)})
+            raise _failed(Transient, "unexpected", redact(f"{type(error).__name__}: {error}")) from error
         finally:
             write_out(self.ports.meter)
 
@@ -217,7 +223,7 @@ class Jobs:
         }
         logger.info("job attempt started", extra=said)
         ran_s = stopwatch()
-        ended = self.ports.runner.run(argv, env, timeout_s, beat)
+        ended = self.ports.runner.run(argv, env, timeout_s, beat, lambda: self.ports.lease_s - since_s())
         ms = round(ran_s() * 1000)
         logger.info(
             "job attempt ended",
@@ -230,7 +236,7 @@ class Jobs:
             },
         )
         self.ports.meter.count(JobMetric.RUN_MS, ms, definition=params["definition_key"])
-        return self.decide(turn, outside, ended)
+        return self.decide(turn, outside, ended, timeout_s)
 
     def _start_run(self, turn: Turn, outside: Outside, command: RunCommand) -> Decision:
         """The run's id follows from the job and its epoch: however often this is tried, one run is started."""
@@ -274,7 +280,7 @@ class Jobs:
             raise Overtaken
         return attempt_no
 
-    def decide(self, turn: Turn, outside: Outside, ended: Finished) -> Decision:
+    def decide(self, turn: Turn, outside: Outside, ended: Finished, had_s: float | None = None) -> Decision:
         if ended.lost:
             raise Overtaken
         status = _status(ended)
@@ -282,11 +288,17 @@ class Jobs:
         if ended.canceled:
             return Cancel(effects=[_end(AttemptStatus.CANCELED, ended, "Canceled.")])
         if ended.stopped:
-            outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
+            try:
+                outside.write(_end(AttemptStatus.CANCELED, ended, "The worker was stopped. The job was put back."))
+            except Exception as error:
+                if not (db.is_disconnect(error) or db.is_busy(error)):
+                    raise
+                # It costs no attempt all the same: whoever takes it next goes on with this one.
+                logger.warning("a job is put back without its log", extra={"job_id": str(turn.run_id)}, exc_info=error)
             return Wait(after_s=0)
         if status is AttemptStatus.SUCCEEDED:
             return Finish(effects=[_end(AttemptStatus.SUCCEEDED, ended, None)])
-        problem = decide.problem_of(ended, turn.params["timeout_seconds"])
+        problem = decide.problem_of(ended, turn.params["timeout_seconds"], had_s)
         raise Transient(problem.message, problem.code, effects=[_end(status, ended, problem.message)])
 
     def as_told(self, kind: Kind, ended: Finished) -> Kind:

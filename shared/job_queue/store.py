@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from shared.job_queue.model import MOST_AHEAD, Definition
 from shared.kernel import direct, sql
+from shared.kernel.clock import read_id
 from shared.kernel.direct import Row
 from shared.kernel.model import Statement, Turn
 from shared.kernel.store import held
@@ -36,9 +37,11 @@ RUN_EXISTS = Statement(
     "job.run_exists", "select 1 as found from run where tenant_id = cast(:tenant_id as uuid) and id = cast(:id as uuid)"
 )
 
-# Numbers go on for ever, whatever epoch it is. Only for whoever still holds the turn.
+# Numbers go on for ever, whatever epoch it is. One whose end nobody could write is gone on with. Only for whoever still holds
+# the turn.
 NEXT_ATTEMPT = sa.text("""
-select coalesce((select max(a.attempt_no) from job_attempts a where a.job_id = l.run_id), 0) + 1 as attempt_no
+select coalesce((select a.attempt_no + (a.status <> 'running')::int from job_attempts a where a.job_id = l.run_id
+                 order by a.attempt_no desc limit 1), 1) as attempt_no
 from lane l
 where l.id = :lane_id and l.epoch = :epoch and l.seq = :seq and l.claim_token = :token and l.status = 'active'
   and l.lease_until > now()
@@ -50,6 +53,12 @@ _OF_TURN = """from turn t
            select x.attempt_no, x.status from job_attempts x where x.job_id = t.run_id order by x.attempt_no desc limit 1)
            last on true
        left join lateral (select o.worker, o.taken_at from offer o where o.lane_id = t.id limit 1) o on true"""
+# Who takes a job again whose last attempt nobody could end goes on with its number, and not with its log.
+_WHOSE = """worker_id = excluded.worker_id, started_at = excluded.started_at,
+           stdout_tail = case when a.started_at = excluded.started_at then coalesce(excluded.stdout_tail, a.stdout_tail)
+                              else excluded.stdout_tail end,
+           stderr_tail = case when a.started_at = excluded.started_at then coalesce(excluded.stderr_tail, a.stderr_tail)
+                              else excluded.stderr_tail end"""
 TAILS = Statement(
     "job.tails",
     f"""insert into job_attempts as a (job_id, attempt_no, tenant_id, worker_id, started_at, status, pid, stdout_tail,
@@ -58,8 +67,7 @@ TAILS = Statement(
               cast(:pid as integer), cast(:stdout as text), cast(:stderr as text)
        {_OF_TURN}
        on conflict (job_id, attempt_no) do update
-       set pid = coalesce(excluded.pid, a.pid), stdout_tail = coalesce(excluded.stdout_tail, a.stdout_tail),
-           stderr_tail = coalesce(excluded.stderr_tail, a.stderr_tail)""",
+       set pid = coalesce(excluded.pid, a.pid), {_WHOSE}""",
 )
 
 
@@ -72,9 +80,8 @@ def _end_attempt(given: Callable[[str, str], str]) -> str:
               {given("stdout", "text")}, {given("stderr", "text")}, {given("attempt_error", "text")}
        {_OF_TURN}
        on conflict (job_id, attempt_no) do update
-       set finished_at = now(), exit_code = excluded.exit_code, status = excluded.status,
-           stdout_tail = coalesce(excluded.stdout_tail, a.stdout_tail),
-           stderr_tail = coalesce(excluded.stderr_tail, a.stderr_tail), error_text = excluded.error_text"""
+       set finished_at = now(), exit_code = excluded.exit_code, status = excluded.status, error_text = excluded.error_text,
+           {_WHOSE}"""
 
 
 END_ATTEMPT = Statement(
@@ -285,13 +292,15 @@ class JobReader:
         return rows[0]["attempt_no"] if rows else None
 
     def exists(self, tenant_id: UUID, what: str, which: str) -> bool:
-        params = {"tenant_id": tenant_id, "id": which, "wanted": which, "provider": what.partition(":")[2]}
-        statement = _RUN_EXISTS if what == "run" else sql.FIND_CONNECTION
-        try:
-            with direct.alone(self._engine, tenant_id) as line:
-                return bool(line.all(statement, params))
-        except ValueError:
-            return False
+        """By the same reading of an id as when the job was added."""
+        statement, params = sql.FIND_CONNECTION, {"wanted": which, "provider": what.partition(":")[2]}
+        if what == "run":
+            run_id = read_id(which)
+            if run_id is None:
+                return False
+            statement, params = _RUN_EXISTS, {"id": str(run_id)}
+        with direct.alone(self._engine, tenant_id) as line:
+            return bool(line.all(statement, {"tenant_id": tenant_id, **params}))
 
 
 _RUN_EXISTS = sa.text(RUN_EXISTS.sql)

@@ -13,6 +13,7 @@ One poll asks in this order, and each answer decides what is asked next:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -136,10 +137,12 @@ def after_gate(cursor: QueryCursor, running: bool | None, now: datetime, config:
 
 
 def next_delay_s(cursor: QueryCursor, now: datetime, config: PollConfig, fraction: float) -> float:
-    """Twice as long each time, ±20 %, up to half a minute. The second "not running" is asked for when it first counts."""
+    """Twice as long each time, ±20 %, up to half a minute. The second "not running" is asked for when it first counts; if there
+    is no answer to it, the polls go on as before: all of them would be spent within seconds otherwise."""
     if cursor.not_running_at is not None:
         gap = _ms(config.not_running_confirmation_min_gap_ms) - (now - cursor.not_running_at)
-        return max(gap.total_seconds(), 0.1)
+        if gap > timedelta():
+            return max(gap.total_seconds(), 0.1)
     doublings = min(cursor.poll_count, 60)
     base_ms = min(config.initial_delay_ms * config.backoff_multiplier**doublings, config.max_delay_ms)
     jitter = 1 - config.jitter_range / 2 + fraction * config.jitter_range
@@ -214,6 +217,7 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:  # noqa: ARG001 - the
 
 # --- columns
 
+COMMENT_MARKS = re.compile(r"/\*|\*/")
 AFTER_THE_LIST = frozenset({"from", "into", "where", "group", "having", "order", "union", "except", "intersect"})
 
 
@@ -270,19 +274,11 @@ def _words(sql: str) -> list[str] | None:
         char = sql[at]
         if char.isspace() or char == ";":
             at += 1
-        elif sql.startswith("--", at):
-            line_ends = sql.find("\n", at)
-            at = end if line_ends < 0 else line_ends
-        elif sql.startswith("/*", at):
-            closed = sql.find("*/", at + 2)
-            if closed < 0:
+        elif (after := _past(sql, at)) is not None:
+            if after > end:
                 return None
-            at = closed + 2
-        elif char in "'\"[":
-            after = _quoted(sql, at)
-            if after is None:
-                return None
-            words.append(sql[at:after])
+            if char in "'\"[":
+                words.append(sql[at:after])
             at = after
         elif char == "(":
             after = _parenthesised(sql, at)
@@ -301,6 +297,23 @@ def _words(sql: str) -> list[str] | None:
     return words
 
 
+def _past(sql: str, at: int) -> int | None:
+    """Where the comment or quoted text ends that begins here; None if none does. Beyond the end: it is left open."""
+    if sql.startswith("--", at):
+        line_ends = sql.find("\n", at)
+        return len(sql) if line_ends < 0 else line_ends
+    if sql.startswith("/*", at):
+        depth = 0  # T-SQL has comments in comments
+        for mark in COMMENT_MARKS.finditer(sql, at):
+            depth += 1 if mark.group() == "/*" else -1
+            if depth == 0:
+                return mark.end()
+        return len(sql) + 1
+    if sql[at] in "'\"[":
+        return _quoted(sql, at) or len(sql) + 1
+    return None
+
+
 def _quoted(sql: str, at: int) -> int | None:
     closing = "]" if sql[at] == "[" else sql[at]
     at += 1
@@ -312,12 +325,10 @@ def _quoted(sql: str, at: int) -> int | None:
 
 
 def _parenthesised(sql: str, at: int) -> int | None:
+    """Where it closes. A parenthesis or a quote in a comment is neither."""
     depth = 0
     while at < len(sql):
-        if sql[at] in "'\"[":
-            after = _quoted(sql, at)
-            if after is None:
-                return None
+        if (after := _past(sql, at)) is not None:
             at = after
             continue
         depth += {"(": 1, ")": -1}.get(sql[at], 0)

@@ -221,18 +221,23 @@ class QueryRuns:
 
     def _create_target(self, outside: Outside, params: QueryParams, cursor: QueryCursor, asked: Asked) -> Decision:
         columns, columns_from, note = self._columns(params, asked)
+        shown = db.jsonb([column.model_dump(exclude_none=True) for column in columns])
+
+        def create(_: str) -> str:
+            # Before it is made: whoever finds it after a lost answer may be told of other columns by then.
+            outside.write(Effect(store.KEEP_COLUMNS, {"columns": shown, "columns_from": columns_from, "note": note}))
+            return asked.ask(
+                lambda token: asked.remote.create_target(token, cursor.target_key, columns, self._kept_days)
+            )
+
         target_id = outside.once(
             "target",
             kind="data_extension",
-            call=lambda _: asked.ask(
-                lambda token: asked.remote.create_target(token, cursor.target_key, columns, self._kept_days)
-            ),
+            call=create,
             look=lambda _: asked.ask(lambda token: asked.remote.find_target(token, cursor.target_key)),
             leaves_asset=True,
         )
-        shown = db.jsonb([column.model_dump(exclude_none=True) for column in columns])
-        keep = Effect(store.KEEP_COLUMNS, {"columns": shown, "columns_from": columns_from, "note": note})
-        return Continue(cursor=cursor.but(phase=Phase.DEFINITION, target_id=target_id).to_json(), effects=[keep])
+        return Continue(cursor=cursor.but(phase=Phase.DEFINITION, target_id=target_id).to_json())
 
     @property
     def _kept_days(self) -> int:
@@ -489,7 +494,7 @@ class QueryRuns:
             self._count(QueryMetric.LATE)
             said = Say(LATE, {"run_id": str(turn.run_id), "epoch": query.epoch})
             return Finish(says=[said], cursor=cursor.but(query=after.cursor.to_json()).to_json())
-        confirming = after.cursor.not_running_at is not None
+        confirming = after.cursor.not_running_at == turn.now  # heard just now, and asked once more when that counts
         gap_s = self.config.not_running_confirmation_min_gap_ms / 1000
         after_s = gap_s if confirming else spread_s(self.config.late_watch_interval_s, self.ports.chance.fraction())
         watched = cursor.but(query=after.cursor.to_json(), looks=cursor.looks + 1)

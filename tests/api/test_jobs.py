@@ -3,6 +3,7 @@ dead letters are redriven as they were counted."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from shared.job_queue.steps import Jobs
 from shared.job_queue.store import MOST_WORKERS
-from shared.kernel import db
+from shared.kernel import db, run
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 from shared.kernel.offers import PgOffers
@@ -478,3 +479,74 @@ def test_dead_letters_are_redriven_as_they_were_counted(door: Door, acme: Tenant
     assert (done["done"], done["left"], done["refused"]) == (2, 0, {})
     statuses = [job["status"] for job in door.call(acme.member, "GET", "/jobs").json()["jobs"]]
     assert sorted(statuses) == ["canceled", "dead_letter", "queued", "queued"]
+
+
+@pytest.mark.parametrize("route", ["/jobs", "/jobs/batch"])
+def test_a_job_with_the_same_key_that_is_retried_meanwhile_is_found(
+    door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    """Nobody had the key when it was looked for, and somebody when it was written."""
+    key = define(door, acme)
+    first = add(door, acme, key, dedupe_key="k")
+    door.call(acme.member, "POST", f"/jobs/{first}/cancel", {"reason": "x"})
+    looked = Jobs._active
+    looks = 0
+
+    def look_and_then(self: Jobs, *asked: Any) -> Any:
+        nonlocal looks
+        found = looked(self, *asked)
+        looks += 1
+        if looks == 1:
+            run.retry_run(door.worker_ports, door.kinds["job"], acme.id, UUID(first))
+        return found
+
+    monkeypatch.setattr(Jobs, "_active", look_and_then)
+    asked: dict[str, Any] = {"definition_key": key, "dedupe_key": "k"}
+    answer = door.call(acme.member, "POST", route, {"jobs": [asked]} if route == "/jobs/batch" else asked)
+    assert (answer.status, looks) == (200, 2)
+    told = answer.json()
+    assert (told["jobs"][0] if route == "/jobs/batch" else told)["id"] == first
+
+
+def test_a_run_is_looked_up_by_any_spelling_of_its_id_when_a_job_runs(door: Door, acme: TenantHouse) -> None:
+    """As when it was added: what was taken for an id then is no error of the database now."""
+    key = define(door, acme)
+    one = add(door, acme, key)
+    add(door, acme, key, payload={"run": f"urn:uuid:{one}"})
+    assert [job["payload"] for job in claim(door, acme, key, 2)] == [{}, {"run": f"urn:uuid:{one}"}]
+
+
+def test_a_schema_of_older_rules_keeps_nobody_from_switching_its_definition_off(door: Door, acme: TenantHouse) -> None:
+    key = define(door, acme)
+    made = door.value("select id from job_definitions where key = :key", key=key)
+    older = '{"type": "object", "properties": {"a": {"format": "json-pointer"}}, "additionalProperties": false}'
+    door.sql("update job_definitions set arg_schema = cast(:s as jsonb) where id = :id", s=older, id=made)
+    path, somebody = f"/admin/jobs/definitions/{made}", door.super_admin.choosing(acme.id)
+    assert door.call(somebody, "PATCH", path, {"is_active": False}).status == 200
+    changed = door.call(somebody, "PATCH", path, {"arg_schema": json.loads(older)})
+    assert (changed.status, changed.code) == (422, "bad_schema")
+
+
+def test_a_claim_that_is_answered_again_has_its_whole_lease(door: Door, acme: TenantHouse) -> None:
+    """The worker counts from its second request: with what was left of the first lease, another one would have the job soon."""
+    key = define(door, acme)
+    job = add(door, acme, key)
+    asked = {"worker_id": "far:1", "queues": [queue_of(door, key)], "claim_id": str(new_id()), "lease_seconds": 600}
+    door.call(acme.worker, "POST", "/worker/jobs/claim", asked)
+    door.sql("update lane set lease_until = now() + interval '5 s' where run_id = :id", id=job)
+    (told,) = door.call(acme.worker, "POST", "/worker/jobs/claim", {**asked, "again": True}).json()["jobs"]
+    assert told["id"] == job
+    assert door.value("select lease_until > now() + interval '500 s' from lane where run_id = :id", id=job)
+
+
+def test_a_person_who_works_for_two_tenants_is_a_worker_of_each(
+    door: Door, acme: TenantHouse, globex: TenantHouse
+) -> None:
+    """By whatever name they go: neither tenant's line is the other's to write."""
+    door.join(acme.worker, globex, Role.WORKER)
+    key = define(door, acme)
+    body = {"worker_id": "laptop", "queues": [queue_of(door, key)]}
+    claims = [door.call(acme.worker.choosing(t.id), "POST", "/worker/jobs/claim", body) for t in (acme, globex)]
+    assert [each.status for each in claims] == [200, 200]
+    seen_by = "select count(*) from job_workers where tenant_id = :t and hostname = 'laptop'"
+    assert [door.value(seen_by, t=each.id) for each in (acme, globex)] == [1, 1]

@@ -376,3 +376,29 @@ def test_a_deletion_that_is_refused_is_not_done(line: Line) -> None:
     line.soap(f'<DeleteResponse xmlns="{P}"><Results>{result}</Results><OverallStatus>Error</OverallStatus></DeleteResponse>')  # fmt: skip
     with pytest.raises(Permanent):
         line.mce.delete_target(line.token, KEY)
+
+
+# --- numbers, and our own token in their mouth
+
+
+def test_a_number_keeps_every_digit_that_it_has(line: Line) -> None:
+    """A decimal of 18 digits is no float: the nearest one is another number."""
+    line.raw(
+        b'{"count": 1, "page": 1, "items": [{"keys": {"id": 12345678901234567890}, '
+        b'"values": {"price": 12345678901234.5678, "rate": 1.10, "big": 1e5, "none": null, "yes": true}}]}'
+    )
+    (row,) = line.mce.rows(line.token, KEY, 1, 10).rows
+    assert row == {
+        "id": "12345678901234567890", "price": "12345678901234.5678", "rate": "1.10", "big": "1e5", "none": None, "yes": "true",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["create", "delete", "start"])
+def test_a_refusal_that_repeats_our_token_is_told_without_it(line: Line, what: str) -> None:
+    answer = {"create": "CreateResponse", "delete": "DeleteResponse", "start": "PerformResponseMsg"}[what]
+    refused = f"<StatusCode>Error</StatusCode><StatusMessage>not with {line.token.value}</StatusMessage>"
+    refused = f"<Result>{refused}</Result>" if what == "start" else refused
+    line.soap(f'<{answer} xmlns="{P}"><OverallStatus>Error</OverallStatus><Results>{refused}</Results></{answer}>')
+    line.mce.find_target = lambda *_: None  # type: ignore[method-assign]
+    with pytest.raises(Permanent, match=r"not with \*\*\*"):
+        ASKED[what](line)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from shared.query_run.model import Phase
+from shared.kernel.errors import Transient
+from shared.kernel.tokens import Token
+from shared.query_run.adapters.mce import Mce
+from shared.query_run.model import Column, Phase, QueryParams, Validation
 from shared.query_run.ports import QueryMetric
 from tests.support.queries import QueryRig, sql
 
@@ -139,3 +144,62 @@ def test_an_answer_that_does_not_end_costs_a_poll_and_no_more(queries: QueryRig,
 
     ends_well(queries, run_id, 2)
     assert max(row["ms"] for row in queries.rows("select ms from step")) < 10_000
+
+
+def until(queries: QueryRig, seconds: int, seen: Callable[[], object]) -> None:
+    end = queries.now + seconds
+    while not seen():
+        assert queries.now < end
+        queries.pass_time(1)
+
+
+def test_a_confirmation_that_nobody_answers_for_two_minutes_costs_no_run(queries: QueryRig) -> None:
+    """It was heard once that the query does not run, and then the gate is away. Polls go on at their own pace until it is back."""
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=60, rows=4))
+    until(queries, 120, lambda: queries.cursor(run_id).get("not_running_confirmations"))
+    queries.standin.misbehave("server_error", on=["isrunning"])
+    before = queries.cursor(run_id)["poll_count"]
+    queries.pass_time(120)
+    assert queries.cursor(run_id)["poll_count"] - before <= 10
+    queries.standin.behave("server_error")
+
+    ends_well(queries, run_id, 4)
+
+
+def test_a_watch_that_nobody_answers_looks_no_more_often(queries: QueryRig) -> None:
+    queries.standin.misbehave("early_completed")
+    run_id = queries.start(sql(seconds=2_000, rows=4))
+    assert queries.finish(run_id) == "failed timed_out"
+    until(queries, 3_600, lambda: queries.lane(run_id, "clean/1")["cursor"]["query"].get("not_running_confirmations"))
+    queries.standin.misbehave("server_error", on=["isrunning"])
+    looks = queries.lane(run_id, "clean/1")["cursor"]["looks"]
+    queries.pass_time(3_600)
+    assert queries.lane(run_id, "clean/1")["cursor"]["looks"] - looks <= 6
+    queries.standin.behave("server_error")
+    queries.pass_time(1_800)
+
+    assert (queries.run(run_id)["status"], queries.shown(run_id)["row_count"]) == ("succeeded", 4)
+
+
+def test_the_columns_that_are_kept_are_those_that_were_made(queries: QueryRig) -> None:
+    """The answer to the creation is lost, and the next validation says other names: rows would be shown as nulls under them."""
+    said = iter([["id", "name"], ["one", "two"], ["one", "two"]])
+
+    class Changing(Mce):
+        def validate(self, token: Token, sql: str) -> Validation:
+            return Validation(valid=True, columns=[Column(name=name) for name in next(said)])
+
+        def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int = 1) -> str:
+            super().create_target(token, key, columns, kept_days)
+            raise Transient("The answer was lost.")
+
+    def remote(_: UUID, params: QueryParams, time_left_s: Callable[[], float]) -> Mce:
+        there = queries.standin
+        return Changing(queries.base_url, there.client_id, there.client_secret, params.mid, time_left_s=time_left_s)
+
+    queries.use(remote)
+    run_id = queries.start(sql(seconds=5, rows=2))
+
+    ends_well(queries, run_id, 2)
+    assert [each["name"] for each in queries.shown(run_id)["columns"]] == ["id", "name"]

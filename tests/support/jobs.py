@@ -42,7 +42,7 @@ class FakeRunner:
         self.asked: list[tuple[list[str], Mapping[str, str]]] = []
         self.ends: Callable[..., Finished] = lambda *_: Finished(exit_code=0)
 
-    def run(self, argv: Any, env: Mapping[str, str], timeout_s: float, beat: Any) -> Finished:
+    def run(self, argv: Any, env: Mapping[str, str], timeout_s: float, beat: Any, left_s: Any = None) -> Finished:
         self.asked.append((list(argv), env))
         return self.ends(argv, env, timeout_s, beat)
 

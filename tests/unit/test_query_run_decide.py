@@ -326,3 +326,31 @@ def test_the_columns_that_a_select_list_names(text: str, names: list[str] | None
 def test_parameters_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         QueryParams.model_validate({"sql_text": "select a from b", "mid": "1", **bad})
+
+
+def test_a_confirmation_without_an_answer_spends_polls_no_faster_than_before() -> None:
+    """It was heard once that the query does not run, and from then on nobody answers: the polls last as long as the query may take."""
+    now, seen = at(40), cursor(poll_count=5, seen_running=True)
+    seen = decide.after_gate(seen, running=False, now=now, config=CONFIG).cursor
+    while decide.budget_spent(seen, now, CONFIG) is None:
+        now += timedelta(seconds=decide.next_delay_s(seen, now, CONFIG, fraction=0.5))
+        if decide.wants_gate(seen, None, now, CONFIG):
+            seen = decide.after_gate(seen, running=None, now=now, config=CONFIG).cursor
+        seen = seen.but(poll_count=seen.poll_count + 1)
+    assert now >= at(CONFIG.max_duration_ms / 1000)
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("select (1 /* ' */) as a, (2 /* ' */) as b from t", ["a", "b"]),
+        ("select (1 -- it's\n) as a, 'x' as b from t", ["a", "b"]),
+        ("select f(a /* ( */) as x, b as y from t", ["x", "y"]),
+        ("select (a /* ) */, 1) as x, b from t", ["x", "b"]),
+        ("select a /* /* one in another */ , b as c -- */\n from t", ["a"]),
+        ("select (a /* left open ) as x from t", None),
+    ],
+)
+def test_what_is_in_a_comment_is_no_part_of_a_query(sql: str, names: list[str] | None) -> None:
+    """A column that is missed has no place in the data extension, and its values are gone without a word."""
+    assert decide.select_list(sql) == names

@@ -4,6 +4,7 @@ came of it."""
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import subprocess
@@ -22,12 +23,15 @@ from shared.job_queue.model import TAIL_BYTES, Finished, Word
 from shared.kernel.errors import Later, Overtaken
 from shared.kernel.log import logger
 
+Beat = Callable[[int, str, str], Word]
 LAUNCHER = str(Path(launch.__file__))
 BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"}
 SIGNALED = 128
 CANNOT_START_S = 30.0  # until a job is offered again that could not be started here
 KILLS_S = 2.0  # for the launcher to be done with it, on a machine that is busy
 FIRST_BEAT_S = 1.0  # soon: from then on people see that it runs
+LOOKS_S = 0.05  # at the command, while a heartbeat has no answer
+ANSWERED_S = 120.0  # by then the question has failed, if nothing else
 
 
 class ProcessRunner:
@@ -38,7 +42,12 @@ class ProcessRunner:
         self._grace_s = grace_s
 
     def run(
-        self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float, beat: Callable[[int, str, str], Word]
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        timeout_s: float,
+        beat: Beat,
+        left_s: Callable[[], float] = lambda: math.inf,
     ) -> Finished:
         with ExitStack() as stack:
             try:
@@ -49,7 +58,7 @@ class ProcessRunner:
                 # A full disk, too many processes or files: that is this machine's trouble, and no failure of the command.
                 logger.exception("a command could not be started on this machine")
                 raise Later(CANNOT_START_S, f"a worker that can start it: {error.strerror}") from error
-            return _Running(process, lifeline, self._grace_s).to_its_end(timeout_s, self._beat_s, beat)
+            return _Running(process, lifeline, self._grace_s, left_s).to_its_end(timeout_s, self._beat_s, beat)
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str], stack: ExitStack) -> tuple[subprocess.Popen[bytes], _Lifeline]:
@@ -82,15 +91,19 @@ class _Lifeline:
 
 
 class _Running:
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: _Lifeline, grace_s: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], lifeline: _Lifeline, grace_s: float, left_s: Callable[[], float]
+    ) -> None:
         self._process = process
         self._lifeline = lifeline
         self._grace_s = grace_s
+        self._left_s = left_s
         assert process.stdout is not None
         assert process.stderr is not None
         self._out, self._err = _Tail(process.stdout), _Tail(process.stderr)
+        self._asked: _Asked | None = None
 
-    def to_its_end(self, timeout_s: float, beat_s: float, beat: Callable[[int, str, str], Word]) -> Finished:
+    def to_its_end(self, timeout_s: float, beat_s: float, beat: Beat) -> Finished:
         deadline = time.monotonic() + timeout_s
         word, timed_out, wait_s = Word.GO_ON, False, min(FIRST_BEAT_S, beat_s)
         try:
@@ -99,11 +112,14 @@ class _Running:
                 if time.monotonic() >= deadline:
                     timed_out = True
                     break
-                word = self._say(beat)
+                word = self._say(beat, deadline)
                 if word is not Word.GO_ON:
                     break
         finally:
-            code = self._end()
+            # Nobody renews the lease from here on. After it the job is somebody else's: it gets not a moment more.
+            code = self._end(0.0 if word is Word.LOST else max(0.0, min(self._grace_s, self._left_s())))
+            if self._asked is not None:  # a function has one connection, and the commit needs it
+                self._asked.answered(ANSWERED_S)
         by_itself = not timed_out and word is Word.GO_ON
         return Finished(
             exit_code=code if by_itself else None,
@@ -115,11 +131,17 @@ class _Running:
             stderr=self._err.text(),
         )
 
-    def _say(self, beat: Callable[[int, str, str], Word]) -> Word:
-        try:
-            return beat(self._process.pid, self._out.text(), self._err.text())
-        except Overtaken:
-            return Word.LOST
+    def _say(self, beat: Beat, deadline: float) -> Word:
+        """What is heard. An answer may take long, and neither the command's end nor its time nor its lease waits for it. What
+        ended by itself meanwhile was not stopped by anybody: it counts as it is."""
+        asked = self._asked = _Asked(lambda: beat(self._process.pid, self._out.text(), self._err.text()))
+        while not asked.answered(LOOKS_S):
+            if time.monotonic() >= deadline or self._ended(0):
+                return Word.GO_ON
+            if self._left_s() <= 0:
+                return Word.LOST
+        word = asked.word()
+        return Word.GO_ON if word is not Word.LOST and self._ended(0) else word
 
     def _ended(self, within_s: float) -> bool:
         """Seen, but not reaped yet: until then its group's number cannot be anybody else's."""
@@ -135,12 +157,12 @@ class _Running:
             time.sleep(min(pause, left))
             pause = min(pause * 2, 0.05)
 
-    def _end(self) -> int:
+    def _end(self, grace_s: float) -> int:
         """End the whole group: asked first, then killed. Whatever the command left behind goes with it, by the launcher; if
         that was killed itself, the group does."""
         if not self._ended(0):
             self._signal(signal.SIGTERM)
-            if not self._ended(self._grace_s):
+            if not self._ended(grace_s):
                 self._lifeline.cut()
                 self._ended(launch.KILLED_WITHIN_S + KILLS_S)
         self._signal(signal.SIGKILL)
@@ -152,6 +174,33 @@ class _Running:
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+class _Asked:
+    """A question on a thread of its own."""
+
+    def __init__(self, ask: Callable[[], Word]) -> None:
+        self._ask = ask
+        self._word: Word | Exception = Word.LOST
+        self._answered = threading.Event()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._word = self._ask()
+        except Exception as error:
+            self._word = error
+        self._answered.set()
+
+    def answered(self, within_s: float) -> bool:
+        return self._answered.wait(within_s)
+
+    def word(self) -> Word:
+        if isinstance(self._word, Overtaken):
+            return Word.LOST
+        if isinstance(self._word, Exception):
+            raise self._word
+        return self._word
 
 
 class _Tail:

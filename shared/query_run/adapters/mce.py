@@ -129,14 +129,14 @@ class Mce:
 
     def create_target(self, token: Token, key: str, columns: Sequence[Column], kept_days: int = 1) -> str:
         result = self._change(token, "Create", soap.create_target(key, key, columns, kept_days))
-        return self._created(result, lambda: self.find_target(token, key))
+        return self._created(token, result, lambda: self.find_target(token, key))
 
     def find_target(self, token: Token, key: str) -> str | None:
         return self._find(token, "DataExtension", key)
 
     def create_query(self, token: Token, key: str, sql: str, target_key: str, target_id: str) -> str:
         result = self._change(token, "Create", soap.create_query(key, key, sql, target_key, target_id))
-        return self._created(result, lambda: self.find_query(token, key))
+        return self._created(token, result, lambda: self.find_query(token, key))
 
     def find_query(self, token: Token, key: str) -> str | None:
         return self._find(token, "QueryDefinition", key)
@@ -145,9 +145,9 @@ class Mce:
         element = soap.expect(self._soap(token, "Perform", soap.perform(object_id)), "PerformResponseMsg")
         result = soap.one_result(element, inside="Result")
         if not result.ok:
-            raise self._refused(result)
+            raise self._refused(token, result)
         if (why := soap.task_refusal(result)) is not None:  # the call is OK, the task in it is not
-            raise self._refused(replace(result, message=why))
+            raise self._refused(token, replace(result, message=why))
         return soap.task_id(result)
 
     # --- poll
@@ -175,6 +175,10 @@ class Mce:
             raise bad_answer("The answer is another page of rows than the one that was asked for.")
         if len(found.items) != max(0, min(size, found.count - (page - 1) * size)):
             raise bad_answer(f"The answer has {len(found.items)} rows on page {page} of {found.count} rows in all.")
+        if any(
+            isinstance(value, float) for item in found.items for value in (*item.keys.values(), *item.values.values())
+        ):
+            found = shaped(_Rowset, json.loads(answer.body, parse_float=str))  # the digits that it has, not the nearest
         rows = [_row(item) for item in found.items]
         if b"\\ud" in answer.body.lower():  # only written like this can half a character get here, which no file takes
             rows = [{_whole(name): value and _whole(value) for name, value in row.items()} for row in rows]
@@ -207,7 +211,7 @@ class Mce:
     def _delete(self, token: Token, body: str) -> None:
         result = self._change(token, "Delete", body)
         if not result.ok and result.error_code != soap.MISSING_OBJECT:
-            raise self._refused(result)
+            raise self._refused(token, result)
 
     # --- SOAP
 
@@ -231,17 +235,17 @@ class Mce:
         element = soap.expect(self._soap(token, action, body), f"{action}Response")
         return soap.one_result(element)
 
-    def _created(self, result: soap.Result, find: Callable[[], str | None]) -> str:
+    def _created(self, token: Token, result: soap.Result, find: Callable[[], str | None]) -> str:
         """Whoever is refused looks whether it is there, in whatever words that is said: nobody else makes this key."""
         if result.ok:
             return soap.new_object_id(result)
         found = find()
         if found is not None:
             return found
-        raise self._refused(result)
+        raise self._refused(token, result)
 
-    def _refused(self, result: soap.Result) -> StepError:
-        said = self._http("", "").quote(result.message or f"error {result.error_code}")
+    def _refused(self, token: Token, result: soap.Result) -> StepError:
+        said = self._http("", token.value).quote(result.message or f"error {result.error_code}")
         return Permanent(f"{NAME} refuses the request: {said}", "request_refused")
 
     def _business(self, status: str, token: Token) -> StepError:
