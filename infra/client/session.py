@@ -100,7 +100,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
     """The client of the deployment that is meant: the one named, else the local cloud, else the last login."""
     token = os.environ.get("BATON_TOKEN")
     tenant = tenant or os.environ.get("BATON_TENANT")
-    url = url or os.environ.get("BATON_URL")
+    url = url or os.environ.get("BATON_URL") or None
     place = None if url else Place.of_cloud(home)
     if url is None and place is None:
         url = read(user_home() / KEPT).get("url")
@@ -138,7 +138,10 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
     headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{COGNITO}.InitiateAuth"}
     body = {"AuthFlow": flow, "ClientId": place.client_id, "AuthParameters": dict(given)}
     status, answer = ask("POST", place.pool_url + "/", headers, body)
-    said: dict[str, Any] = json.loads(answer or b"{}")
+    try:
+        said: dict[str, Any] = dict(json.loads(answer or b"{}"))
+    except (ValueError, TypeError):
+        raise Refusal(f"{place.pool_url} did not answer as a user pool does ({status}). Check --region") from None
     if status != 200:
         raise Refusal(f"login failed: {said.get('message') or said.get('Message') or status}")
     if "AuthenticationResult" not in said:

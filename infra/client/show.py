@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from infra.client import discover
-from infra.client.http import Client
+from infra.client.http import Client, Patient
 
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 2.0
@@ -343,17 +343,19 @@ class Bars:
     line: str = ""
 
 
-def watch(client: Client, run_id: str) -> Any:
-    """Show a run until it has ended; what it is then."""
-    view = LiveBars() if console.is_terminal else Lines()
+def watch(client: Client, run_id: str, view: LiveBars | Lines | None = None) -> Any:
+    """Show a run until it has ended; what it is then. An API that does not answer for a moment ends nothing."""
+    view = view or (LiveBars() if console.is_terminal else Lines())
+    run = client.get(f"/runs/{run_id}")
+    patient = Patient.like(client, view.note)
+    progress = getattr(discover.found().get(run["kind"]), "progress", None)
     with view:
         while True:
-            run = client.get(f"/runs/{run_id}")
-            progress = getattr(discover.found().get(run["kind"]), "progress", None)
-            view.show(run, progress(client, run) if progress else Bars())
+            view.show(run, progress(patient, run) if progress else Bars())
             if run["status"] in ENDED:
                 return run
             pause()
+            run = patient.get(f"/runs/{run_id}")
 
 
 def how_far(progress: Mapping[str, Any]) -> str:
@@ -411,6 +413,7 @@ class LiveBars(AbstractContextManager["LiveBars"]):
         """A line that stays, above the bars."""
         up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
         sys.stdout.write(f"{up}{text}\n")
+        sys.stdout.flush()
         self._drawn = 0
 
     def _line(self, part: Bar) -> str:
@@ -437,6 +440,9 @@ class Lines(AbstractContextManager["Lines"]):
     def __exit__(self, *_: object) -> None:
         pass
 
+    def note(self, text: str) -> None:
+        console.print(plain(text))
+
     def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
         said = f"{run['state']}: {progress['lanes_ended']}/{progress['lanes']} lanes, {progress['steps']} steps"
@@ -446,3 +452,13 @@ class Lines(AbstractContextManager["Lines"]):
             return
         self._next, self._last = time.monotonic() + LINE_EVERY_S, said
         console.print(plain(said))
+
+
+class Nothing(Lines):
+    """For a program, which only wants the end."""
+
+    def note(self, text: str) -> None:
+        """It would not be JSON."""
+
+    def show(self, run: Mapping[str, Any], bars: Bars) -> None:
+        """As above."""

@@ -26,7 +26,7 @@ from infra.client.command import (
     with_key,
     with_limit,
 )  # fmt: skip
-from infra.client.http import Client, Refusal
+from infra.client.http import Client, Patient, Refusal
 
 STATUSES = ["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 SOURCES = ["manual", "event", "schedule", "system"]
@@ -215,6 +215,7 @@ def _print(stdout: str | None, stderr: str | None) -> None:
 def _follow(client: Client, job_id: str) -> int:
     """The log of the latest attempt, and of those that come after it, until the job ends. 0: it succeeded."""
     seen, told, said = 0, ("", ""), ""
+    client = Patient.like(client, lambda text: print(f"--- {text}", file=sys.stderr))
     while True:
         job = client.get(f"/jobs/{job_id}")
         newest = client.get(f"/jobs/{job_id}/attempts", limit=1)["attempts"]

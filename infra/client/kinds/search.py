@@ -90,6 +90,7 @@ def add_commands(commands: Commands) -> None:
         made.set_defaults(action=name.removesuffix("-client"))
 
 
+NUMBERS = ("salary_min", "distance")  # what is no number here, the API refuses by its name
 LISTS = {"infojobs": ("province", "category", "subcategory", "teleworking"), "adzuna": ()}
 
 
@@ -100,7 +101,7 @@ def _params(client: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
         if name in LISTS[client]:
             found.setdefault(name, []).append(value)
         else:
-            found[name] = int(value) if name in ("salary_min", "distance") else value
+            found[name] = int(value) if name in NUMBERS and value.isascii() and value.isdigit() else value
     return found
 
 
