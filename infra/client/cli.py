@@ -134,7 +134,7 @@ def runs(options: argparse.Namespace) -> None:
 
     def table(told: Mapping[str, Any]) -> None:
         rows = [{**run, "progress": show.how_far(run["progress"])} for run in told["runs"]]
-        show.table(rows, *columns, optional=("progress", "outcome"))
+        show.table(rows, *columns, optional=("progress", "outcome"), below="why.sentence")
 
     tell(options, found, table)
 
@@ -239,9 +239,11 @@ def why(options: argparse.Namespace) -> None:
     found = client_of(options).get(f"/runs/{options.id}/why")
 
     def as_text(said: Any) -> None:
-        print(f"{said['status']}; {said['moving']} lanes free to run")
+        free = f"{said['moving']:,} lane{'' if said['moving'] == 1 else 's'} free to run"
+        print(f"{said['status']}; {'it waits for nothing' if said['status'] in show.ENDED else free}")
         if said["reasons"]:
-            show.table(said["reasons"], "lanes", "until", "sentence", "action", "held_by", optional=("held_by",))
+            columns = ("lanes", "until", "sentence", "action", "held_by")
+            show.table(said["reasons"], *columns, optional=("held_by",), below="sentence")
 
     tell(options, found, as_text)
 
@@ -249,7 +251,7 @@ def why(options: argparse.Namespace) -> None:
 def gates(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/gates", "gates", options.limit)
     columns = ("key", "state", "until", "reason", "is_shared")
-    tell(options, found, lambda told: show.table(told["gates"], *columns, optional=("is_shared",)))
+    tell(options, found, lambda told: show.table(told["gates"], *columns, optional=("is_shared",), below="reason"))
 
 
 def gate_act(options: argparse.Namespace) -> None:
@@ -267,7 +269,7 @@ def gate_act(options: argparse.Namespace) -> None:
 def audit(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/audit", "lines", options.limit)
     columns = ("at", "action", "target", "actor", "reason", "after")
-    tell(options, found, lambda told: show.table(told["lines"], *columns, optional=("actor", "after")))
+    tell(options, found, lambda told: show.table(told["lines"], *columns, optional=("after",)))
 
 
 def now(options: argparse.Namespace) -> None:

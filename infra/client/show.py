@@ -28,10 +28,14 @@ COLOURS = {"succeeded": GREEN, "failed": RED, "dead_letter": RED, "retrying": YE
            "canceled": YELLOW, "paused": YELLOW}  # fmt: skip
 
 # A text may be cut on a terminal; these are short, or are typed again, and are shown whole.
-WHOLE = frozenset({"kind", "status", "state", "key", "provider", "client", "role", "argument", "type", "n", "night"})
-NAMES_ONE = frozenset({"target", "held_by"})  # these have an ID in them
+WHOLE = frozenset(
+    {"action", "kind", "status", "state", "key", "provider", "client", "role", "argument", "type", "n", "night"}
+)
+NAMES_ONE = frozenset({"target", "held_by", "actor"})  # these have an ID in them
 GAP = 2
+MOST_TABLES = 15
 LEAST = 8  # what is left of a text that is cut
+READABLE = 20  # what is left of it while something else can be left out
 PREFIX_OF_TIME = 13  # of a UUID with its time in front: milliseconds
 PREFIX = 8
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -76,8 +80,9 @@ console = Console()
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = ()) -> None:
-    """One line per row; a column `why.sentence` looks into an object. `optional` is left out first if the terminal is narrow."""
+def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = (), below: str = "") -> None:
+    """One line per row; a column `why.sentence` looks into an object. `optional` is left out first if the terminal is narrow.
+    `below`: a sentence that has to be read whole; where there is no room for it, it stands under its row."""
     if not rows:
         console.print("none")
         return
@@ -85,12 +90,16 @@ def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[s
     shown = [_Column(column, [_at(row, column) for row in rows], narrow=width is not None) for column in columns]
     if width is not None:  # a column without anything in it only takes room
         shown = [column for column in shown if any(column.cells)] or shown[:1]
+    sentences = None if width is None else _taken_out(shown, width, below)
     left_out = [] if width is None else _fit(shown, width, optional)
     console.print(_line([console.style(_fill(c.title, c.width), BOLD) for c in shown]))
     for row in range(len(rows)):
         cells = [(c, _cut(c.cells[row], c.width)) for c in shown]
         console.print(_line([console.style(_fill(text, c.width), c.colours[row]) if c.colours[row] else _fill(text, c.width)
                              for c, text in cells]))  # fmt: skip
+        if sentences and width is not None and sentences[row]:
+            for line in _wrapped(sentences[row], width - GAP):
+                console.print(" " * GAP + line)
     if left_out:
         console.print(console.style(f"(no room for: {', '.join(left_out)}; --json has it all)", DIM))
 
@@ -116,12 +125,22 @@ class _Column:
         )
 
 
+def _taken_out(columns: list[_Column], width: int, name: str) -> list[str] | None:
+    """The cells of this column, if a line with all of it is too long: then it is no column any more."""
+    found = next((c for c in columns if c.name == name), None)
+    if found is None or sum(c.width for c in columns) + GAP * (len(columns) - 1) <= width:
+        return None
+    columns.remove(found)
+    return found.cells
+
+
 def _fit(columns: list[_Column], width: int, optional: Sequence[str]) -> list[str]:
     """Shrink texts, then leave out columns, until a line fits. What was left out."""
     left_out: list[str] = []
     while True:
         over = sum(c.width for c in columns) + GAP * (len(columns) - 1) - width
-        spare = [c.width - max(LEAST, _wide(c.title)) for c in columns if c.can_shrink]
+        least = READABLE if any(c.name in optional for c in columns) else LEAST
+        spare = [c.width - max(least, _wide(c.title)) for c in columns if c.can_shrink]
         if over <= 0 or over <= sum(max(0, each) for each in spare):
             break
         can_go = (
@@ -269,11 +288,32 @@ def now(told: Mapping[str, Any]) -> None:
     console.print(f"last hour: {steps:,} steps, {failed:,} failed, {rows:,} rows")
     if line := _blocks([m["steps"] for m in told["throughput"]]):
         console.print(line)
-    _part("overdue", told["late"]["runs"], "id", "kind", "status", "since", "label", "sentence")
+    _part("overdue", told["late"]["runs"], "id", "kind", "status", "since", "label", "sentence", below="sentence")
     _part("failed in the last 24 hours", told["failing"]["groups"], "count", "run_id", "kind", "last_at", "code", "message",
-          optional=("code",))  # fmt: skip
-    _part("waiting", told["waiting"], "runs", "run_id", "until", "sentence", "action", "held_by", optional=("held_by",))
-    _part("rate limits", told["gates"], "key", "state", "until", "reason", "is_shared", optional=("is_shared",))
+          optional=("code",), below="message")  # fmt: skip
+    _part(
+        "waiting",
+        told["waiting"],
+        "runs",
+        "run_id",
+        "until",
+        "sentence",
+        "action",
+        "held_by",
+        optional=("held_by",),
+        below="sentence",
+    )
+    _part(
+        "rate limits",
+        told["gates"],
+        "key",
+        "state",
+        "until",
+        "reason",
+        "is_shared",
+        optional=("is_shared",),
+        below="reason",
+    )
     _part("repairs", told["repairs"], "at", "run_id", "kind", "why", "lane_key", optional=("lane_key",))
 
 
@@ -297,13 +337,27 @@ def system(told: Mapping[str, Any]) -> None:
     if everywhere:
         console.print("\nall tenants")
         facts({name.replace("_", " "): str(value) for name, value in everywhere.items() if name != "tables"})
-        table(everywhere["tables"], "name", "bytes", "rows", "dead_rows")
+        largest = everywhere["tables"][: None if console.width is None else MOST_TABLES]
+        table([{**each, "size": size(each["bytes"])} for each in largest], "name", "size", "rows", "dead_rows")
+        if len(largest) < len(everywhere["tables"]):
+            console.print(f"and {len(everywhere['tables']) - len(largest)} smaller tables; --json has them all")
 
 
-def _part(heading: str, rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = ()) -> None:
+def _part(
+    heading: str, rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = (), below: str = ""
+) -> None:
     if rows:
         console.print(f"\n{heading}")
-        table(rows, *columns, optional=optional)
+        table(rows, *columns, optional=optional, below=below)
+
+
+def size(count: int) -> str:
+    """`1.6 MB`"""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:,.0f} {unit}" if unit == "B" or count >= 10 else f"{count:,.1f} {unit}"
 
 
 def _ago(what: str, seconds: float | None) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -58,6 +59,8 @@ def add_user(options: argparse.Namespace, address: Callable[[], Address], say: C
             raise CloudError(
                 "this stack has no user pool. Give --subject: the `sub` of the person's tokens at your issuer"
             )
+        if not re.fullmatch(r"[^@\s]+@[^@\s]+", options.email):
+            raise CloudError(f"{options.email!r} is not an email address")
         pool, pool_id = stack.client("cognito-idp"), stack.outputs["UserPoolId"]
         password = _password(options)
         if options.makes_password and (subject := _known(pool, pool_id, options.email)) is not None:

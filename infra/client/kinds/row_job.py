@@ -185,7 +185,7 @@ def items(options: argparse.Namespace) -> None:
     query["sort"] = options.sort or ("updated_at" if options.statuses else "row_no")
     found = client_of(options).listing(f"/row-jobs/{options.id}/items", "items", options.limit, **query)
     columns = ("row_no", "status", "attempts", "title", "last_error")
-    tell(options, found, lambda told: show.table(_flat(told["items"]), *columns))
+    tell(options, found, lambda told: show.table(_flat(told["items"]), *columns, below="last_error"))
 
 
 def pending(options: argparse.Namespace) -> None:

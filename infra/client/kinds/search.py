@@ -133,7 +133,8 @@ def apply(options: argparse.Namespace) -> None:
 def list_(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/searches", "searches", options.limit)
     columns = ("id", "name", "client", "status", "fresh", "last_success_at", "problem.message")
-    tell(options, found, lambda told: show.table(told["searches"], *columns, optional=("last_success_at",)))
+    less = ("last_success_at",)
+    tell(options, found, lambda told: show.table(told["searches"], *columns, optional=less, below="problem.message"))
 
 
 def show_one(options: argparse.Namespace) -> None:
