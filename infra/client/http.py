@@ -176,15 +176,16 @@ def _read(url: str, status: int, answer: bytes) -> Any:
         said = json.loads(answer) if answer else {}
     except ValueError:
         said = None
+    not_ours = f"{url} did not answer as Baton's API does. Its address is the stack's output ApiUrl, without a path"
     if status < 400:
         if said is None:  # a page of something else, or of the console
-            raise Refusal(
-                f"{url} did not answer as Baton's API does. Its address is the stack's output ApiUrl, without a path"
-            )
+            raise Refusal(not_ours)
         return said
     problem = said if isinstance(said, dict) else {}
     if status == 401:
         raise Refusal("you are not logged in, or your login expired. Run `baton login`", problem)
+    if status == 404 and "detail" not in problem:  # the gateway's own, which has no such path, or not yet
+        raise Unanswered(not_ours, {"status": status, **problem})
     detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"
     refused = Unanswered if status in PASSING else Refusal
     raise refused(str(detail), {"status": status, **problem})

@@ -448,16 +448,19 @@ class LiveBars(AbstractContextManager["LiveBars"]):
 
     def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
-        why = run["why"]["sentence"] if run["why"] else run["state"]
-        self.draw([Bar("lanes", progress["lanes_ended"], progress["lanes"], why), *bars.parts])
+        why = "" if run["why"] is None or run["status"] in ENDED else plain(run["why"]["sentence"])
+        self.draw([Bar("lanes", progress["lanes_ended"], progress["lanes"], run["state"]), *bars.parts], why)
 
-    def draw(self, parts: Sequence[Bar]) -> None:
-        room = max(3, console.height - 2)
+    def draw(self, parts: Sequence[Bar], why: str = "") -> None:
+        """`why`: what it waits for, whole, below the bars."""
+        said = _wrapped(why, console.width or 200) if why else []
+        room = max(3, console.height - 2 - len(said))
         shown = list(parts)
         if len(shown) > room:  # what is done says least
             shown = sorted(parts, key=lambda part: part.total is not None and part.done >= part.total)[: room - 1]
         lines = [self._line(part) for part in shown]
         lines += [f"… and {len(parts) - len(shown):,} more"] if len(shown) < len(parts) else []
+        lines += said
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         sys.stdout.write(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
         sys.stdout.flush()

@@ -371,3 +371,9 @@ def test_bars_are_redrawn_in_place_and_fit(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(show._wide, lines)) <= 80
     assert len(lines) == 3 + 18
     assert lines[-1] == "… and 33 more"
+
+
+def test_whoever_watches_reads_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal(monkeypatch)(lambda: show.LiveBars().draw([show.Bar("lanes", 0, 1, "throttled")], LONG))
+
+    assert LONG in " ".join(line.strip() for line in screen.splitlines())

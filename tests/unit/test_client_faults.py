@@ -150,6 +150,17 @@ def test_a_user_pool_that_answers_with_a_page_is_no_crash(
 # --- a bad day --------------------------------------------------------------------------------------------------------
 
 
+def test_a_path_that_the_gateway_does_not_have_is_not_a_run_that_is_not_there(api: Api, baton: Baton) -> None:
+    gateway = (404, {"message": "Not Found"})  # while a local cloud starts, too
+    api.answers = {
+        f"GET /runs/{RUN}": [(200, a_run("running")), gateway, (200, a_run("succeeded"))],
+        "GET /me": [gateway],
+    }
+
+    assert "did not answer as Baton's API does" in baton("me")[1]
+    assert baton("watch", RUN)[0] == 0
+
+
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_whoever_watches_is_not_told_that_a_run_failed_because_the_api_was_busy(
     api: Api, baton: Baton, status: int
