@@ -351,13 +351,13 @@ def _part(
         table(rows, *columns, optional=optional, below=below)
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """`1.6 MB`"""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" or count >= 10 else f"{count:,.1f} {unit}"
         count /= 1000
-    return f"{count:,.0f} {unit}" if unit == "B" or count >= 10 else f"{count:,.1f} {unit}"
+    return f"{count:,.1f} GB"
 
 
 def _ago(what: str, seconds: float | None) -> str:
