@@ -34,7 +34,7 @@ from infra.client.command import (
 )  # fmt: skip
 from infra.client.http import Client, Refusal
 from infra.client.ids import LEAST, an_id, one
-from infra.client.session import KEPT, Place, log_in, read, user_home
+from infra.client.session import KEPT, Place, log_in, read, revoke, user_home
 
 MOST_LANES, MOST_GATES = 5_000, 1_000
 FILTERS = {
@@ -104,6 +104,7 @@ def login(options: argparse.Namespace) -> None:
 
 def logout(options: argparse.Namespace) -> None:
     for file in (options.home / KEPT, user_home() / KEPT):
+        revoke(read(file))
         file.unlink(missing_ok=True)
     print("Logged out.")
 

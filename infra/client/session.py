@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,21 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
             f"the user pool asks for {said.get('ChallengeName')}. Set a new password (and MFA) there, then log in again"
         )
     return dict(said["AuthenticationResult"])
+
+
+def revoke(kept: Mapping[str, str]) -> None:
+    """Tell the user pool that nobody will come back with this login. It is forgotten here either way."""
+    if "refresh_token" not in kept:
+        return
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{COGNITO}.RevokeToken"}
+    with suppress(Refusal):
+        ask(
+            "POST",
+            kept["pool_url"] + "/",
+            headers,
+            {"ClientId": kept["client_id"], "Token": kept["refresh_token"]},
+            5.0,
+        )
 
 
 def read(file: Path) -> dict[str, str]:

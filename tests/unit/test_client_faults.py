@@ -86,6 +86,7 @@ Baton = Callable[..., tuple[int, str]]
 def baton(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Baton:
     monkeypatch.setenv("BATON_TOKEN", "baton_x")
     monkeypatch.setenv("BATON_URL", api.url)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(http, "AGAIN_AFTER_S", 0.0)
     monkeypatch.setattr(show, "pause", lambda: None)
 
@@ -145,6 +146,15 @@ def test_a_user_pool_that_answers_with_a_page_is_no_crash(
     )
 
     assert (code, "did not answer as a user pool does" in said) == (1, True)
+
+
+def test_a_login_that_is_left_is_of_no_use_to_whoever_finds_it(api: Api, baton: Baton, tmp_path: Path) -> None:
+    kept = {"url": api.url, "pool_url": api.url, "client_id": "c", "access_token": "a", "refresh_token": "r"}
+    for pool in (api.url, NOWHERE):
+        (tmp_path / "session.json").write_text(json.dumps({**kept, "pool_url": pool}))
+        assert baton("logout") == (0, "Logged out.\n"), "also when nobody hears it"
+        assert not (tmp_path / "session.json").exists()
+    assert api.sent("POST /") == [{"ClientId": "c", "Token": "r"}]
 
 
 # --- a bad day --------------------------------------------------------------------------------------------------------
