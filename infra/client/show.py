@@ -216,12 +216,21 @@ def _wrapped(text: str, room: int | None) -> list[str]:
     for part in text.split("\n"):
         line = part
         while room is not None and _wide(line) > room:
-            at = line.rfind(" ", 1, room + 1)
-            at = at if at > 0 else room
+            fits = _fitting(line, room)
+            at = line.rfind(" ", 1, fits + 1)
+            at = at if at > 0 else fits
             lines.append(line[:at].rstrip())
             line = line[at:].lstrip()
         lines.append(line)
     return lines
+
+
+def _fitting(text: str, room: int) -> int:
+    """So many of its characters fit; some take two columns. At least one, or it would never end."""
+    at, taken = 0, 0
+    while at < len(text) and (taken := taken + _wide(text[at])) <= room:
+        at += 1
+    return max(at, 1)
 
 
 def cell(value: Any, column: str = "", *, short: bool = False) -> str:

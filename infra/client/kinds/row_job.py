@@ -25,7 +25,7 @@ from infra.client.command import (
     with_id,
     with_limit,
 )  # fmt: skip
-from infra.client.http import POOL, SECONDS, Client, Refusal
+from infra.client.http import SECONDS, Client, Refusal
 from infra.client.ids import an_id
 
 CHUNK = 1 << 20
@@ -141,7 +141,9 @@ def _send(place: Mapping[str, Any], file: Path) -> None:
     headers = {"content-type": f"multipart/form-data; boundary={line}", "content-length": str(size)}
     host = urlsplit(place["url"]).hostname
     try:
-        answer = POOL.request("POST", place["url"], body=body(), headers=headers, timeout=SECONDS, redirect=False)
+        answer = urllib3.PoolManager(retries=False).request(
+            "POST", place["url"], body=body(), headers=headers, timeout=SECONDS, redirect=False
+        )
     except urllib3.exceptions.HTTPError as error:
         raise Refusal(f"{host} didn't take the file ({type(error).__name__})") from None
     except OSError as error:
@@ -185,7 +187,7 @@ def items(options: argparse.Namespace) -> None:
     query["sort"] = options.sort or ("updated_at" if options.statuses else "row_no")
     found = client_of(options).listing(f"/row-jobs/{options.id}/items", "items", options.limit, **query)
     columns = ("row_no", "status", "attempts", "title", "last_error")
-    tell(options, found, lambda told: show.table(_flat(told["items"]), *columns, below="last_error"))
+    tell(options, found, lambda told: show.table(_flat(told["items"]), *columns))
 
 
 def pending(options: argparse.Namespace) -> None:
@@ -227,7 +229,9 @@ def _download(url: str, file: Path) -> Path:
     part, host = file.with_name(f"{file.name}.part"), urlsplit(url).hostname
     try:
         with part.open("wb") as opened:
-            answer = POOL.request("GET", url, preload_content=False, timeout=SECONDS, redirect=False)
+            answer = urllib3.PoolManager(retries=False).request(
+                "GET", url, preload_content=False, timeout=SECONDS, redirect=False
+            )
             if answer.status != 200:
                 raise Refusal(f"{host} didn't give the file ({answer.status})")
             for chunk in answer.stream(CHUNK):
