@@ -34,7 +34,7 @@ from infra.client.command import (
 )  # fmt: skip
 from infra.client.http import Client, Refusal
 from infra.client.ids import LEAST, an_id, one
-from infra.client.session import KEPT, Place, log_in, read, user_home
+from infra.client.session import KEPT, Place, log_in, read, revoke, user_home
 
 MOST_LANES, MOST_GATES = 5_000, 1_000
 FILTERS = {
@@ -63,15 +63,20 @@ LANE_ACTIONS = {
 def run(options: argparse.Namespace) -> int:
     """0: done; 1: refused, or the run did not succeed. Ctrl-C stops watching; the run goes on."""
     try:
-        return int(options.run(options) or 0)
+        code = int(options.run(options) or 0)
+        sys.stdout.flush()  # here, where somebody notices that nobody reads it
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `baton runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except EOFError:
+        print("\nbaton: the input ended before the question was answered; nothing was done", file=sys.stderr)
+        return 1
     except Refusal as error:
         print(json.dumps(error.problem) if options.json else f"baton: {error}", file=sys.stderr)
         return 1
+    return code
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -99,6 +104,7 @@ def login(options: argparse.Namespace) -> None:
 
 def logout(options: argparse.Namespace) -> None:
     for file in (options.home / KEPT, user_home() / KEPT):
+        revoke(read(file))
         file.unlink(missing_ok=True)
     print("Logged out.")
 
@@ -129,7 +135,7 @@ def runs(options: argparse.Namespace) -> None:
 
     def table(told: Mapping[str, Any]) -> None:
         rows = [{**run, "progress": show.how_far(run["progress"])} for run in told["runs"]]
-        show.table(rows, *columns, optional=("progress", "outcome"))
+        show.table(rows, *columns, optional=("progress", "outcome"), below="why.sentence")
 
     tell(options, found, table)
 
@@ -158,7 +164,11 @@ def _lanes(found: Mapping[str, Any]) -> None:
 
 
 def history(options: argparse.Namespace) -> None:
-    found = client_of(options).get(f"/runs/{options.id}/history")
+    client = client_of(options)
+    found = client.get(f"/runs/{options.id}/history")
+    while found["next"] is not None:  # the number of the last line is the place to go on from
+        more = client.get(f"/runs/{options.id}/history", after=found["next"])
+        found = {**more, "lines": [*found["lines"], *more["lines"]]}
     tell(options, found, lambda told: show.table(told["lines"], "n", "at", "epoch", "type", "data"))
 
 
@@ -189,27 +199,27 @@ def watch(options: argparse.Namespace) -> int:
         if not newest:
             raise Refusal("there are no runs yet. Start one with `baton run start KIND`")
         run_id = newest[0]["id"]
-    if options.json:
-        print(json.dumps(client.get(f"/runs/{run_id}")))
-        return 0
-    return watched(client, run_id)
+    return watched(client, run_id, as_json=options.json)
 
 
 def act(options: argparse.Namespace) -> int:
     client = client_of(options)
     answer = client.post(f"/runs/{options.id}/{options.act}", {"reason": options.reason})
     if getattr(options, "watch", False):
-        return watched(client, options.id)
+        return watched(client, options.id, as_json=options.json)
     did(options, answer, ACTIONS[options.act][1].replace("{}", short(options.id)))
     return 0
 
 
 def lane_act(options: argparse.Namespace) -> None:
     client = client_of(options)
-    lanes = list(client.pages(f"/runs/{options.id}/lanes", "lanes", MOST_LANES))
     if options.lane is None:
-        _wake_all(options, client, lanes)
+        woken = client.post(f"/runs/{options.id}/wake", {"reason": options.reason})
+        count = woken["lanes"]
+        said = f"The next step of {count:,} lane{'' if count == 1 else 's'} is due now."
+        did(options, woken, said if count else "No lane of this run is waiting.")
         return
+    lanes = list(client.pages(f"/runs/{options.id}/lanes", "lanes", MOST_LANES))
     exact = [lane for lane in lanes if options.lane in (lane["key"], lane["id"])]
     found = exact or [
         lane for lane in lanes if lane["key"].startswith(options.lane) or lane["id"].startswith(options.lane)
@@ -218,14 +228,6 @@ def lane_act(options: argparse.Namespace) -> None:
     (lane,) = (lane for lane in found if lane["key"] == key)
     answer = client.post(f"/runs/{options.id}/lanes/{lane['id']}/{options.act}", {"reason": options.reason})
     did(options, answer, LANE_ACTIONS[options.act][1].format(key))
-
-
-def _wake_all(options: argparse.Namespace, client: Client, lanes: Sequence[Mapping[str, Any]]) -> None:
-    waiting = [lane for lane in lanes if lane["status"] == "active" and lane["why"]]
-    body = {"reason": options.reason}
-    answers = [client.post(f"/runs/{options.id}/lanes/{lane['id']}/wake", body) for lane in waiting]
-    said = f"The next step of {len(waiting)} lane{'' if len(waiting) == 1 else 's'} is due now."
-    did(options, answers, said if waiting else "No lane of this run is waiting.")
 
 
 def bulk(options: argparse.Namespace) -> int:
@@ -238,9 +240,11 @@ def why(options: argparse.Namespace) -> None:
     found = client_of(options).get(f"/runs/{options.id}/why")
 
     def as_text(said: Any) -> None:
-        print(f"{said['status']}; {said['moving']} lanes free to run")
+        free = f"{said['moving']:,} lane{'' if said['moving'] == 1 else 's'} free to run"
+        print(f"{said['status']}; {'it waits for nothing' if said['status'] in show.ENDED else free}")
         if said["reasons"]:
-            show.table(said["reasons"], "lanes", "until", "sentence", "action", "held_by", optional=("held_by",))
+            columns = ("lanes", "until", "sentence", "action", "held_by")
+            show.table(said["reasons"], *columns, optional=("held_by",), below="sentence")
 
     tell(options, found, as_text)
 
@@ -248,7 +252,7 @@ def why(options: argparse.Namespace) -> None:
 def gates(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/gates", "gates", options.limit)
     columns = ("key", "state", "until", "reason", "is_shared")
-    tell(options, found, lambda told: show.table(told["gates"], *columns, optional=("is_shared",)))
+    tell(options, found, lambda told: show.table(told["gates"], *columns, optional=("is_shared",), below="reason"))
 
 
 def gate_act(options: argparse.Namespace) -> None:
@@ -266,7 +270,7 @@ def gate_act(options: argparse.Namespace) -> None:
 def audit(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/audit", "lines", options.limit)
     columns = ("at", "action", "target", "actor", "reason", "after")
-    tell(options, found, lambda told: show.table(told["lines"], *columns, optional=("actor", "after")))
+    tell(options, found, lambda told: show.table(told["lines"], *columns, optional=("after",)))
 
 
 def now(options: argparse.Namespace) -> None:
@@ -284,9 +288,10 @@ def connection_list(options: argparse.Namespace) -> None:
 
 
 def connection_add(options: argparse.Namespace) -> None:
-    settings = dict(map(pair, options.set))
-    body = {"provider": options.provider, "name": options.name, "settings": settings, "secret": _secret(options.secret)}
-    answer = client_of(options).post("/connections", body, options.key or str(uuid.uuid1()))
+    client, settings = client_of(options), dict(map(pair, options.set))
+    secret = _secret(client, options.provider, options.secret)
+    body = {"provider": options.provider, "name": options.name, "settings": settings, "secret": secret}
+    answer = client.post("/connections", body, options.key or str(uuid.uuid1()))
     created(options, answer, f"Added. Check it with `baton connection check {options.name}`.")
 
 
@@ -305,7 +310,7 @@ def connection_delete(options: argparse.Namespace) -> None:
 
 def token_add(options: argparse.Namespace) -> None:
     body = {"name": options.name, "role": options.role}
-    body |= {"expires_in_days": options.days} if options.days else {}
+    body |= {} if options.days is None else {"expires_in_days": options.days}
     answer = client_of(options).post("/tokens", body)
     created(options, answer, "Keep it now: it is not shown again. Use it as BATON_TOKEN.", "token")
 
@@ -334,15 +339,28 @@ def _connection(client: Client, wanted: str) -> str:
     return str(found[0])
 
 
-def _secret(names: Sequence[str]) -> dict[str, str]:
+def _secret(client: Client, provider: str, names: Sequence[str]) -> dict[str, str]:
     """Never from the command line, where everyone on the machine could read it."""
     if sys.stdin.isatty():
-        return {name: getpass.getpass(f"{name}: ") for name in names}
+        return {name: getpass.getpass(f"{name}: ") for name in names or _parts_of_secret(client, provider)}
     try:
         given = json.load(sys.stdin)
     except ValueError as error:
-        raise Refusal(f'pass the secret as JSON on standard input, for example {{"password": "…"}}: {error}') from None
-    return dict(given)
+        raise Refusal(f"{HOW_TO_PASS}: {error}") from None
+    if not isinstance(given, dict):
+        raise Refusal(HOW_TO_PASS)
+    return given
+
+
+HOW_TO_PASS = 'pass the secret as a JSON object on standard input, for example {"password": "…"}'  # noqa: S105 - a sentence
+
+
+def _parts_of_secret(client: Client, provider: str) -> list[str]:
+    """What the upstream's secret must have; what it may have is asked for by --secret."""
+    known = {each["name"]: each["secret"] for each in client.get("/providers")["providers"]}
+    if provider not in known:
+        raise Refusal(f"unknown provider {provider!r}. Available: {', '.join(known)}")
+    return list(known[provider].get("required", ()))
 
 
 # --- the words --------------------------------------------------------------------------------------------------------

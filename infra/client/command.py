@@ -117,14 +117,15 @@ def started(options: argparse.Namespace, path: str, body: Mapping[str, Any]) -> 
     # If the answer gets lost, the same key can be sent again by hand: one run, not two.
     answer = client.post(path, {**body, **label}, options.key or str(uuid.uuid1()))
     if options.watch:
-        return watched(client, answer["id"])
+        return watched(client, answer["id"], as_json=options.json)
     created(options, answer, f"Started. Follow it with `baton watch {short(answer['id'])}`.")
     return 0
 
 
-def watched(client: Client, run_id: str) -> int:
-    ended = show.watch(client, run_id)
-    print(show.summary(ended), flush=True)
+def watched(client: Client, run_id: str, *, as_json: bool = False) -> int:
+    """Show a run until it ends. As JSON: only what the API says of it then."""
+    ended = show.watch(client, run_id, show.Nothing() if as_json else None)
+    print(json.dumps(ended) if as_json else show.summary(ended), flush=True)
     return 0 if ended["status"] == "succeeded" else 1
 
 
@@ -133,8 +134,12 @@ def on_all(options: argparse.Namespace, action: str, wanted: Mapping[str, Any], 
     client = client_of(options)
     asked = {"action": action, "filter": wanted, "reason": options.reason}
     preview = client.post("/runs/bulk", {**asked, "mode": "preview", "token": None})
+    count = preview["count"]
+    if options.json and not options.yes and count:
+        raise Refusal(
+            f"{count:,} {what}{'' if count == 1 else 's'} would be {PAST[action]}. Nothing is asked with --json: add --yes to do it"
+        )
     if not options.yes and not options.json:
-        count = preview["count"]
         print(f"{count:,} {what}{'' if count == 1 else 's'} would be {PAST[action]}", flush=True)
         if count == 0 or input(f"{action} {'it' if count == 1 else 'them'}? [y/N] ").strip().lower() not in {
             "y",

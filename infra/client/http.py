@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 import urllib3
 
@@ -16,6 +17,8 @@ MACHINE_TOKEN = "baton_"  # noqa: S105 - how machine tokens begin
 CONNECT_S, READ_S = 5.0, 35.0  # the gateway gives up after 30
 SECONDS = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
 MOST_A_PAGE = 100
+PASSING = frozenset({429, 502, 503, 504})
+MOST_AGAIN, AGAIN_AFTER_S = 300, 1.0
 POOL = urllib3.PoolManager(retries=False)
 
 
@@ -25,6 +28,10 @@ class Refusal(RuntimeError):
     def __init__(self, message: str, problem: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.problem = problem or {"detail": message}
+
+
+class Unanswered(Refusal):
+    """Nobody said no: the way there was cut, or the API is busy. Whoever only looks may ask again."""
 
 
 class Session(Protocol):
@@ -97,16 +104,38 @@ class Client:
             status, answer = ask(method, where, sent, body, within_s)
             if status == 401 and not is_second and self.session.renew():
                 continue
-            return _read(status, answer)
+            return _read(self.url, status, answer)
         raise AssertionError
+
+
+@dataclass(frozen=True, slots=True)
+class Patient(Client):
+    """For whoever watches: while nobody answers it asks again, for five minutes. `tell` hears of it once."""
+
+    tell: Callable[[str], None] = print
+
+    def get(self, path: str, **query: Any) -> Any:
+        for left in reversed(range(MOST_AGAIN)):
+            try:
+                return Client.get(self, path, **query)
+            except Unanswered as error:
+                if not left:
+                    raise
+                if left == MOST_AGAIN - 1:
+                    self.tell(f"{error}; trying again")
+                time.sleep(AGAIN_AFTER_S)
+        raise AssertionError
+
+    @classmethod
+    def like(cls, client: Client, tell: Callable[[str], None]) -> Patient:
+        return cls(client.url, client.session, client.tenant, tell)
 
 
 def ask(
     method: str, url: str, headers: Mapping[str, str], body: Any = None, within_s: float = READ_S
 ) -> tuple[int, bytes]:
     """One request. A local cloud gives each API a name below `localhost`, which not every resolver knows."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
+    parts, host = _place(url)
     sent = {**({} if body is None else {"content-type": "application/json"}), **headers}
     if host.endswith(".localhost"):
         sent["host"] = parts.netloc
@@ -123,19 +152,40 @@ def ask(
             redirect=False,
         )
     except urllib3.exceptions.HTTPError as error:
-        raise Refusal(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__})") from None
+        raise Unanswered(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__})") from None
+    except ValueError:  # of http.client, which sends no line break and nothing beyond Latin-1 in a header
+        raise Refusal(
+            "BATON_TOKEN, the tenant or the key has a line break or a character in it that can't be sent"
+        ) from None
     return answer.status, answer.data
 
 
-def _read(status: int, answer: bytes) -> Any:
+def _place(url: str) -> tuple[SplitResult, str]:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise Refusal(f"{url} is not an address: {error}") from None
+    if parts.scheme not in {"http", "https"} or not host:
+        raise Refusal(f"{url.partition('/api/')[0]} is not the address of an API. It starts with https://")
+    return parts, host
+
+
+def _read(url: str, status: int, answer: bytes) -> Any:
     try:
         said = json.loads(answer) if answer else {}
     except ValueError:
-        said = {}
+        said = None
+    not_ours = f"{url} did not answer as Baton's API does. Its address is the stack's output ApiUrl, without a path"
     if status < 400:
+        if said is None:  # a page of something else, or of the console
+            raise Refusal(not_ours)
         return said
     problem = said if isinstance(said, dict) else {}
     if status == 401:
         raise Refusal("you are not logged in, or your login expired. Run `baton login`", problem)
+    if status == 404 and "detail" not in problem:  # the gateway's own, which has no such path, or not yet
+        raise Unanswered(not_ours, {"status": status, **problem})
     detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"
-    raise Refusal(str(detail), {"status": status, **problem})
+    refused = Unanswered if status in PASSING else Refusal
+    raise refused(str(detail), {"status": status, **problem})

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def connect(home: Path, url: str | None, tenant: str | None) -> Client:
     """The client of the deployment that is meant: the one named, else the local cloud, else the last login."""
     token = os.environ.get("BATON_TOKEN")
     tenant = tenant or os.environ.get("BATON_TENANT")
-    url = url or os.environ.get("BATON_URL")
+    url = url or os.environ.get("BATON_URL") or None
     place = None if url else Place.of_cloud(home)
     if url is None and place is None:
         url = read(user_home() / KEPT).get("url")
@@ -138,7 +139,10 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
     headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{COGNITO}.InitiateAuth"}
     body = {"AuthFlow": flow, "ClientId": place.client_id, "AuthParameters": dict(given)}
     status, answer = ask("POST", place.pool_url + "/", headers, body)
-    said: dict[str, Any] = json.loads(answer or b"{}")
+    try:
+        said: dict[str, Any] = dict(json.loads(answer or b"{}"))
+    except (ValueError, TypeError):
+        raise Refusal(f"{place.pool_url} did not answer as a user pool does ({status}). Check --region") from None
     if status != 200:
         raise Refusal(f"login failed: {said.get('message') or said.get('Message') or status}")
     if "AuthenticationResult" not in said:
@@ -146,6 +150,21 @@ def initiate(place: Place, flow: str, given: Mapping[str, str]) -> dict[str, str
             f"the user pool asks for {said.get('ChallengeName')}. Set a new password (and MFA) there, then log in again"
         )
     return dict(said["AuthenticationResult"])
+
+
+def revoke(kept: Mapping[str, str]) -> None:
+    """Tell the user pool that nobody will come back with this login. It is forgotten here either way."""
+    if "refresh_token" not in kept:
+        return
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"{COGNITO}.RevokeToken"}
+    with suppress(Refusal):
+        ask(
+            "POST",
+            kept["pool_url"] + "/",
+            headers,
+            {"ClientId": kept["client_id"], "Token": kept["refresh_token"]},
+            5.0,
+        )
 
 
 def read(file: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from infra.client import discover
-from infra.client.http import Client
+from infra.client.http import Client, Patient
 
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 2.0
@@ -28,10 +28,14 @@ COLOURS = {"succeeded": GREEN, "failed": RED, "dead_letter": RED, "retrying": YE
            "canceled": YELLOW, "paused": YELLOW}  # fmt: skip
 
 # A text may be cut on a terminal; these are short, or are typed again, and are shown whole.
-WHOLE = frozenset({"kind", "status", "state", "key", "provider", "client", "role", "argument", "type", "n", "night"})
-NAMES_ONE = frozenset({"target", "held_by"})  # these have an ID in them
+WHOLE = frozenset(
+    {"action", "kind", "status", "state", "key", "provider", "client", "role", "argument", "type", "n", "night"}
+)
+NAMES_ONE = frozenset({"target", "held_by", "actor"})  # these have an ID in them
 GAP = 2
+MOST_TABLES = 15
 LEAST = 8  # what is left of a text that is cut
+READABLE = 20  # what is left of it while something else can be left out
 PREFIX_OF_TIME = 13  # of a UUID with its time in front: milliseconds
 PREFIX = 8
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -76,8 +80,9 @@ console = Console()
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = ()) -> None:
-    """One line per row; a column `why.sentence` looks into an object. `optional` is left out first if the terminal is narrow."""
+def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = (), below: str = "") -> None:
+    """One line per row; a column `why.sentence` looks into an object. `optional` is left out first if the terminal is narrow.
+    `below`: a sentence that has to be read whole; where there is no room for it, it stands under its row."""
     if not rows:
         console.print("none")
         return
@@ -85,12 +90,16 @@ def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[s
     shown = [_Column(column, [_at(row, column) for row in rows], narrow=width is not None) for column in columns]
     if width is not None:  # a column without anything in it only takes room
         shown = [column for column in shown if any(column.cells)] or shown[:1]
+    sentences = None if width is None else _taken_out(shown, width, below)
     left_out = [] if width is None else _fit(shown, width, optional)
     console.print(_line([console.style(_fill(c.title, c.width), BOLD) for c in shown]))
     for row in range(len(rows)):
         cells = [(c, _cut(c.cells[row], c.width)) for c in shown]
         console.print(_line([console.style(_fill(text, c.width), c.colours[row]) if c.colours[row] else _fill(text, c.width)
                              for c, text in cells]))  # fmt: skip
+        if sentences and width is not None and sentences[row]:
+            for line in _wrapped(sentences[row], width - GAP):
+                console.print(" " * GAP + line)
     if left_out:
         console.print(console.style(f"(no room for: {', '.join(left_out)}; --json has it all)", DIM))
 
@@ -116,12 +125,22 @@ class _Column:
         )
 
 
+def _taken_out(columns: list[_Column], width: int, name: str) -> list[str] | None:
+    """The cells of this column, if a line with all of it is too long: then it is no column any more."""
+    found = next((c for c in columns if c.name == name), None)
+    if found is None or sum(c.width for c in columns) + GAP * (len(columns) - 1) <= width:
+        return None
+    columns.remove(found)
+    return found.cells
+
+
 def _fit(columns: list[_Column], width: int, optional: Sequence[str]) -> list[str]:
     """Shrink texts, then leave out columns, until a line fits. What was left out."""
     left_out: list[str] = []
     while True:
         over = sum(c.width for c in columns) + GAP * (len(columns) - 1) - width
-        spare = [c.width - max(LEAST, _wide(c.title)) for c in columns if c.can_shrink]
+        least = READABLE if any(c.name in optional for c in columns) else LEAST
+        spare = [c.width - max(least, _wide(c.title)) for c in columns if c.can_shrink]
         if over <= 0 or over <= sum(max(0, each) for each in spare):
             break
         can_go = (
@@ -197,12 +216,21 @@ def _wrapped(text: str, room: int | None) -> list[str]:
     for part in text.split("\n"):
         line = part
         while room is not None and _wide(line) > room:
-            at = line.rfind(" ", 1, room + 1)
-            at = at if at > 0 else room
+            fits = _fitting(line, room)
+            at = line.rfind(" ", 1, fits + 1)
+            at = at if at > 0 else fits
             lines.append(line[:at].rstrip())
             line = line[at:].lstrip()
         lines.append(line)
     return lines
+
+
+def _fitting(text: str, room: int) -> int:
+    """So many of its characters fit; some take two columns. At least one, or it would never end."""
+    at, taken = 0, 0
+    while at < len(text) and (taken := taken + _wide(text[at])) <= room:
+        at += 1
+    return max(at, 1)
 
 
 def cell(value: Any, column: str = "", *, short: bool = False) -> str:
@@ -269,11 +297,32 @@ def now(told: Mapping[str, Any]) -> None:
     console.print(f"last hour: {steps:,} steps, {failed:,} failed, {rows:,} rows")
     if line := _blocks([m["steps"] for m in told["throughput"]]):
         console.print(line)
-    _part("overdue", told["late"]["runs"], "id", "kind", "status", "since", "label", "sentence")
+    _part("overdue", told["late"]["runs"], "id", "kind", "status", "since", "label", "sentence", below="sentence")
     _part("failed in the last 24 hours", told["failing"]["groups"], "count", "run_id", "kind", "last_at", "code", "message",
-          optional=("code",))  # fmt: skip
-    _part("waiting", told["waiting"], "runs", "run_id", "until", "sentence", "action", "held_by", optional=("held_by",))
-    _part("rate limits", told["gates"], "key", "state", "until", "reason", "is_shared", optional=("is_shared",))
+          optional=("code",), below="message")  # fmt: skip
+    _part(
+        "waiting",
+        told["waiting"],
+        "runs",
+        "run_id",
+        "until",
+        "sentence",
+        "action",
+        "held_by",
+        optional=("held_by",),
+        below="sentence",
+    )
+    _part(
+        "rate limits",
+        told["gates"],
+        "key",
+        "state",
+        "until",
+        "reason",
+        "is_shared",
+        optional=("is_shared",),
+        below="reason",
+    )
     _part("repairs", told["repairs"], "at", "run_id", "kind", "why", "lane_key", optional=("lane_key",))
 
 
@@ -297,13 +346,27 @@ def system(told: Mapping[str, Any]) -> None:
     if everywhere:
         console.print("\nall tenants")
         facts({name.replace("_", " "): str(value) for name, value in everywhere.items() if name != "tables"})
-        table(everywhere["tables"], "name", "bytes", "rows", "dead_rows")
+        largest = everywhere["tables"][: None if console.width is None else MOST_TABLES]
+        table([{**each, "size": size(each["bytes"])} for each in largest], "name", "size", "rows", "dead_rows")
+        if len(largest) < len(everywhere["tables"]):
+            console.print(f"and {len(everywhere['tables']) - len(largest)} smaller tables; --json has them all")
 
 
-def _part(heading: str, rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = ()) -> None:
+def _part(
+    heading: str, rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[str] = (), below: str = ""
+) -> None:
     if rows:
         console.print(f"\n{heading}")
-        table(rows, *columns, optional=optional)
+        table(rows, *columns, optional=optional, below=below)
+
+
+def size(count: float) -> str:
+    """`1.6 MB`"""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" or count >= 10 else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
 
 
 def _ago(what: str, seconds: float | None) -> str:
@@ -343,17 +406,19 @@ class Bars:
     line: str = ""
 
 
-def watch(client: Client, run_id: str) -> Any:
-    """Show a run until it has ended; what it is then."""
-    view = LiveBars() if console.is_terminal else Lines()
+def watch(client: Client, run_id: str, view: LiveBars | Lines | None = None) -> Any:
+    """Show a run until it has ended; what it is then. An API that does not answer for a moment ends nothing."""
+    view = view or (LiveBars() if console.is_terminal else Lines())
+    run = client.get(f"/runs/{run_id}")
+    patient = Patient.like(client, view.note)
+    progress = getattr(discover.found().get(run["kind"]), "progress", None)
     with view:
         while True:
-            run = client.get(f"/runs/{run_id}")
-            progress = getattr(discover.found().get(run["kind"]), "progress", None)
-            view.show(run, progress(client, run) if progress else Bars())
+            view.show(run, progress(patient, run) if progress else Bars())
             if run["status"] in ENDED:
                 return run
             pause()
+            run = patient.get(f"/runs/{run_id}")
 
 
 def how_far(progress: Mapping[str, Any]) -> str:
@@ -392,16 +457,19 @@ class LiveBars(AbstractContextManager["LiveBars"]):
 
     def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
-        why = run["why"]["sentence"] if run["why"] else run["state"]
-        self.draw([Bar("lanes", progress["lanes_ended"], progress["lanes"], why), *bars.parts])
+        why = "" if run["why"] is None or run["status"] in ENDED else plain(run["why"]["sentence"])
+        self.draw([Bar("lanes", progress["lanes_ended"], progress["lanes"], run["state"]), *bars.parts], why)
 
-    def draw(self, parts: Sequence[Bar]) -> None:
-        room = max(3, console.height - 2)
+    def draw(self, parts: Sequence[Bar], why: str = "") -> None:
+        """`why`: what it waits for, whole, below the bars."""
+        said = _wrapped(why, console.width or 200) if why else []
+        room = max(3, console.height - 2 - len(said))
         shown = list(parts)
         if len(shown) > room:  # what is done says least
             shown = sorted(parts, key=lambda part: part.total is not None and part.done >= part.total)[: room - 1]
         lines = [self._line(part) for part in shown]
         lines += [f"… and {len(parts) - len(shown):,} more"] if len(shown) < len(parts) else []
+        lines += said
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         sys.stdout.write(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J")
         sys.stdout.flush()
@@ -411,6 +479,7 @@ class LiveBars(AbstractContextManager["LiveBars"]):
         """A line that stays, above the bars."""
         up = f"\x1b[{self._drawn}A\x1b[J" if self._drawn else ""
         sys.stdout.write(f"{up}{text}\n")
+        sys.stdout.flush()
         self._drawn = 0
 
     def _line(self, part: Bar) -> str:
@@ -437,6 +506,9 @@ class Lines(AbstractContextManager["Lines"]):
     def __exit__(self, *_: object) -> None:
         pass
 
+    def note(self, text: str) -> None:
+        console.print(plain(text))
+
     def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
         said = f"{run['state']}: {progress['lanes_ended']}/{progress['lanes']} lanes, {progress['steps']} steps"
@@ -446,3 +518,13 @@ class Lines(AbstractContextManager["Lines"]):
             return
         self._next, self._last = time.monotonic() + LINE_EVERY_S, said
         console.print(plain(said))
+
+
+class Nothing(Lines):
+    """For a program, which only wants the end."""
+
+    def note(self, text: str) -> None:
+        """It would not be JSON."""
+
+    def show(self, run: Mapping[str, Any], bars: Bars) -> None:
+        """As above."""

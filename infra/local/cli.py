@@ -223,6 +223,7 @@ def reset(options: argparse.Namespace) -> None:
         )
         runs.sql(f"truncate {', '.join(row['tablename'] for row in tables)}")
     purge(address)
+    _call(address, "migrate")  # what every deployment brings along, such as the job of `baton smoke`
     _say("Deleted every run and row, and emptied every queue. People and connections are still there.")
 
 
@@ -325,10 +326,14 @@ def tick(options: argparse.Namespace) -> None:
 
 def fire_tick(address: Address) -> Any:
     """What the schedule does every minute, now, and its report."""
-    answer = address.client("lambda").invoke(FunctionName=f"{STACK}-tick", Payload=b"{}")
+    return _call(address, "tick")
+
+
+def _call(address: Address, function: str) -> Any:
+    answer = address.client("lambda").invoke(FunctionName=f"{STACK}-{function}", Payload=b"{}")
     report = json.load(answer["Payload"])
     if "FunctionError" in answer:
-        raise CloudError(f"the tick failed: {report}. See `baton logs tick`")
+        raise CloudError(f"the function {function} failed: {report}. See `baton logs {function}`")
     return report
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -58,8 +59,14 @@ def add_user(options: argparse.Namespace, address: Callable[[], Address], say: C
             raise CloudError(
                 "this stack has no user pool. Give --subject: the `sub` of the person's tokens at your issuer"
             )
+        if not re.fullmatch(r"[^@\s]+@[^@\s]+", options.email):
+            raise CloudError(f"{options.email!r} is not an email address")
+        pool, pool_id = stack.client("cognito-idp"), stack.outputs["UserPoolId"]
         password = _password(options)
-        subject = pool_user(stack.client("cognito-idp"), stack.outputs["UserPoolId"], options.email, password)
+        if options.makes_password and (subject := _known(pool, pool_id, options.email)) is not None:
+            password = None  # they have one, and did not ask for another
+        else:
+            subject = pool_user(pool, pool_id, options.email, password)
     person = {"tenant": options.tenant, "subject": subject, "role": options.role, "name": options.email}
     added = _invoke(stack, {**person, "super_admin": options.super_admin})
     made = {"password": password} if password and options.makes_password else {}
@@ -69,6 +76,8 @@ def add_user(options: argparse.Namespace, address: Callable[[], Address], say: C
     say(f"{options.email} ({subject}) is now {options.role} of {options.tenant} ({added['tenant_id']})")
     if made:
         say(f"password: {password}   (shown this once)")
+    elif options.subject is None and password is None:
+        say("They had a login already and keep its password. To set another, give it with --password-stdin.")
     if options.stack and client_id is not None:
         region = stack.client("cognito-idp").meta.region_name
         say(f"console:  {stack.outputs['ConsoleUrl']}")
@@ -86,6 +95,21 @@ def _invoke(stack: Stack, person: Mapping[str, Any]) -> Any:
     return told
 
 
+def _known(pool: Any, pool_id: str, email: str) -> str | None:
+    """The subject of somebody who has a login already."""
+    try:
+        found = pool.admin_get_user(UserPoolId=pool_id, Username=email)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "UserNotFoundException":
+            raise
+        return None
+    return _sub(found)
+
+
+def _sub(user: Mapping[str, Any]) -> str:
+    return str(next(each["Value"] for each in user["UserAttributes"] if each["Name"] == "sub"))
+
+
 def pool_user(pool: Any, pool_id: str, email: str, password: str) -> str:
     """The subject of the pool's user, who is created if they don't exist; their password is set."""
     attributes = [{"Name": "email", "Value": email}, {"Name": "email_verified", "Value": "true"}]
@@ -95,8 +119,7 @@ def pool_user(pool: Any, pool_id: str, email: str, password: str) -> str:
         if error.response["Error"]["Code"] != "UsernameExistsException":
             raise
     pool.admin_set_user_password(UserPoolId=pool_id, Username=email, Password=password, Permanent=True)
-    found = pool.admin_get_user(UserPoolId=pool_id, Username=email)
-    return str(next(each["Value"] for each in found["UserAttributes"] if each["Name"] == "sub"))
+    return _sub(pool.admin_get_user(UserPoolId=pool_id, Username=email))
 
 
 def let_in(

@@ -167,6 +167,7 @@ def test_refusals_are_one_sentence_or_the_problem_document(as_admin: Command) ->
     assert "must be a JSON object" in baton("start", "tally", "--params", "[]", code=1)
     assert "'target' is not NAME=VALUE" in baton("run", "start", "tally", "--param", "target", code=1)
     assert baton("run", "show", str(new_id()), code=1).startswith("baton: Not found.")
+    assert "created_from: a date and a time" in baton("runs", "--created-from", "yesterday", code=1)
     assert json.loads(baton("run", "show", str(new_id()), "--json", code=1))["code"] == "not_found"
     with pytest.raises(SystemExit) as usage:
         baton("run", "show", "no-id")

@@ -331,11 +331,13 @@ def test_no_table_wraps_or_loses_an_id_at_80_columns(
         if {"id", "run id", "sheet id"} & set(line.split("  ")) or line.startswith("id ")
     ]
     for head in heads:
-        first, twin = lines[head + 1 : head + 3]
+        first, twin = [line for line in lines[head + 1 :] if not line.startswith("  ")][:2]  # the rest are sentences
         assert any(FIRST.startswith(word) for word in first.split() if len(word) > 12), first
         assert any(TWIN.startswith(word) and not FIRST.startswith(word) for word in twin.split()), twin
     if words == "audit":
         assert screen.count("run:0197a3b2-1c2d") == 2, screen
+    if words in {"overview", "run list", "why ID", "rate-limit list", "search list"}:
+        assert LONG in " ".join(line.strip() for line in lines), "what is wrong is read whole, on a narrow terminal too"
     if words in {"run list", "job list", "token list", "connection list", "trigger list", "search list", "query list"}:
         assert heads, screen
 
@@ -369,3 +371,18 @@ def test_bars_are_redrawn_in_place_and_fit(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(show._wide, lines)) <= 80
     assert len(lines) == 3 + 18
     assert lines[-1] == "… and 33 more"
+
+
+def test_whoever_watches_reads_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal(monkeypatch)(lambda: show.LiveBars().draw([show.Bar("lanes", 0, 1, "throttled")], LONG))
+
+    assert LONG in " ".join(line.strip() for line in screen.splitlines())
+
+
+def test_wide_letters_do_not_leave_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = "\N{FULLWIDTH LATIN CAPITAL LETTER A}" * 120
+
+    screen = Terminal(monkeypatch)(lambda: show.facts({"label": wide, "error": "Produkt " + wide}))
+
+    assert max(map(show._wide, screen.splitlines())) <= 80
+    assert screen.count("\N{FULLWIDTH LATIN CAPITAL LETTER A}") == 240

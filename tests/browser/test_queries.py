@@ -99,7 +99,7 @@ def test_a_query_from_the_account_to_the_downloaded_file(
     keeps_nobody_out(page)
     goto(page, "work/query_run")
     expect(page.get_by_role("link", name="Everybody")).to_be_visible()
-    page.get_by_role("navigation", name="Remote query").get_by_role("link", name="Polls to ready").click()
+    page.get_by_role("navigation", name="Remote queries").get_by_role("link", name="Polls to ready").click()
     expect(page.get_by_role("table", name="Queries by how many polls they took")).to_contain_text("1")
     keeps_nobody_out(page)
     goto(page, "work/query_run/leftovers")

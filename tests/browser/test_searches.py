@@ -119,3 +119,35 @@ def test_companies_and_the_nights_of_a_sheet(enter: Enter, people: People, saved
     expect(nights.nth(1)).to_contain_text("Missed")
     expect(nights.nth(2)).to_contain_text("41 written")
     keeps_nobody_out(page)
+
+
+@pytest.mark.usefixtures("saved")
+def test_an_admin_saves_a_search_without_a_command_line(enter: Enter, people: People, cloud: Scene) -> None:
+    page = enter(people.stranger, "work/search/new")
+    page.get_by_role("main").get_by_role("link", name="Saved searches").click()
+    page.get_by_role("button", name="Save a search").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Connection").locator("option")).to_have_text(["board"])
+    assert serious_violations(page) == []
+    dialog.get_by_label("Name").fill("Go in Girona")
+    dialog.get_by_label("Words (optional)").fill("go")
+    dialog.get_by_label("Provinces (optional)").fill("girona, barcelona")
+    dialog.get_by_label("More parameters (optional)").fill("[]")
+    dialog.get_by_role("button", name="Save a search").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("write a JSON object")
+    dialog.get_by_label("More parameters (optional)").fill('{"salary_min": 30000}')
+    dialog.get_by_role("button", name="Save a search").click()
+
+    expect(page.get_by_role("row").filter(has_text="Go in Girona")).to_be_visible()
+    with owner(cloud.address.database_url) as connection:
+        asked = connection.execute(sa.text("select params from saved_search where name = 'Go in Girona'")).scalar_one()
+    assert asked == {"q": "go", "province": ["barcelona", "girona"], "salary_min": 30000}
+
+
+@pytest.mark.usefixtures("saved")
+def test_a_folder_sync_is_started_by_a_form_that_says_what_it_needs(enter: Enter, people: People) -> None:
+    page = enter(people.stranger, "work/folder_sync/new")
+
+    expect(page.get_by_role("alert")).to_contain_text("There is no Dropbox connection yet.")
+    expect(page.get_by_role("button", name="Start")).to_be_disabled()
+    assert serious_violations(page) == []

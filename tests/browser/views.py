@@ -49,7 +49,7 @@ VIEWS = (
     View("work", "work/page_ingest", "Page ingestion", twin=True),
     View("coverage", "work/page_ingest/coverage", "Coverage"),
     View("new", "work/page_ingest/new", "New page ingestion"),
-    View("queries", "work/query_run", "Remote query", twin=True),
+    View("queries", "work/query_run", "Remote queries", twin=True),
     View("query-new", "work/query_run/new", "New remote query"),
     View("query-polls", "work/query_run/polls", "Polls to ready"),
     View("query-leftovers", "work/query_run/leftovers", "Leftovers"),

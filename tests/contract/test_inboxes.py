@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from datetime import timedelta
@@ -254,6 +255,21 @@ def test_a_server_that_does_not_let_us_in(ftp: FtpStandIn, other: dict[str, Any]
 
     assert told.value.code == code
     assert PASSWORD not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::ffff:169.254.169.254", "ff0e::1", "10.0.0.1"]
+)
+def test_no_server_hides_a_private_address_in_a_public_one(
+    ftp: FtpStandIn, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """NAT64 and 6to4 lead from an address of the internet to any of IPv4, that of the instance's credentials too."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 21))])
+
+    with pytest.raises(Permanent) as told:
+        Pumped(BUCKET, server_at(ftp, private=False)).files()
+
+    assert told.value.code == "ftp_private"
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_every_path_that_the_guide_calls_ours_is_ours(door: Door) -> None:
         for path, item in document["paths"].items()
         for method in item
     }
-    table = TEXT.partition("## Paths of the original documents")[2]
+    table = TEXT.partition("## Paths of earlier designs")[2]
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ") and "There" not in line]
     named = {
         f"{method} /api/v1{re.sub(r'{.*?}', '{}', path)}"

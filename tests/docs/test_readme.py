@@ -53,7 +53,7 @@ def test_the_kind_is_about_fifteen_lines() -> None:
     [
         ("## What it is for", "work that outlives a Lambda function"),
         ("**When not to use it:**", "must answer within a second"),
-        ("## What it costs", "about $10 a month"),
+        ("## What it costs", "about $20 a month"),
         ("## Start", "make up"),
         ("## How it compares", "**Choose instead:**"),
         ("## How it is proved", "make simulate"),
@@ -63,6 +63,16 @@ def test_it_answers(question: str, answer: str) -> None:
     section = README.read_text().partition(question)[2].partition("\n## ")[0]
 
     assert answer in section
+
+
+def test_it_names_the_prices_of_the_guide() -> None:
+    costs = README.read_text().partition("## What it costs")[2].partition("\n## ")[0]
+    guide = (ROOT / "docs" / "deploy.md").read_text().partition("## What it costs")[2].partition("\n## ")[0]
+    (with_everything,) = re.findall(r"^\| \*\*with NAT\*\* \| \*\*(\d+)\*\* \|$", guide, re.MULTILINE)
+    (alone,) = re.findall(r"without a VPC \| about (\d+), and the database", guide)
+
+    assert f"about ${alone} a month with a Postgres that Lambda can reach" in costs
+    assert f"about ${with_everything} with everything created from scratch" in costs
 
 
 def test_the_pictures_are_there() -> None:

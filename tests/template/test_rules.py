@@ -229,3 +229,9 @@ def test_the_guide_says_of_every_function_what_it_may_reach_beyond_the_database(
             assert "files" in said, name
         if {"Ref": "ReadConnectionsPolicy"} in prop(TEMPLATE, role)["ManagedPolicyArns"] and name not in KINDS:
             assert "secrets of connections" in said, name
+        for held in rules.held_by(TEMPLATE, role):
+            if "secretsmanager:PutSecretValue" in rules.actions(held):
+                assert re.search(r"write[^;]* the secrets of connections", said), name
+            if rules.actions(held)[0].startswith("s3:") and "Fn::Sub" in held["Resource"]:
+                folder = held["Resource"]["Fn::Sub"].removeprefix("${Bucket.Arn}/").removesuffix("*")
+                assert f"`{folder.replace('*', '<tenant>')}`" in said, f"{name}: {folder}"

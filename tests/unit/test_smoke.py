@@ -97,6 +97,7 @@ def test_a_deployment_that_is_well_is_said_to_be(deployment: Deployment, check: 
         ("GET /health", (503, {**WELL["GET /health"][1], "ok": False, "schema": "0102"}), "The schema is 0102, the code expects 0130"),
         ("GET /health", (503, {**WELL["GET /health"][1], "ok": False, "schema": None}), "The schema is None"),
         ("GET /health", (503, {**WELL["GET /health"][1], "ok": False, "tick_age_s": 700}), "The scheduler has stopped"),
+        ("GET /health", (503, {**WELL["GET /health"][1], "ok": False, "tick_age_s": None}), "The scheduler has not run yet"),
         ("GET /health", (200, "<html>another service</html>"), "not as Baton does"),
         ("GET /console/now", (500, ""), "/console/now answered 500"),
         ("GET /console/now", (200, "hello"), "is not the console"),

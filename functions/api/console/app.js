@@ -2,7 +2,7 @@
 import { chooseTenant, get, lostSince, onConnection, post, willPass } from "./api.js";
 import { showUtc, showsUtc, timeOfDay } from "./format.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
-import { deployedKinds, loadKinds } from "./kinds.js";
+import { deployedKinds, loadKinds, manyOf } from "./kinds.js";
 import { Dialog, Link, Loading, MANAGES, Said, STARTS, Trouble, Visitor, later, useMay } from "./parts.js";
 import { go, place, tenantInLinks, usePlace } from "./router.js";
 import { enter, logOut, onSession, session } from "./session.js";
@@ -42,7 +42,7 @@ let groups = null; // fixed once the kinds are known
 function sections() {
   groups ??= [
     { name: "Monitor", views: MONITOR },
-    { name: "Work", views: deployedKinds().map((kind, n) => ({ path: `work/${kind.name}`, name: kind.title, key: String(n + 1), load: loadWork, kind })) },
+    { name: "Work", views: deployedKinds().map((kind, n) => ({ path: `work/${kind.name}`, name: manyOf(kind), key: String(n + 1), load: loadWork, kind })) },
     { name: "Resources", views: RESOURCES },
     { name: "Settings", views: SETTINGS },
   ];

@@ -3,7 +3,8 @@
 // The server says which kinds are deployed and which of them have a file here (the meta element `baton-kinds`). A kind
 // joins by one file, `kinds/<kind>.js`; nothing else is edited. Its default export is an object; every part is optional:
 //
-//   title     "Page ingestion": its entry under Work
+//   title     "Row job": what a run of it is called
+//   many      "Row jobs": its entry under Work and its first page. Default: its title
 //   one       "Job": one run of it, in the menu New and the title of its form. Default: its title
 //   listTitle "Jobs": the tab of its first page, where it has more pages. Default: Runs
 //   New       component: the form at work/<kind>/new. `NewRun` of parts.js does the sending
@@ -28,8 +29,9 @@ import { sentence } from "./format.js";
 const FILES = JSON.parse(document.querySelector('meta[name="baton-kinds"]').content);
 const known = new Map();
 
-const GENERAL = { one: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], waits: {}, laneName: () => null, phaseName: () => null, moved: () => null, problem: null };
+const GENERAL = { one: null, many: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], waits: {}, laneName: () => null, phaseName: () => null, moved: () => null, problem: null };
 const general = (name) => ({ ...GENERAL, name, title: sentence(name), isDeployed: name in FILES });
+export const manyOf = (kind) => kind.many ?? kind.title;
 
 // Before anything is drawn. A file that cannot be loaded costs its kind its own view, and nobody else anything.
 export const loadKinds = () => Promise.all(Object.entries(FILES).map(async ([name, file]) => {

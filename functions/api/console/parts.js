@@ -176,10 +176,13 @@ const REPAIRS = {
 };
 export const repairName = (why) => REPAIRS[why] ?? sentence(why);
 
+// What it led to, which often ends with what it came from: nobody reads that twice.
+const without = (text, cause) => (cause && text?.endsWith(`: ${cause}`) ? sentence(`${text.slice(0, -cause.length - 2)}.`) : text);
+
 // A run's error, from its root: what its lanes failed of, and what that means for the run.
 export function rootCause(error) {
   const cause = error?.cause ?? error;
-  return cause ? { message: cause.message ?? cause.code ?? "Unknown error", code: cause.code ?? null, laneKey: error.cause?.lane ?? null, lanes: error.cause?.lanes ?? 0, outer: error.cause ? error.message : null } : null;
+  return cause ? { message: cause.message ?? cause.code ?? "Unknown error", code: cause.code ?? null, laneKey: error.cause?.lane ?? null, lanes: error.cause?.lanes ?? 0, outer: error.cause ? without(error.message, cause.message) : null } : null;
 }
 
 export const Badge = ({ kind, children }) => html`<span class=${`badge badge-${kind}`}>${children}</span>`;

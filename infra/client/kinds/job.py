@@ -26,7 +26,7 @@ from infra.client.command import (
     with_key,
     with_limit,
 )  # fmt: skip
-from infra.client.http import Client, Refusal
+from infra.client.http import Client, Patient, Refusal
 
 STATUSES = ["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 SOURCES = ["manual", "event", "schedule", "system"]
@@ -215,6 +215,7 @@ def _print(stdout: str | None, stderr: str | None) -> None:
 def _follow(client: Client, job_id: str) -> int:
     """The log of the latest attempt, and of those that come after it, until the job ends. 0: it succeeded."""
     seen, told, said = 0, ("", ""), ""
+    client = Patient.like(client, lambda text: print(f"--- {text}", file=sys.stderr))
     while True:
         job = client.get(f"/jobs/{job_id}")
         newest = client.get(f"/jobs/{job_id}/attempts", limit=1)["attempts"]
@@ -267,18 +268,24 @@ def _summary(told: Mapping[str, Any]) -> None:
     oldest = told["oldest_queued_age_s"]
     print("nothing is waiting to run" if oldest is None else f"the oldest queued job has waited for {oldest:,.0f} s")
     rates = told["per_minute"]
-    print(
-        "per minute, last hour: " + ", ".join(f"{name.replace('_', ' ')} {rate:,.2f}" for name, rate in rates.items())
-    )
+    print("per minute, in the last hour:")
+    print("  " + ", ".join(f"{name.replace('_', ' ')} {rate:,.2f}" for name, rate in rates.items()))
     for name, title in (("queue_latency", "from due to started"), ("run_time", "run time")):
         if told[name]:
             print(f"{title}: p50 {told[name]['p50']:,.1f} s, p95 {told[name]['p95']:,.1f} s")
     if told["everywhere"]:
         print("\nall tenants")
-        depth = ("queued", "scheduled", "running", "oldest_queued_age_s")
-        show.table(told["everywhere"]["tenants"], "tenant", "tenant_id", *depth, optional=("scheduled",))
+        depth, everywhere = ("queued", "scheduled", "running", "oldest"), told["everywhere"]
+        show.table(_aged(everywhere["tenants"]), "tenant", "tenant_id", *depth, optional=("scheduled",))
         print("\nqueues")
-        show.table(told["everywhere"]["queues"], "name", "definitions", "workers", *depth, optional=("scheduled",))
+        columns = ("name", "executor", "definitions", "workers", *depth)
+        show.table(_aged(everywhere["queues"]), *columns, optional=("definitions", "scheduled"))
+
+
+def _aged(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`oldest`: how long the one at the front has waited."""
+    ages = [(row, row["oldest_queued_age_s"]) for row in rows]
+    return [{**row, "oldest": "" if age is None else f"{age:,.0f} s"} for row, age in ages]
 
 
 # --- definitions and workers ------------------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ def partitions(options: argparse.Namespace) -> None:
             {**row, "price": _name(row), "rows": row["offset"], "error": row["last_error"]}
             for row in told["partitions"]
         ]
-        show.table(named, "price", "status", "rows", "counted", "attempts", "updated_at", "error.message")
+        columns = ("price", "status", "rows", "counted", "attempts", "updated_at", "error.message")
+        show.table(named, *columns, optional=("updated_at",))
 
     tell(options, found, table)
 

@@ -118,6 +118,11 @@ def _rows(client: Client, run_id: str, first: Mapping[str, Any], most: int) -> I
 
 def _download(client: Client, run_id: str, to: str) -> None:
     """The file is written in the cloud first. It comes under its name only when it is whole."""
+    folder, partial = Path(to).parent, Path(f"{to}.partial")
+    if to != "-" and (not folder.is_dir() or Path(to).is_dir()):  # before anybody waits for it
+        raise Refusal(
+            f"--csv: {to} is a folder; name a file" if Path(to).is_dir() else f"--csv: {folder} is not a folder"
+        )
     while (told := client.post(f"/query-runs/{run_id}/download", {}))["url"] is None:
         show.pause()
     try:
@@ -129,13 +134,19 @@ def _download(client: Client, run_id: str, to: str) -> None:
                     sys.stdout.buffer.write(chunk)
                 sys.stdout.buffer.flush()
                 return
-            partial = Path(f"{to}.partial")
             with partial.open("wb") as file:
                 for chunk in answer.stream(CHUNK):
                     file.write(chunk)
             partial.replace(to)
     except urllib3.exceptions.HTTPError as error:
         raise Refusal(f"the file can't be downloaded ({type(error).__name__})") from None
+    except BrokenPipeError:  # `--csv - | head`
+        raise
+    except OSError as error:
+        raise Refusal(f"{to} can't be written: {error.strerror}") from None
+    finally:
+        if to != "-":
+            partial.unlink(missing_ok=True)
     print(f"{told['rows']:,} rows in {to}")
 
 

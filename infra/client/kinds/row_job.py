@@ -25,7 +25,8 @@ from infra.client.command import (
     with_id,
     with_limit,
 )  # fmt: skip
-from infra.client.http import Client, Refusal
+from infra.client.http import SECONDS, Client, Refusal
+from infra.client.ids import an_id
 
 CHUNK = 1 << 20
 ARRIVES_WITHIN = 60  # looks
@@ -59,7 +60,8 @@ def add_commands(commands: Commands) -> None:
         command(below, "pending", pending, "list the rows of all jobs that wait or are being worked on")
     )
     waiting.add_argument("--status", dest="statuses", action="append", help="PENDING or PROCESSING")
-    waiting.add_argument("--job", help="only rows of this job")
+    waiting.add_argument("--job", dest="id", type=an_id, help="only rows of this job: its ID, or its first characters")
+    waiting.set_defaults(id_of="run")
     waiting.add_argument("--type", dest="job_type", choices=["csv", "image"], help="only rows of such jobs")
     waiting.add_argument("--all", action="store_true", help="rows of everyone in the tenant (admins)")
     taken = with_id(command(below, "export", export, "write the rows of a job to a file and download it"))
@@ -103,7 +105,7 @@ def upload(options: argparse.Namespace) -> int:
     params = {"file_id": place["file_id"], "retailers": options.retailers}
     made = client.post("/row-jobs", {**params, **{name: value for name, value in chosen.items() if value}})
     if options.watch:
-        return watched(client, made["id"])
+        return watched(client, made["id"], as_json=options.json)
     created(options, made, f"Started. Follow it with `baton watch {short(made['id'])}`.")
     return 0
 
@@ -113,7 +115,7 @@ def scan(options: argparse.Namespace) -> int:
     asked = {"source": options.source, "server": options.server, "connection": options.connection}
     made = client.post("/ingestion/scan", {name: value for name, value in asked.items() if value})
     if options.watch:
-        return watched(client, made["id"])
+        return watched(client, made["id"], as_json=options.json)
     created(options, made, f"Started. Follow it with `baton watch {short(made['id'])}`.")
     return 0
 
@@ -137,9 +139,17 @@ def _send(place: Mapping[str, Any], file: Path) -> None:
 
     size = len(head) + file.stat().st_size + len(tail)
     headers = {"content-type": f"multipart/form-data; boundary={line}", "content-length": str(size)}
-    answer = urllib3.PoolManager(retries=False).request("POST", place["url"], body=body(), headers=headers)
+    host = urlsplit(place["url"]).hostname
+    try:
+        answer = urllib3.PoolManager(retries=False).request(
+            "POST", place["url"], body=body(), headers=headers, timeout=SECONDS, redirect=False
+        )
+    except urllib3.exceptions.HTTPError as error:
+        raise Refusal(f"{host} didn't take the file ({type(error).__name__})") from None
+    except OSError as error:
+        raise Refusal(f"{file} can't be read: {error.strerror}") from None
     if answer.status >= 300:
-        raise Refusal(f"{urlsplit(place['url']).hostname} didn't take the file ({answer.status})")
+        raise Refusal(f"{host} didn't take the file ({answer.status})")
 
 
 def _arrived(client: Client, file_id: str) -> Any:
@@ -181,10 +191,11 @@ def items(options: argparse.Namespace) -> None:
 
 
 def pending(options: argparse.Namespace) -> None:
-    asked = {"jobId": options.job, "jobType": options.job_type, "userId": "all" if options.all else "me"}
+    client = client_of(options)
+    asked = {"jobId": options.id, "jobType": options.job_type, "userId": "all" if options.all else "me"}
     asked["statuses"] = ",".join(options.statuses) if options.statuses else None
     query = {name: value for name, value in asked.items() if value}
-    found = client_of(options).listing("/pending", "items", options.limit, **query)
+    found = client.listing("/pending", "items", options.limit, **query)
     columns = ("job_name", "row_no", "status", "attempts", "title", "updated_at")
     tell(options, found, lambda told: show.table(_flat(told["items"]), *columns))
 
@@ -195,6 +206,8 @@ def _flat(found: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def export(options: argparse.Namespace) -> None:
     client, which = client_of(options), "failed" if options.failed else "all"
+    if not options.out.is_dir():  # before anybody waits for it
+        raise Refusal(f"--out: {options.out} is not a folder")
     made = client.post(f"/row-jobs/{options.id}/export?format={options.format}&rows={which}", {})
     while (told := client.get(f"/row-jobs/{options.id}/exports/{made['id']}"))["status"] == "preparing":
         show.pause()
@@ -213,14 +226,23 @@ def _download(url: str, file: Path) -> Path:
     while file.exists():
         number += 1
         file = file.with_name(f"{stem}-{number}{file.suffix}")
-    part = file.with_name(f"{file.name}.part")
-    answer = urllib3.PoolManager(retries=False).request("GET", url, preload_content=False)
-    if answer.status != 200:
-        raise Refusal(f"{urlsplit(url).hostname} didn't give the file ({answer.status})")
-    with part.open("wb") as opened:
-        for chunk in answer.stream(CHUNK):
-            opened.write(chunk)
-    part.rename(file)
+    part, host = file.with_name(f"{file.name}.part"), urlsplit(url).hostname
+    try:
+        with part.open("wb") as opened:
+            answer = urllib3.PoolManager(retries=False).request(
+                "GET", url, preload_content=False, timeout=SECONDS, redirect=False
+            )
+            if answer.status != 200:
+                raise Refusal(f"{host} didn't give the file ({answer.status})")
+            for chunk in answer.stream(CHUNK):
+                opened.write(chunk)
+        part.rename(file)
+    except urllib3.exceptions.HTTPError as error:
+        raise Refusal(f"{host} didn't give the file ({type(error).__name__})") from None
+    except OSError as error:
+        raise Refusal(f"{file} can't be written: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
     return file
 
 
@@ -240,6 +262,8 @@ def resubmit(options: argparse.Namespace) -> int:
         if told["finished_at"] is not None:
             break
         show.pause()
+    if options.watch and options.json:  # one answer, not two
+        return watched(client, options.id, as_json=True)
     tell(options, told, _fixed)
     return watched(client, options.id) if options.watch else 0
 
@@ -264,7 +288,7 @@ def fix(options: argparse.Namespace) -> None:
 
 
 def watch(options: argparse.Namespace) -> int:
-    return watched(client_of(options), options.id)
+    return watched(client_of(options), options.id, as_json=options.json)
 
 
 def act(options: argparse.Namespace) -> None:

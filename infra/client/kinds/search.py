@@ -90,6 +90,7 @@ def add_commands(commands: Commands) -> None:
         made.set_defaults(action=name.removesuffix("-client"))
 
 
+NUMBERS = ("salary_min", "distance")  # what is no number here, the API refuses by its name
 LISTS = {"infojobs": ("province", "category", "subcategory", "teleworking"), "adzuna": ()}
 
 
@@ -100,7 +101,7 @@ def _params(client: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
         if name in LISTS[client]:
             found.setdefault(name, []).append(value)
         else:
-            found[name] = int(value) if name in ("salary_min", "distance") else value
+            found[name] = int(value) if name in NUMBERS and value.isascii() and value.isdigit() else value
     return found
 
 
@@ -132,7 +133,8 @@ def apply(options: argparse.Namespace) -> None:
 def list_(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/searches", "searches", options.limit)
     columns = ("id", "name", "client", "status", "fresh", "last_success_at", "problem.message")
-    tell(options, found, lambda told: show.table(told["searches"], *columns, optional=("last_success_at",)))
+    less = ("last_success_at",)
+    tell(options, found, lambda told: show.table(told["searches"], *columns, optional=less, below="problem.message"))
 
 
 def show_one(options: argparse.Namespace) -> None:

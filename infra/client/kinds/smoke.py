@@ -80,6 +80,11 @@ def _health(client: Client, _: argparse.Namespace) -> str:
             f"The schema is {report.get('schema')}, the code expects {report['expected_schema']}. The log of the function "
             "migrate says why; deploy again."
         )
+    if report.get("tick_age_s") is None:
+        raise Refusal(
+            "The scheduler has not run yet. It runs every minute: wait for two, then look at the schedule, the throttles "
+            "and the log of the function tick."
+        )
     if not report.get("ok"):
         raise Refusal(
             f"The scheduler has stopped: the last tick ended {report.get('tick_age_s')} s ago. Look at the schedule, the "

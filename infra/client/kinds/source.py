@@ -215,9 +215,10 @@ def try_out(options: argparse.Namespace) -> int:
     counted = "" if found["counted"] is None else f" The upstream counts {found['counted']:,}."
     print(f"{found['requests']} requests; rows on each page: {pages}. {ended}{counted}")
     for why in found["unfit"]:
-        print(f"  does not fit: {why}")
+        print(f"  does not fit: {show.plain(str(why))}")
     for row in found["rows"]:
-        print(f"  {row['key']}  " + "  ".join(f"{name}={value}" for name, value in row["columns"].items()))
+        columns = "  ".join(f"{name}={value}" for name, value in row["columns"].items())
+        print(f"  {show.plain(str(row['key']) + '  ' + columns)}")  # an upstream said all of it
     print("Nothing was written.")
     return 0
 
@@ -295,13 +296,11 @@ def _asking(options: argparse.Namespace, known: Compiled, ask: Any) -> Any:
 
 
 def listed(options: argparse.Namespace) -> None:
-    found = client_of(options).get("/sources")["sources"]
+    def table(found: Any) -> None:
+        rows = [{"source": each["name"], **resource} for each in found["sources"] for resource in each["resources"]]
+        show.table(rows, "source", "name", "claim", "reason", "table")
 
-    def table(rows: Any) -> None:
-        told = [{"source": each["name"], **resource} for each in rows for resource in each["resources"]]
-        show.table(told, "source", "name", "claim", "reason", "table")
-
-    tell(options, found, table)
+    tell(options, client_of(options).get("/sources"), table)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -329,5 +328,5 @@ def shown(options: argparse.Namespace) -> None:
 
 
 def quarantine(options: argparse.Namespace) -> None:
-    rows = list(client_of(options).pages("/source-quarantine", "rows", 200, source=options.source))
-    tell(options, rows, lambda found: show.table(found, "resource", "key", "why", "run_id", "at"))
+    found = client_of(options).listing("/source-quarantine", "rows", 200, source=options.source)
+    tell(options, found, lambda told: show.table(told["rows"], "resource", "key", "why", "run_id", "at"))

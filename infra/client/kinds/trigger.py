@@ -87,7 +87,7 @@ def _line(trigger: Mapping[str, Any]) -> dict[str, Any]:
 
 def add(options: argparse.Namespace) -> None:
     if (options.on is None) == (options.cron is None):
-        raise Refusal("a trigger waits for something: give --on EVENT or --cron EXPR")
+        raise Refusal("a trigger waits for one thing: give either --on EVENT or --cron EXPR")
     body = {
         "label": options.label or options.on or options.cron,
         "trigger_type": "schedule" if options.cron else "event",

@@ -333,9 +333,14 @@ NO_DATABASE = f"The database can't be reached. {AGAIN}"
 
 
 def _invalid(error: RequestValidationError) -> Answer:
-    fields = [{"field": ".".join(map(str, e["loc"])), "problem": e["msg"]} for e in error.errors()[:20]]
+    fields = [{"field": ".".join(map(str, e["loc"])), "problem": _plain(e["msg"])} for e in error.errors()[:20]]
     said = "; ".join(f"{field['field']}: {field['problem']}" for field in fields)
     return problem(422, "invalid", said, {"fields": fields})
+
+
+def _plain(said: str) -> str:
+    """Without pydantic's word for whose sentence it is."""
+    return said.removeprefix("Value error, ")
 
 
 def _routes(app: APIGatewayHttpResolver) -> list[Any]:

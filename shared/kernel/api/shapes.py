@@ -94,7 +94,7 @@ def _text(value: Any) -> Any:
     """A number would be taken for seconds since midnight, or since 1970."""
     if isinstance(value, date | time) or (isinstance(value, str) and DAY_OR_TIME.match(value)):
         return value
-    raise ValueError("must be a text, as 2026-11-16 or 03:00")
+    raise ValueError("must be a day or a time of day as a text, such as 2026-11-16 or 03:00")
 
 
 class Asked(BaseModel):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import ftplib
-import ipaddress
 import os
 import socket
 import ssl
@@ -22,6 +21,7 @@ from uuid import UUID
 from shared.kernel import aws
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.http import is_public
 from shared.row_job.adapters.s3 import GONE, LARGEST_UPLOAD
 from shared.row_job.model import INBOX, type_of
 from shared.row_job.ports import Changed, Listed
@@ -251,7 +251,7 @@ class FtpServer:
     def _address(self) -> str:
         """The address that was looked at is the one that is called."""
         found = [str(each[4][0]) for each in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)]
-        if not self._private and not all(ipaddress.ip_address(each).is_global for each in found):
+        if not self._private and not all(map(is_public, found)):
             raise Permanent("The FTP server must have a public address.", "ftp_private")
         return found[0]
 

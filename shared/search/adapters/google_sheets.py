@@ -79,8 +79,9 @@ def signed(client_email: str, private_key: str, now: datetime) -> str:
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - only who logs in needs it
     from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415
 
+    written_out = private_key.replace("\\n", "\n")  # as it stands in the service account's file, between its quotes
     try:
-        key = serialization.load_pem_private_key(private_key.encode(), password=None)
+        key = serialization.load_pem_private_key(written_out.encode(), password=None)
     except (ValueError, TypeError):
         raise Permanent("private_key: not a private key in PEM form.", "bad_settings") from None
     if not isinstance(key, rsa.RSAPrivateKey):

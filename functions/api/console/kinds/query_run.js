@@ -17,6 +17,7 @@ const facts = ({ params }) => [
 
 export default {
   title: "Remote query",
+  many: "Remote queries",
   New: view("New"),
   pages: [{ path: "polls", title: "Polls to ready", View: view("Polls") }, { path: "leftovers", title: "Leftovers", View: view("Leftovers") }],
   tabs: [{ path: "query", title: "Query", View: view("QueryTab") }, { path: "rows", title: "Rows", View: view("RowsTab") }],

@@ -36,6 +36,7 @@ function Actions({ run, reload }) {
 
 export default {
   title: "Row job",
+  many: "Row jobs",
   Actions,
   New: later(async () => (await import("./row_job/new.js")).default),
   pages: [{ path: "pending", title: "Pending", View: pending("Dashboard") }],

@@ -3,7 +3,7 @@ import { get, post } from "../api.js";
 import { moment, number, plural, sentence, words } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
-import { Action, Ago, Answer, Badge, Cell, Empty, Heading, Json, Link, MANAGES, Pages, Section, Status, Table, useMay, useTurn } from "../parts.js";
+import { Action, Ago, Answer, Badge, Cell, Empty, Heading, Json, Link, MANAGES, NewRun, Pages, Section, Status, Table, later, useMay, useTurn } from "../parts.js";
 
 const DAY_MS = 86_400_000;
 const STATE = { SUCCESS: "succeeded", ERROR: "failed", RUNNING: "running", IDLE: "waiting" };
@@ -19,7 +19,11 @@ function Saved({ path }) {
 
 const COLUMNS = ["Name", "Client", "Status", "Freshness", "Last success"];
 
+const Add = later(async () => (await import("./search/add.js")).default);
+
 function All() {
+  const may = useMay(MANAGES);
+  const [turn, again] = useTurn();
   const load = async (cursor) => {
     const { searches, next } = await get("searches", { cursor, limit: 50 });
     return { rows: searches, next };
@@ -30,10 +34,10 @@ function All() {
     <${Cell} name="Status"><${State} of=${each} />${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
     <${Cell} name="Freshness"><${Fresh} of=${each} /><//>
     <${Cell} name="Last success"><${Ago} at=${each.last_success_at} /><//></tr>`;
-  return html`<${Heading} title="Saved searches" />
+  return html`<${Heading} title="Saved searches">${may && html`<${Add} again=${again} />`}<//>
     <${Clients} />
     <${Table} caption="Saved searches by name" columns=${COLUMNS}>
-      <${Pages} load=${load} row=${row} columns=${COLUMNS.length} empty=${html`<${Empty}><p>No saved searches yet. Add one with <code>baton search add</code>.</p><//>`} />
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${COLUMNS.length} empty=${html`<${Empty}><p>No saved searches yet. ${may ? html`Add one here or with <code>baton search add</code>.` : "An admin can add one."}</p><//>`} />
     <//>`;
 }
 
@@ -204,8 +208,16 @@ function Sheets() {
       <${Table} caption=${`Nights of ${each.tab}, newest first`} columns=${NIGHTS}><tbody>${each.nights.map(row)}</tbody><//><//>`))}<//>`;
 }
 
+// Cycles start by themselves; what people want to add is a search.
+const New = ({ kind }) => html`<${NewRun} kind=${kind} request=${() => ({ path: "runs", body: { kind: kind.name, params: {} } })} verb=${["Start a cycle", "Starting…", "Started."]}>
+  <p>A cycle reads every saved search that is due. Cycles start by themselves; this starts one now.</p>
+  <p>To add a search, go to <${Link} to=${AT}>Saved searches<//>.</p><//>`;
+
 export default {
   title: "Search cycle",
+  many: "Searches",
+  listTitle: "Cycles",
+  New,
   pages: [{ path: "saved", title: "Saved searches", View: Saved }, { path: "companies", title: "Companies", View: Companies }, { path: "sheets", title: "Sheets", View: Sheets }],
   laneName: (key) => ({ cycle: "Cycle", sheet: "Sheet" })[key] ?? null,
 };

@@ -2,7 +2,7 @@
 import { now } from "../api.js";
 import { duration, number, plural, timeOfDay } from "../format.js";
 import { html } from "../vendor/preact.js";
-import { kindOf, laneName, withLaneNames } from "../kinds.js";
+import { kindOf, laneName, manyOf, withLaneNames } from "../kinds.js";
 import { useAnswer } from "../live.js";
 import { NONE, Ago, Answer, Cell, Empty, Heading, Link, Named, Section, Status, Table, Until, repairName, runName, useNamed, useTurn } from "../parts.js";
 import { FixConnection, OpenGate, Resume, RetryCause, RunNow } from "./fixes.js";
@@ -63,7 +63,7 @@ function Told({ of, again }) {
     <${Throughput} of=${of.throughput} />
     ${of.kinds.length > 1 && html`<${Section} title="Open runs by kind">
       <${Table} caption="Open runs by kind" columns=${["Kind", { name: "Running", className: "count" }, { name: "Queued", className: "count" }, { name: "Paused", className: "count" }]}><tbody>${of.kinds.map((each) => html`<tr key=${each.kind}>
-        <${Cell}><${Link} to=${kindOf(each.kind).isDeployed ? `work/${each.kind}` : `runs?kind=${encodeURIComponent(each.kind)}`}>${kindOf(each.kind).title}<//><//>
+        <${Cell}><${Link} to=${kindOf(each.kind).isDeployed ? `work/${each.kind}` : `runs?kind=${encodeURIComponent(each.kind)}`}>${manyOf(kindOf(each.kind))}<//><//>
         ${["running", "queued", "paused"].map((status) => html`<${Cell} name=${status} className="count">${number(each[status])}${each.more ? "+" : ""}<//>`)}</tr>`)}</tbody><//>
     <//>`}
     ${of.repairs.length > 0 && html`<details class="fold"><summary>Fixed automatically in the last 24 hours: ${of.repairs.length === 10 ? "the last 10 repairs" : plural(of.repairs.length, "repair")}</summary>

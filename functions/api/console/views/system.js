@@ -7,7 +7,7 @@ import { Ago, Answer, Cell, Heading, Link, Section, Status, Table, repairName } 
 
 const OLD_TICK_S = 180;
 const OVERDUE_MS = 120_000;
-const OLD_SWEEP_S = 2 * 86_400;
+const OLD_SWEEP_S = 3_600; // it runs every 15 minutes; the alarm waits as long
 
 export default function System() {
   const answer = useAnswer("system", {}, 10);
@@ -37,6 +37,10 @@ const Lanes = ({ caption, rows, what }) => html`<${Table} caption=${caption} col
   <${Cell}><${Ago} at=${each.at} /><//><${Cell} name="What happened">${what(each)}<//><${Cell} name="Run"><${Link} to=${`runs/${each.run_id}`}>${kindOf(each.kind).title}<//><//><${Cell} name="Lane">${laneName(each.kind, each.lane_key)}<//></tr>`)}</tbody><//>`;
 
 const Everywhere = ({ of }) => html`<${Section} title="All tenants" note=${`${plural(of.tenants, "tenant")}, ${plural(of.open_runs, "open run")}, ${number(of.unsent)} unsent, ${plural(of.signals_waiting, "signal")} waiting`}>
-  <${Table} caption="Tables by size" columns=${["Table", { name: "Size", className: "count" }, { name: "Rows (approx.)", className: "count" }, { name: "Dead rows", className: "count" }]}><tbody>${of.tables.map((table) => html`<tr key=${table.name}>
-    <${Cell}><code>${table.name}</code><//><${Cell} name="Size" className="count">${bytes(table.bytes)}<//><${Cell} name="Rows" className="count">${number(table.rows)}<//><${Cell} name="Dead rows" className="count">${number(table.dead_rows)}<//></tr>`)}</tbody><//>
+  <${Tables} of=${of.tables.slice(0, LARGEST)} />
+  ${of.tables.length > LARGEST && html`<details class="fold"><summary>${plural(of.tables.length - LARGEST, "smaller table")}</summary><${Tables} of=${of.tables.slice(LARGEST)} /></details>`}
 <//>`;
+
+const LARGEST = 15;
+const Tables = ({ of }) => html`<${Table} caption="Tables by size" columns=${["Table", { name: "Size", className: "count" }, { name: "Rows (approx.)", className: "count" }, { name: "Dead rows", className: "count" }]}><tbody>${of.map((table) => html`<tr key=${table.name}>
+    <${Cell}><code>${table.name}</code><//><${Cell} name="Size" className="count">${bytes(table.bytes)}<//><${Cell} name="Rows" className="count">${number(table.rows)}<//><${Cell} name="Dead rows" className="count">${number(table.dead_rows)}<//></tr>`)}</tbody><//>`;

@@ -1,7 +1,17 @@
 // Tokens: how scripts and servers call the API.
 import { ask, get, now, post } from "../api.js";
 import { html, useState } from "../vendor/preact.js";
-import { Action, Ago, Cell, Dialog, Empty, Field, Heading, NONE, Pages, RoleField, Status, Table, Until, useTurn } from "../parts.js";
+import { Action, Ago, Cell, Dialog, Empty, Field, Heading, NONE, Pages, RoleField, Status, Table, Until, say, useTurn } from "../parts.js";
+
+// A browser may refuse, and on an address without TLS it has no clipboard: then it is copied by hand.
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied.");
+  } catch {
+    say("Your browser doesn't let this page copy. Select the token and copy it.", "bad");
+  }
+}
 
 export default function Tokens() {
   const [turn, again] = useTurn();
@@ -33,5 +43,5 @@ export default function Tokens() {
     <//>
     ${created && html`<${Dialog} title=${`Token ${created.name}`} onClose=${() => setCreated(null)}>
       ${created.token ? html`<p>Copy it now: it is shown only once.</p><p><code class="secret" tabindex="0">${created.token}</code></p>` : html`<p>This token was already created and can't be shown again. Revoke it and create another.</p>`}
-      <div class="buttons"><button type="button" class="button" onClick=${() => navigator.clipboard?.writeText(created.token)}>Copy</button><button type="button" class="button main" onClick=${() => setCreated(null)}>Done</button></div><//>`}`;
+      <div class="buttons">${created.token && html`<button type="button" class="button" onClick=${() => copy(created.token)}>Copy</button>`}<button type="button" class="button main" onClick=${() => setCreated(null)}>Done</button></div><//>`}`;
 }
