@@ -998,9 +998,7 @@ def test_a_dead_letter_is_noted_on_its_current_baton(house: House) -> None:
     assert house.repairs(run_id) == ["dead_letter"]
 
 
-@pytest.mark.parametrize(
-    "difference", [{"epoch": 1}, {"epoch": 3}, {"seq": 4}, {"seq": 6}, {"kind": "pages"}], ids=str
-)
+@pytest.mark.parametrize("difference", [{"epoch": 1}, {"epoch": 3}, {"seq": 4}, {"seq": 6}, {"kind": "pages"}], ids=str)
 def test_a_dead_letter_of_another_baton_is_not(house: House, difference: dict[str, Any]) -> None:
     """Neither one of an earlier turn nor one that cannot be yet."""
     run_id = house.start()
