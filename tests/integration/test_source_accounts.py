@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import ValidationError
 
 from infra.local.standins.server import Reply, Request
 from infra.local.standins.sources import SECRET, Salesforce, iso, stock
-from shared.kernel.errors import Refused
+from shared.kernel.connections import NoVault
+from shared.kernel.errors import Permanent, Refused
+from shared.page_ingest.reader.build import Clients
+from shared.page_ingest.reader.client import Client
+from shared.page_ingest.reader.files import secret_model
+from shared.page_ingest.reader.model import SourceParams
+from shared.page_ingest.source.compile import compile_source
+from tests.support.ingest import a_turn
 from tests.support.rig import TENANT
 from tests.support.sources import SourceRig, simple
 
@@ -116,6 +125,74 @@ def test_if_a_rotated_token_cannot_be_kept_its_access_token_is_not_used(sources:
     assert upstream.kept_before_use == []
 
 
+def a_client(sources: SourceRig) -> Client:
+    """As a step has it from its beginning on."""
+    compiled = sources.files.all()["any"]
+    params = SourceParams(source="any", connection=sources.connections["any"])
+    clients = Clients(sources.engine, sources.vault, sources.store, sources.standin.start())
+    return clients(compiled, params, replace(a_turn(1), tenant_id=TENANT), lambda: 30.0)
+
+
+def test_a_log_in_uses_the_refresh_token_that_is_kept_by_then(sources: SourceRig) -> None:
+    """A step that was frozen between its beginning and its turn to log in: another one has changed the token meanwhile."""
+    upstream = Rotating(sources)
+    opened(sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()), upstream)
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+    frozen, other = a_client(sources), a_client(sources)
+    other.log_in()
+
+    assert frozen.log_in().value == "access-2"
+    assert upstream.current() == upstream.good == "refresh-3"
+
+
+def test_a_connection_that_is_changed_during_a_log_in_stays_changed(sources: SourceRig) -> None:
+    upstream = Rotating(sources)
+    opened(sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()), upstream)
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+    (name,) = sources.vault.kept
+
+    def respond(request: Request, path: str) -> Reply:
+        version = sources.vault.put(name, {"id": "id", "secret": "new-secret", "refresh": "refresh-of-a-person"})
+        sources.rows("update connection set secret_ref = :version returning id", version=version)
+        return upstream(request, path)
+
+    sources.anything.respond = respond
+    with pytest.raises(NoVault, match="the connection was changed"):
+        a_client(sources).log_in()
+
+    assert upstream.current() == "refresh-of-a-person"
+
+
+def test_a_refused_log_in_repeats_no_token_that_it_has_just_read(sources: SourceRig) -> None:
+    opened(
+        sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()),
+        lambda request, _: Reply.json({"error_description": f"no {request.body.decode().partition('refresh_token=')[2]}"}, 400),
+    )  # fmt: skip
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+    client = a_client(sources)
+    (name,) = sources.vault.kept
+    version = sources.vault.put(name, {"id": "id", "secret": SECRET, "refresh": "refresh-2-of-another-step"})
+    sources.rows("update connection set secret_ref = :version returning id", version=version)
+
+    with pytest.raises(Permanent) as refused:
+        client.log_in()
+
+    assert "refresh-2-of-another-step" not in refused.value.message
+
+
+@pytest.mark.parametrize("way", ['{ bearer = "token" }', '{ header = "X-Key", key = "token" }'])
+def test_a_key_that_no_header_can_carry_is_refused_when_it_is_given(way: str) -> None:
+    source = compile_source("any.toml", simple(TOKEN, query=BY_TOKEN, auth=way).encode()).source
+
+    with pytest.raises(ValidationError, match="cannot be sent in a header"):
+        secret_model(source).model_validate({"token": "\N{LEFT DOUBLE QUOTATION MARK}key"})
+    secret_model(source).model_validate({"token": "caf\N{LATIN SMALL LETTER E WITH ACUTE}"})
+    basic = compile_source(
+        "any.toml", simple(TOKEN, query=BY_TOKEN, auth='{ basic = ["user", "key"] }').encode()
+    ).source
+    secret_model(basic).model_validate({"user": "me", "key": "\N{EURO SIGN}"})
+
+
 def test_a_key_that_is_refused_fails_at_once_and_says_what_to_do(sources: SourceRig) -> None:
     opened(sources, simple(TOKEN, query=BY_TOKEN, auth='{ bearer = "token" }'), lambda *_: Reply.json({}, 401))
     sources.connect("any", {}, {"token": SECRET})
@@ -197,7 +274,8 @@ def test_a_connection_that_is_pointed_elsewhere_stops_its_runs(sources: SourceRi
         ({"source": "nothing"}, "source: nothing is unknown"), ({"resources": ["x"]}, "resources: x is unknown"),
         ({"tighten": {"items.size": 50}}, "can only be smaller"), ({"tighten": {"items.x": 1}}, "cannot be changed"),
         ({"digest": "sha256:" + "0" * 64}, "digest:"), ({"connection": "no"}, "connection:"), ({"what": 1}, "what"),
-        ({"from": "yesterday"}, "from"), ({"policy": {"rule": "critical", "prices": [1]}}, "policy"),
+        ({"from": "yesterday"}, "from"), ({"from": "0001-01-01T00:00+01:00"}, "is not a day or a time"),
+        ({"to": "9999-12-31T23:59-01:00"}, "is not a day or a time"), ({"from": "2025-13-01"}, "is not a day or a time"), ({"policy": {"rule": "critical", "prices": [1]}}, "policy"),
     ],
 )  # fmt: skip
 def test_a_bad_parameter_is_refused_by_its_name(sources: SourceRig, params: dict[str, Any], said: str) -> None:
@@ -281,6 +359,14 @@ def test_columns_have_their_types(sources: SourceRig) -> None:
 
 
 BAD = {"id": "bad", "n": "seven"}
+
+
+@pytest.mark.parametrize("said", ["2025-01-02x03:04:05Z", "2025-01-02\x0003:04:05Z", "2025-01-02T030405.0Z"])
+def test_a_time_that_python_understands_is_one_that_postgres_does(sources: SourceRig, said: str) -> None:
+    opened(sources, simple(TOKEN, 'columns = { at = "time /at" }', query=BY_TOKEN), pages({"id": 1, "at": said}))
+
+    assert sources.read("any", time_limit_s=600) == "succeeded walked"
+    assert iso(sources.table("any_items")[0]["at"]) == "2025-01-02T03:04:05Z"
 
 
 def test_evolve_keeps_a_row_that_does_not_fit_without_the_value(sources: SourceRig) -> None:
