@@ -217,7 +217,7 @@ def try_out(options: argparse.Namespace) -> int:
     for why in found["unfit"]:
         print(f"  does not fit: {why}")
     for row in found["rows"]:
-        print(f"  {row['key']}  " + "  ".join(f"{name}={value}" for name, value in row["columns"].items()))
+        print(show.plain(f"  {row['key']}  " + "  ".join(f"{name}={value}" for name, value in row["columns"].items())))
     print("Nothing was written.")
     return 0
 
@@ -278,6 +278,8 @@ def _asking(options: argparse.Namespace, known: Compiled, ask: Any) -> Any:
     }
     try:
         secret = json.loads(_read(options.secret)) if options.secret else {}
+        if not isinstance(secret, dict):
+            raise Refusal("the secret must be a JSON object, with a field for each that the file names")
         account = providers.provider(known).account(settings, secret)
         client = build.client_of(
             known, account.settings.model_dump(), build.revealed(account.secret), gate=known.source.name,
