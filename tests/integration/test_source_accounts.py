@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from infra.local.standins.server import Reply, Request
 from infra.local.standins.sources import SECRET, Salesforce, iso, stock
+from shared.kernel import run as runs
 from shared.kernel.connections import NoVault
 from shared.kernel.errors import Permanent, Refused
 from shared.page_ingest.reader.build import Clients
@@ -399,6 +400,27 @@ def test_quarantined_rows_are_counted_kept_apart_and_tried_again(sources: Source
     sources.deploy(fixed)
     assert sources.read("any", replay=True) == "succeeded replayed"
     assert [(each["source_key"], each["n"]) for each in sources.table("any_items")] == [("bad", "seven")]
+    assert sources.rows("select * from source_quarantine") == []
+
+
+def test_a_replay_does_not_overrule_a_run_that_is_still_reading(sources: SourceRig) -> None:
+    text = simple(TOKEN, COLUMNS, 'contract = "quarantine"', query=BY_TOKEN)
+    opened(sources, text, pages(BAD))
+    sources.read("any")
+    sources.deploy(text.replace('n = "int /n"', 'n = "text /n"'))
+    sources.anything.respond = pages({**BAD, "n": "eight"})
+    reading = sources.start("any")
+    while not sources.rows("select key from source_raw where run_id = :id and resource <> ''", id=reading):
+        assert sources.work_off(1)
+    runs.pause_run(sources.ports, TENANT, reading)
+    sources.now += 1
+
+    assert sources.read("any", replay=True) == "succeeded replayed"
+    assert [row["n"] for row in sources.table("any_items")] == ["seven"]
+    runs.resume_run(sources.ports, TENANT, reading)
+
+    assert sources.finish(reading) == "succeeded walked"
+    assert [row["n"] for row in sources.table("any_items")] == ["eight"]
     assert sources.rows("select * from source_quarantine") == []
 
 

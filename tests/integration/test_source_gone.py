@@ -151,6 +151,39 @@ def test_rows_of_a_list_that_had_no_windows_are_not_in_any(sources: SourceRig) -
     assert numbers(sources, gone=True) == set()
 
 
+# --- a walk that begins anew
+
+EXPIRES = simple(
+    'token = "/next", size = 5', COUNTED, query='limit = "{size}", cursor = "{token}"',
+    head=['errors = [{ status = 410, is = "expired" }]'],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("hidden", "claim"), [(None, "complete"), (7, "drifted")])
+def test_what_a_walk_saw_before_it_began_anew_is_not_seen_again(
+    sources: SourceRig, hidden: int | None, claim: str
+) -> None:
+    """The first row is read, and is gone when the token expires. It must not stand for one that the list leaves out."""
+    sources.open({})
+    sources.deploy(EXPIRES)
+    ids, expires = list(range(10)), iter([True])
+
+    def respond(request: Request, _: str) -> Reply:
+        at = int(request.query.get("cursor", ["0"])[0])
+        if at and next(expires, False):
+            ids.remove(0)
+            return Reply.json({}, 410)
+        more = {"next": str(at + 5)} if at + 5 < len(ids) else {}
+        return Reply.json({"items": [{"id": n} for n in ids[at : at + 5] if n != hidden], "n": len(ids), **more})
+
+    sources.anything.respond = respond
+    run_id = sources.start("any", recrawls=0)
+
+    assert sources.finish(run_id) == f"succeeded {claim}"
+    if claim == "complete":
+        assert numbers(sources) == set(range(1, 10))
+
+
 # --- watermarks of windows
 
 CHANGED = simple(

@@ -235,8 +235,10 @@ class Reader:
             upto = self.ports.store.batch_ends_at(turn, cursor.resource, cursor.after, MOVED_AT_ONCE)
             if upto is not None:
                 columns = tuple((column.name, column.type) for column in each.resource.columns)
-                statement = store.consolidation(each.table, columns, drops=cursor.drops)
+                replays = cursor.claim == settle.REPLAYED
+                statement = store.consolidation(each.table, columns, drops=cursor.drops, replays=replays)
                 batch = {"resource": cursor.resource, "connection": connection, "after": cursor.after, "upto": upto}
+                batch |= {"said_source": params.source} if replays else {}
                 effects = [
                     Effect(statement, batch),
                     store.release(params.source, connection, cursor.resource, cursor.after, upto),

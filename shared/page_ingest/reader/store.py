@@ -154,8 +154,11 @@ _LAST_WALKS = """last_walk as materialized (
 
 
 @lru_cache(maxsize=200)
-def consolidation(table: str, columns: tuple[tuple[str, str], ...], *, drops: bool) -> Statement:
-    """The newest run that says anything of a row wins, whichever is moved last."""
+def consolidation(
+    table: str, columns: tuple[tuple[str, str], ...], *, drops: bool = False, replays: bool = False
+) -> Statement:
+    """The newest run that says anything of a row wins, whichever is moved last. A replay says nothing new: its rows are as
+    new as the run that put them into the quarantine, so that one which is still reading has the last word."""
     names = "".join(f', "{name}"' for name, _ in columns)
     values = "".join(
         f", i.cols -> {at}" if kind == "json" else f", (i.cols ->> {at})::{TYPES[kind]}"
@@ -163,15 +166,22 @@ def consolidation(table: str, columns: tuple[tuple[str, str], ...], *, drops: bo
     )
     sets = "".join(f', "{name}" = excluded."{name}"' for name, _ in columns)
     seen_last = "and exists (select from last_walk w where w.key = i.partition and i.page >= w.began)" if drops else ""
+    whose = (
+        """join source_quarantine q on q.tenant_id = i.tenant_id and q.source = :said_source and q.connection = :connection
+            and q.resource = i.resource and q.key = i.key
+       join run said on said.id = q.run_id"""
+        if replays
+        else "join run said on said.id = i.run_id"
+    )
     return Statement(
-        f"source.consolidate_{table}{'_last' if drops else ''}",
+        f"source.consolidate_{table}{'_last' if drops else '_replayed' if replays else ''}",
         f"""{f"with {_LAST_WALKS}" if drops else ""}
        insert into {table} as d (tenant_id, connection, source_key{names}, rest, hash, run_id, partition, page, said_by, said_at, gone_at)
-       select i.tenant_id, :connection, i.key{values}, i.payload, i.hash, i.run_id, i.partition, i.page, run.id, run.created_at,
+       select i.tenant_id, :connection, i.key{values}, i.payload, i.hash, i.run_id, i.partition, i.page, said.id, said.created_at,
               case i.state when 'gone' then now() end
        from turn
-       join run on run.id = turn.run_id
        join source_raw i on i.run_id = turn.run_id and i.resource = :resource and i.key > :after and i.key <= :upto
+       {whose}
        where i.state in ('row', 'gone') {seen_last}
        order by i.key
        on conflict (tenant_id, connection, source_key) do update
