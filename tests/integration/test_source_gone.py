@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from infra.local.standins.server import Reply, Request
+from infra.local.standins.sources import iso
 from shared.kernel import run as runs
-from tests.support.rig import TENANT
+from tests.support.rig import BEGINNING, TENANT
 from tests.support.sources import SourceRig, simple
 
 COUNTED = 'count = { at = "/n" }'
@@ -128,6 +130,22 @@ def test_two_runs_at_once_are_one_witness_and_blow_the_fuse(sources: SourceRig) 
     assert fuse_of(sources) == "16 of 20 rows would be gone, more than 5 %: none was judged"
 
 
+def test_a_run_that_ends_late_overrules_no_newer_one(sources: SourceRig) -> None:
+    upstream = Rows(sources, simple('link = "next"', 'columns = { name = "text /name" }'), rows=3)
+    late = sources.start("any")
+    while not sources.rows("select key from source_raw where run_id = :id and resource <> ''", id=late):
+        assert sources.work_off(1)
+    runs.pause_run(sources.ports, TENANT, late)
+    sources.now += 1
+    upstream.listed[2]["name"] = "newer"
+    sources.read("any")
+
+    runs.resume_run(sources.ports, TENANT, late)
+    assert sources.finish(late) == "succeeded walked"
+
+    assert [row["name"] for row in sources.table("any_items")] == ["row-0", "row-1", "newer"]
+
+
 def fuse_of(sources: SourceRig) -> str | None:
     run_id: UUID = sources.rows("select id from run order by created_at desc limit 1")[0]["id"]
     found: str | None = sources.lanes(run_id, "consolidate/")[0]["cursor"]["fuse"]
@@ -206,3 +224,19 @@ def test_a_watermark_of_some_windows_is_none_of_others(sources: SourceRig, narro
     before = len(upstream.asked)
     assert sources.read("any", **{"from": "2025-01-01"}) == "succeeded through T"
     assert all("since" in query for query in upstream.asked[before:]), "the same windows go on from where they were"
+
+
+def test_a_run_that_ends_late_moves_no_watermark_back(sources: SourceRig) -> None:
+    upstream = Rows(sources, simple('link = "next"', 'since = { field = "/changed" }', query='since = "{since}"'))
+    late = sources.start("any")
+    sources.work_off(1)
+    runs.pause_run(sources.ports, TENANT, late)
+    sources.now += 3_600
+    begun = BEGINNING + timedelta(seconds=sources.now)
+    assert sources.read("any") == "succeeded through T"
+
+    runs.resume_run(sources.ports, TENANT, late)
+    assert sources.finish(late) == "succeeded through T"
+    sources.read("any")
+
+    assert upstream.asked[-1]["since"] == [iso(begun - timedelta(minutes=10))]
