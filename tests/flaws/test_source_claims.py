@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from infra.local.standins.server import Request
 from shared.page_ingest.reader import plan
 from shared.page_ingest.reader import steps as reader
+from shared.page_ingest.reader.client import Client
 from shared.page_ingest.reader.model import ConsolidateCursor
 from shared.page_ingest.reader.settle import settle
 from shared.page_ingest.source.compile import compile_source
@@ -145,6 +147,9 @@ split = { parent = "p", key = "/id" }
 )
 
 
+LATER: list[str | None] = ["2025-01-01T00:00:00Z"] * 100
+
+
 @pytest.mark.parametrize("careless", ["a", "b", "c"])
 def test_the_children_of_one_parent_that_were_not_read_to_their_end_are_remembered(careless: str) -> None:
     """Whichever parent it was, and whatever came after it."""
@@ -163,8 +168,10 @@ def test_the_children_of_one_parent_that_were_not_read_to_their_end_are_remember
     assert "the second page was the first one again" in why
 
 
-def test_the_list_of_a_parent_is_asked_for_as_it_was_begun() -> None:
-    """Another run ends meanwhile and leaves a watermark: from there the rest of the list would be another list."""
+@pytest.mark.parametrize(("full", "through"), [(False, [None, *LATER]), (True, LATER)])
+def test_the_list_of_a_parent_is_asked_for_as_it_was_begun(full: bool, through: list[str | None]) -> None:
+    """Another run ends meanwhile and leaves a watermark: from there the rest of the list would be another list. A full run
+    begins at none."""
     text = CHILDREN + (
         'query = { c = "{offset}", n = "{size}", s = "{since}" }\npage = { offset = 0, sorted_by = "upstream", size = 10 }\n'
         'rows = "/items"\nkey = ["/id"]\nsplit = { parent = "p", key = "/id" }\nsince = { field = "/u" }\n'
@@ -177,11 +184,10 @@ def test_the_list_of_a_parent_is_asked_for_as_it_was_begun() -> None:
         sent.append(asked(request, "s"))
         return a_page("offset", request, list(range(200)), 0)
 
-    made = world(text, respond)
-    find = made.store.next_parent
-    through = iter([None] + ["2025-01-01T00:00:00Z"] * 100)
+    made = world(text, respond, full=full)
+    find, told = made.store.next_parent, iter(through)
     made.store.next_parent = lambda turn, **params: (  # type: ignore[method-assign]
-        None if (found := find(turn, **params)) is None else {**found, "through": next(through)}
+        None if (found := find(turn, **params)) is None else {**found, "through": next(told)}
     )
 
     made.run()
@@ -253,6 +259,36 @@ def test_changes_were_read_up_to_the_end_of_the_last_window(split: str, to: dict
     found = consolidation(made)
 
     assert (found.claim, found.t) == ("through T", through)
+
+
+def test_changes_that_the_upstream_shows_late_are_not_claimed() -> None:
+    text = simple('token = "/next"', 'since = { field = "/u", lag = "PT5M" }', query='c = "{token}", s = "{since}"')
+
+    found = consolidation(world(text, lambda *_: {"items": []}))
+
+    assert (found.claim, found.t) == ("through T", plan.said(BEGINNING - timedelta(minutes=5)))
+
+
+def test_a_list_is_not_counted_again_under_other_settings() -> None:
+    """A connection that is pointed elsewhere between the last page and the audit: the counts of two lists can agree."""
+    settings: dict[str, Any] = {}
+
+    def respond(*_: Any) -> Any:
+        return {"items": rows(1, 2), "total": 2}
+
+    made = world(simple('token = "/next"', 'count = { at = "/total" }', query='c = "{token}"'), respond)
+    made.ports = replace(
+        made.ports,
+        client=lambda compiled, *_: Client(source=compiled.source, settings=settings, secret={}, wire=made.wire),
+    )
+    for key in ("plan/0", "part/items/all"):
+        made._step(key)
+    settings["repo"] = "another"
+
+    claim, why = outcome(made.run())
+
+    assert claim == "failed"
+    assert "the settings of the connection have changed" in why
 
 
 # --- a commit that was refused

@@ -216,6 +216,29 @@ def test_one_connections_429_does_not_stop_another(sources: SourceRig) -> None:
     assert sources.run(waiting)["status"] == "running"
 
 
+@pytest.mark.parametrize("why", ["count", "half", "offset"])
+def test_a_page_that_leads_to_another_question_is_read_at_any_pace(sources: SourceRig, why: str) -> None:
+    """At ten a minute a step has one question. Whoever asks for the page first each time never gets to the second."""
+    asked_for: list[str] = []
+
+    def respond(request: Request, path: str) -> Reply:
+        size, at = int(asked(request, "n", "6")), int(asked(request, "c", "0"))
+        rows = [{"id": n} for n in range(at, min(at + size, 6 if why == "half" else 12))]
+        more = {"next": str(at + size)} if at + size < (6 if why == "half" else 12) else {}
+        asked_for.append(path)
+        return Reply.json({"n": 12} if path == "/count" else {"items": rows, **more})
+
+    page, word = ('offset = 0, sorted_by = "upstream"', "offset") if why == "offset" else ('token = "/next"', "token")
+    counts = [] if why == "half" else ['count = { get = "/count", at = "/n" }']
+    text = simple(
+        f"{page}, size = 6", *counts, query=f'c = "{{{word}}}", n = "{{size}}"', head=['rate = { pace = "10/min" }']
+    )
+    opened(sources, text, respond)
+
+    assert sources.finish(sources.start("any"), 300) == f"succeeded {'walked' if why == 'half' else 'complete'}"
+    assert len(asked_for) <= 12
+
+
 def test_the_reserve_is_left_for_others(sources: SourceRig) -> None:
     calls = []
 
@@ -392,14 +415,16 @@ def test_quarantined_rows_are_counted_kept_apart_and_tried_again(sources: Source
     (row,) = sources.rows("select * from source_quarantine")
     assert (row["key"], row["why"], row["payload"], row["resource"]) == ("bad", "/n is text, not int.", BAD, "items")
 
-    # Nothing has changed: it does not fit, and stays.
+    # Nothing has changed: it does not fit, and stays. As it came last, it is tried again.
     assert sources.read("any", replay=True) == "succeeded replayed"
-    assert len(sources.rows("select * from source_quarantine")) == 1
+    sources.anything.respond = pages({"id": "a", "n": 1}, {**BAD, "n": "eight"})
+    sources.read("any")
+    assert [row["payload"]["n"] for row in sources.rows("select * from source_quarantine")] == ["eight"]
     # The file learns that it is a text, and its table with it.
     fixed = text.replace('n = "int /n"', 'n = "text /n"')
     sources.deploy(fixed)
     assert sources.read("any", replay=True) == "succeeded replayed"
-    assert [(each["source_key"], each["n"]) for each in sources.table("any_items")] == [("bad", "seven")]
+    assert [(each["source_key"], each["n"]) for each in sources.table("any_items")] == [("bad", "eight")]
     assert sources.rows("select * from source_quarantine") == []
 
 

@@ -169,6 +169,21 @@ def test_rows_of_a_list_that_had_no_windows_are_not_in_any(sources: SourceRig) -
     assert numbers(sources, gone=True) == set()
 
 
+def test_a_row_that_the_file_keeps_out_by_now_is_absent(sources: SourceRig) -> None:
+    upstream = Rows(
+        sources, simple('link = "next"', COUNTED, 'keep = { equal = { "/open" = true } }', 'gone = { unseen = true, most = "50%" }')
+    )  # fmt: skip
+    for row in upstream.listed.values():
+        row["open"] = True
+    sources.read("any")
+    upstream.listed[7]["open"] = False
+
+    for _ in range(2):
+        assert sources.read("any") == "succeeded complete"
+
+    assert numbers(sources, gone=True) == {7}
+
+
 # --- a walk that begins anew
 
 EXPIRES = simple(

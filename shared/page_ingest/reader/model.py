@@ -110,6 +110,11 @@ class ReadCursor:
     counted: int | None = None
     exact: bool = False
     quarantined: int = 0
+    owes: str | None = (
+        None  # a question that a page led to and that had to wait: `count` or `half`; it is asked before the page
+    )
+    known: Sequence[Any] | None = None  # what was counted then, and whether exactly
+    sure: bool = False  # half a page names a next one
     parent: str | None = None  # of a slice: the parent that is being read, and how many were
     parents: int = 0
     ended: bool = False

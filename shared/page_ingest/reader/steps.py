@@ -500,6 +500,7 @@ class Reading:
             counted, exact = client.count(resource, self.part, self.since)
             cursor = self.cursor = cursor.but(counted=counted, exact=exact)
             self.moved = True
+        cursor = self._paid()
         asked = walk.request(resource, cursor)
         try:
             page = client.page(resource, self.part, self.since, asked)
@@ -510,12 +511,39 @@ class Reading:
             return self._anew(walk.restarted(cursor))
         count, exact = (page.count, page.exact) if page.count is not None else (None, False)
         if self._counts_apart() and walk.wants_count(resource, cursor, page, asked):
-            count, exact = client.count(resource, self.part, self.since)
-        then = walk.after_page(resource, cursor, page, asked, count if exact else None)
+            count, exact = self._or_owe("count", lambda: client.count(resource, self.part, self.since), cursor.known)
+        then = walk.after_page(resource, cursor.but(known=None), page, asked, count if exact else None)
         half = walk.doubted(resource, then, page)
         if half is not None:
-            walk.hold_to_next(resource, then, client.page(resource, self.part, self.since, half))
+            named = self._or_owe("half", lambda: client.page(resource, self.part, self.since, half))
+            walk.hold_to_next(resource, then, named)
         return self._after(then, page, count, exact=exact)
+
+    def _or_owe(self, what: str, ask: Callable[[], Any], known: Any = None) -> Any:
+        """A second question because of a page. If it has to wait, it comes before that page next time: at a slow pace a step
+        has one question, and whoever asks for the page first each time never gets to the other."""
+        if known is not None:
+            return known
+        try:
+            return ask()
+        except (Transient, Throttled, Later):
+            self.cursor, self.moved = self.cursor.but(owes=what), True
+            raise
+
+    def _paid(self) -> ReadCursor:
+        """What an earlier step could not ask any more. A count that is taken before the last page is as good: the audit counts
+        once more."""
+        cursor, client = self.cursor, self.asked.client
+        if cursor.owes is None:
+            return cursor
+        if cursor.owes == "count":
+            paid = cursor.but(owes=None, known=client.count(self.resource, self.part, self.since))
+        else:
+            half = client.page(self.resource, self.part, self.since, walk.half_of(self.resource, cursor))
+            walk.hold_to_next(self.resource, cursor, half)
+            paid = cursor.but(owes=None, sure=True)
+        self.cursor, self.moved = paid, True
+        return paid
 
     def _counts_apart(self) -> bool:
         return (

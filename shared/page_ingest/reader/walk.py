@@ -181,9 +181,17 @@ def doubted(resource: Resource, cursor: ReadCursor, page: PageRead) -> Asked | N
     named = style in ("link", "next", "token") and page.at_end is None
     counted = _proven(cursor)
     is_all = counted is not None and counted <= len(page.rows)
-    if is_all or not (named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1):
+    if (
+        is_all
+        or cursor.sure
+        or not (named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1)
+    ):
         return None
-    return replace(request(resource, cursor.from_the_start(limit=size // 2)), size=None)
+    return half_of(resource, cursor)
+
+
+def half_of(resource: Resource, cursor: ReadCursor) -> Asked:
+    return replace(request(resource, cursor.from_the_start(limit=(cursor.limit or 2) // 2)), size=None)
 
 
 def hold_to_next(resource: Resource, cursor: ReadCursor, half: PageRead) -> None:
