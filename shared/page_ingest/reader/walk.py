@@ -181,13 +181,8 @@ def doubted(resource: Resource, cursor: ReadCursor, page: PageRead) -> Asked | N
     named = style in ("link", "next", "token") and page.at_end is None
     counted = _proven(cursor)
     is_all = counted is not None and counted <= len(page.rows)
-    if (
-        is_all
-        or cursor.sure
-        or not (named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1)
-    ):
-        return None
-    return half_of(resource, cursor)
+    is_full = named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1
+    return half_of(resource, cursor) if is_full and not is_all and not cursor.sure else None
 
 
 def half_of(resource: Resource, cursor: ReadCursor) -> Asked:
