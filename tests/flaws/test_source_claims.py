@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.local.standins.server import Request
+from infra.local.standins.server import Reply, Request
 from shared.page_ingest.reader import plan
 from shared.page_ingest.reader import steps as reader
 from shared.page_ingest.reader.client import Client
@@ -289,6 +289,29 @@ def test_a_list_is_not_counted_again_under_other_settings() -> None:
 
     assert claim == "failed"
     assert "the settings of the connection have changed" in why
+
+
+def test_the_audit_leaves_the_reserve_to_others_too() -> None:
+    def respond(request: Request, _: str) -> Any:
+        found = Reply.json({"items": rows(asked(request, "v")), "total": 1})
+        return replace(found, headers={**found.headers, "X-Left": "3", "X-Reset": "60"})
+
+    rate = 'rate = { left = "header:x-left", resets = "header:x-reset", resets_as = "seconds", reserve = 5 }'
+    text = simple(
+        'token = "/next"', 'count = { at = "/total" }', 'split = { values = ["a", "b", "c"] }', query='c = "{token}", v = "{value}"',
+        head=[rate],
+    )  # fmt: skip
+    made = world(text, respond)
+    made._work_off()
+    found = settle(made._run(), [made._lane(key) for key in made.lanes])
+    assert isinstance(found, NextPhase)
+    made._add(found.lanes)
+    before = len(made.wire.sent)
+
+    made._step(found.lanes[0].key)
+
+    assert len(made.wire.sent) == before + 1, "and then it waits until there are more"
+    assert outcome(made.run())[0] == "complete"
 
 
 # --- a commit that was refused
