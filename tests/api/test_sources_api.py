@@ -85,7 +85,9 @@ def test_an_estimate_names_partitions_requests_and_minutes(door: Door, tenant: T
         ({"source": "nothing"}, 404, ""), ({"source": "openalex", "resource": "x"}, 400, "resource: x is unknown"),
         ({"source": "openalex", "connection": "mine"}, 400, "no connection to openalex"),
         ({"source": "openalex", "tighten": {"works.size": 500}, **SPAN}, 400, "can only be smaller"),
-        ({"source": "openalex", "from": "soon"}, 422, "from"), ({"source": "openalex", "file": "x"}, 422, "file"),
+        ({"source": "openalex", "from": "soon"}, 422, "from"), ({"source": "openalex", "from": "2025-13-01"}, 422, "from"),
+        ({"source": "openalex", "from": "0001-01-01T00:00+01:00"}, 422, "from"),
+        ({"source": "openalex", "from": "0999-01-01"}, 400, "more than 5000 windows"), ({"source": "openalex", "file": "x"}, 422, "file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_tried_says_why(
@@ -106,7 +108,7 @@ def test_what_an_upstream_refuses_is_said_without_its_secret(
     standin.apis["github"] = APIS["github"](rows=stock(5))
     provider = providers.provider(providers.deployed(tmp_path).all()["github"])
     assert set(provider.settings.model_fields) == {"repo"}
-    for token, status in ((SECRET, 200), ("wrong-token-1", 400)):
+    for token, status in ((SECRET, 200), ("wrong-token-1", 400), ("\N{LEFT DOUBLE QUOTATION MARK}pasted", 400)):
         client = door.sql(
             """insert into connection (id, tenant_id, provider, name, settings, secret_ref, created_by)
                values (gen_random_uuid(), :t, 'github', :name, '{"repo": "acme/shop"}', 'v', 'x') returning id""",

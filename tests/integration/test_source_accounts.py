@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import ValidationError
 
 from infra.local.standins.server import Reply, Request
 from infra.local.standins.sources import SECRET, Salesforce, iso, stock
-from shared.kernel.errors import Refused
+from shared.kernel import run as runs
+from shared.kernel.connections import NoVault
+from shared.kernel.errors import Permanent, Refused
+from shared.page_ingest.reader.build import Clients
+from shared.page_ingest.reader.client import Client
+from shared.page_ingest.reader.files import secret_model
+from shared.page_ingest.reader.model import SourceParams
+from shared.page_ingest.source.compile import compile_source
+from tests.support.ingest import a_turn
 from tests.support.rig import TENANT
 from tests.support.sources import SourceRig, simple
 
@@ -116,6 +126,74 @@ def test_if_a_rotated_token_cannot_be_kept_its_access_token_is_not_used(sources:
     assert upstream.kept_before_use == []
 
 
+def a_client(sources: SourceRig) -> Client:
+    """As a step has it from its beginning on."""
+    compiled = sources.files.all()["any"]
+    params = SourceParams(source="any", connection=sources.connections["any"])
+    clients = Clients(sources.engine, sources.vault, sources.store, sources.standin.start())
+    return clients(compiled, params, replace(a_turn(1), tenant_id=TENANT), lambda: 30.0)
+
+
+def test_a_log_in_uses_the_refresh_token_that_is_kept_by_then(sources: SourceRig) -> None:
+    """A step that was frozen between its beginning and its turn to log in: another one has changed the token meanwhile."""
+    upstream = Rotating(sources)
+    opened(sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()), upstream)
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+    frozen, other = a_client(sources), a_client(sources)
+    other.log_in()
+
+    assert frozen.log_in().value == "access-2"
+    assert upstream.current() == upstream.good == "refresh-3"
+
+
+def test_a_connection_that_is_changed_during_a_log_in_stays_changed(sources: SourceRig) -> None:
+    upstream = Rotating(sources)
+    opened(sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()), upstream)
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+    (name,) = sources.vault.kept
+
+    def respond(request: Request, path: str) -> Reply:
+        version = sources.vault.put(name, {"id": "id", "secret": "new-secret", "refresh": "refresh-of-a-person"})
+        sources.rows("update connection set secret_ref = :version returning id", version=version)
+        return upstream(request, path)
+
+    sources.anything.respond = respond
+    with pytest.raises(NoVault, match="the connection was changed"):
+        a_client(sources).log_in()
+
+    assert upstream.current() == "refresh-of-a-person"
+
+
+def test_a_refused_log_in_repeats_no_token_that_it_has_just_read(sources: SourceRig) -> None:
+    opened(
+        sources, simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip()),
+        lambda request, _: Reply.json({"error_description": f"no {request.body.decode().partition('refresh_token=')[2]}"}, 400),
+    )  # fmt: skip
+    sources.connect("any", {}, {"id": "id", "secret": SECRET, "refresh": "refresh-1"})
+    client = a_client(sources)
+    (name,) = sources.vault.kept
+    version = sources.vault.put(name, {"id": "id", "secret": SECRET, "refresh": "refresh-2-of-another-step"})
+    sources.rows("update connection set secret_ref = :version returning id", version=version)
+
+    with pytest.raises(Permanent) as refused:
+        client.log_in()
+
+    assert "refresh-2-of-another-step" not in refused.value.message
+
+
+@pytest.mark.parametrize("way", ['{ bearer = "token" }', '{ header = "X-Key", key = "token" }'])
+def test_a_key_that_no_header_can_carry_is_refused_when_it_is_given(way: str) -> None:
+    source = compile_source("any.toml", simple(TOKEN, query=BY_TOKEN, auth=way).encode()).source
+
+    with pytest.raises(ValidationError, match="cannot be sent in a header"):
+        secret_model(source).model_validate({"token": "\N{LEFT DOUBLE QUOTATION MARK}key"})
+    secret_model(source).model_validate({"token": "caf\N{LATIN SMALL LETTER E WITH ACUTE}"})
+    basic = compile_source(
+        "any.toml", simple(TOKEN, query=BY_TOKEN, auth='{ basic = ["user", "key"] }').encode()
+    ).source
+    secret_model(basic).model_validate({"user": "me", "key": "\N{EURO SIGN}"})
+
+
 def test_a_key_that_is_refused_fails_at_once_and_says_what_to_do(sources: SourceRig) -> None:
     opened(sources, simple(TOKEN, query=BY_TOKEN, auth='{ bearer = "token" }'), lambda *_: Reply.json({}, 401))
     sources.connect("any", {}, {"token": SECRET})
@@ -136,6 +214,29 @@ def test_one_connections_429_does_not_stop_another(sources: SourceRig) -> None:
     waiting, going = sources.start("any", connection=first), sources.start("any", connection=second)
     assert sources.finish(going, 120) == "succeeded walked"
     assert sources.run(waiting)["status"] == "running"
+
+
+@pytest.mark.parametrize("why", ["count", "half", "offset"])
+def test_a_page_that_leads_to_another_question_is_read_at_any_pace(sources: SourceRig, why: str) -> None:
+    """At ten a minute a step has one question. Whoever asks for the page first each time never gets to the second."""
+    asked_for: list[str] = []
+
+    def respond(request: Request, path: str) -> Reply:
+        size, at = int(asked(request, "n", "6")), int(asked(request, "c", "0"))
+        rows = [{"id": n} for n in range(at, min(at + size, 6 if why == "half" else 12))]
+        more = {"next": str(at + size)} if at + size < (6 if why == "half" else 12) else {}
+        asked_for.append(path)
+        return Reply.json({"n": 12} if path == "/count" else {"items": rows, **more})
+
+    page, word = ('offset = 0, sorted_by = "upstream"', "offset") if why == "offset" else ('token = "/next"', "token")
+    counts = [] if why == "half" else ['count = { get = "/count", at = "/n" }']
+    text = simple(
+        f"{page}, size = 6", *counts, query=f'c = "{{{word}}}", n = "{{size}}"', head=['rate = { pace = "10/min" }']
+    )
+    opened(sources, text, respond)
+
+    assert sources.finish(sources.start("any"), 300) == f"succeeded {'walked' if why == 'half' else 'complete'}"
+    assert len(asked_for) <= 12
 
 
 def test_the_reserve_is_left_for_others(sources: SourceRig) -> None:
@@ -197,7 +298,8 @@ def test_a_connection_that_is_pointed_elsewhere_stops_its_runs(sources: SourceRi
         ({"source": "nothing"}, "source: nothing is unknown"), ({"resources": ["x"]}, "resources: x is unknown"),
         ({"tighten": {"items.size": 50}}, "can only be smaller"), ({"tighten": {"items.x": 1}}, "cannot be changed"),
         ({"digest": "sha256:" + "0" * 64}, "digest:"), ({"connection": "no"}, "connection:"), ({"what": 1}, "what"),
-        ({"from": "yesterday"}, "from"), ({"policy": {"rule": "critical", "prices": [1]}}, "policy"),
+        ({"from": "yesterday"}, "from"), ({"from": "0001-01-01T00:00+01:00"}, "is not a day or a time"),
+        ({"to": "9999-12-31T23:59-01:00"}, "is not a day or a time"), ({"from": "2025-13-01"}, "is not a day or a time"), ({"policy": {"rule": "critical", "prices": [1]}}, "policy"),
     ],
 )  # fmt: skip
 def test_a_bad_parameter_is_refused_by_its_name(sources: SourceRig, params: dict[str, Any], said: str) -> None:
@@ -283,6 +385,14 @@ def test_columns_have_their_types(sources: SourceRig) -> None:
 BAD = {"id": "bad", "n": "seven"}
 
 
+@pytest.mark.parametrize("said", ["2025-01-02x03:04:05Z", "2025-01-02\x0003:04:05Z", "2025-01-02T030405.0Z"])
+def test_a_time_that_python_understands_is_one_that_postgres_does(sources: SourceRig, said: str) -> None:
+    opened(sources, simple(TOKEN, 'columns = { at = "time /at" }', query=BY_TOKEN), pages({"id": 1, "at": said}))
+
+    assert sources.read("any", time_limit_s=600) == "succeeded walked"
+    assert iso(sources.table("any_items")[0]["at"]) == "2025-01-02T03:04:05Z"
+
+
 def test_evolve_keeps_a_row_that_does_not_fit_without_the_value(sources: SourceRig) -> None:
     opened(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN), pages({"id": "a", "n": 1}, BAD))
     sources.read("any")
@@ -305,14 +415,37 @@ def test_quarantined_rows_are_counted_kept_apart_and_tried_again(sources: Source
     (row,) = sources.rows("select * from source_quarantine")
     assert (row["key"], row["why"], row["payload"], row["resource"]) == ("bad", "/n is text, not int.", BAD, "items")
 
-    # Nothing has changed: it does not fit, and stays.
+    # Nothing has changed: it does not fit, and stays. As it came last, it is tried again.
     assert sources.read("any", replay=True) == "succeeded replayed"
-    assert len(sources.rows("select * from source_quarantine")) == 1
+    sources.anything.respond = pages({"id": "a", "n": 1}, {**BAD, "n": "eight"})
+    sources.read("any")
+    assert [row["payload"]["n"] for row in sources.rows("select * from source_quarantine")] == ["eight"]
     # The file learns that it is a text, and its table with it.
     fixed = text.replace('n = "int /n"', 'n = "text /n"')
     sources.deploy(fixed)
     assert sources.read("any", replay=True) == "succeeded replayed"
-    assert [(each["source_key"], each["n"]) for each in sources.table("any_items")] == [("bad", "seven")]
+    assert [(each["source_key"], each["n"]) for each in sources.table("any_items")] == [("bad", "eight")]
+    assert sources.rows("select * from source_quarantine") == []
+
+
+def test_a_replay_does_not_overrule_a_run_that_is_still_reading(sources: SourceRig) -> None:
+    text = simple(TOKEN, COLUMNS, 'contract = "quarantine"', query=BY_TOKEN)
+    opened(sources, text, pages(BAD))
+    sources.read("any")
+    sources.deploy(text.replace('n = "int /n"', 'n = "text /n"'))
+    sources.anything.respond = pages({**BAD, "n": "eight"})
+    reading = sources.start("any")
+    while not sources.rows("select key from source_raw where run_id = :id and resource <> ''", id=reading):
+        assert sources.work_off(1)
+    runs.pause_run(sources.ports, TENANT, reading)
+    sources.now += 1
+
+    assert sources.read("any", replay=True) == "succeeded replayed"
+    assert [row["n"] for row in sources.table("any_items")] == ["seven"]
+    runs.resume_run(sources.ports, TENANT, reading)
+
+    assert sources.finish(reading) == "succeeded walked"
+    assert [row["n"] for row in sources.table("any_items")] == ["eight"]
     assert sources.rows("select * from source_quarantine") == []
 
 

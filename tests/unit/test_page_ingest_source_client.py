@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from infra.cli import main
+from infra.local.standins.server import Reply
+from shared.kernel.errors import Permanent
+from shared.page_ingest.reader import tryout
+from shared.page_ingest.reader.client import Client
 from shared.page_ingest.source import draft
 from shared.page_ingest.source.compile import compile_source
+from tests.support.rig import BEGINNING
+from tests.support.source_model import DirectWire
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "example-sources"
@@ -80,6 +86,60 @@ def test_a_bad_file_is_refused_line_by_line(
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["source", "check", "nowhere.toml"]) == 1
     assert capsys.readouterr().err == "baton: nowhere.toml cannot be read: No such file or directory\n"
+
+
+def test_what_cannot_be_tried_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text("5")
+    openalex, stripe = str(EXAMPLES / "openalex.toml"), str(EXAMPLES / "stripe.toml")
+
+    for options, said in (
+        ([stripe, "--secret", str(secret)], "the secret must be a JSON object"),
+        ([openalex, "--from", "soon"], "soon is not a day or a time"),
+        ([openalex, "--from", "0001-01-01T00:00+01:00"], "is not a day or a time"),
+    ):
+        assert main(["source", "try", *options]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_what_an_upstream_says_moves_no_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"key": "W1", "columns": {"title": "a\x1b[2Jb\nc"}}
+    told = {
+        "resource": "works", "claim": "complete", "reason": "it is counted", "pages": [], "ended": True, "counted": None,
+        "requests": 1, "unfit": [], "rows": [row],
+    }  # fmt: skip
+    monkeypatch.setattr(tryout, "try_out", lambda *_: told)
+
+    assert main(["source", "try", str(EXAMPLES / "openalex.toml")]) == 0
+    assert "\x1b" not in (said := capsys.readouterr().out)
+    assert "  W1  title=a [2Jb c\n" in said
+
+
+def test_a_row_of_a_parent_without_an_id_is_not_asked_for() -> None:
+    text = """source = "any"
+hosts = ["api.example.com"]
+auth = "none"
+[resources.p]
+get = "/p"
+page = { link = "next" }
+rows = ""
+key = ["/id"]
+[resources.items]
+get = "/p/{parent}/items"
+page = { link = "next" }
+rows = ""
+key = ["/id"]
+split = { parent = "p", key = "/slug" }
+"""
+    compiled = compile_source("any.toml", text.encode())
+    wire = DirectWire(lambda *_: Reply.json([{"id": 1}]))
+    client = Client(source=compiled.source, settings={}, secret={}, wire=wire)
+
+    with pytest.raises(Permanent, match="a row of p has no /slug to ask with"):
+        tryout.try_out(client, compiled, "items", None, BEGINNING)
+    assert [path for _, path in wire.sent] == ["/p"]
 
 
 def test_a_tenants_values_are_shown_as_they_would_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,14 +191,70 @@ def test_generations_have_an_end() -> None:
     ]
 
 
-def test_values_of_values_have_an_end() -> None:
-    text = (EXAMPLES / "stripe.toml").read_text()
-    text = text.replace('"created[gte]" = "{from}", "created[lt]" = "{to}"', 'of = "{value}"')
-    split = f"split = {{ values = {list(range(80))}, then = {{ values = {list(range(80))} }} }}"
+ITEMS = """source = "any"
+hosts = ["api.example.com"]
+auth = "none"
+[resources.p]
+get = "/p"
+page = { link = "next" }
+rows = ""
+key = ["/id"]
+[resources.items]
+get = "/items"
+query = { c = "{token}", f = "{from}", t = "{to}", v = "{value}" }
+page = { token = "/n" }
+rows = "/d"
+key = ["/id"]
+count = { at = "/total" }
+split = { window = "P1D", most = 10, then = { values = ["a", "b"] } }
+"""
 
-    (fault,) = said("stripe.toml", text.replace('split = { window = "P7D", as = "unix" }', split).encode())
 
-    assert fault == "stripe.toml:12 charges.split.then: makes 6,400 partitions; at most 5,000 are possible."
+NO_WINDOW = ('f = "{from}", t = "{to}", ', "")
+ALONE = "{value} must be a value of its own: a partition that is small enough is asked without it."
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        # Both would be one {value}, and parts of different wholes would have one name.
+        ([NO_WINDOW, ('window = "P1D"', 'values = ["x", "y"]')],
+         "16 items.split.then: divides by values, and so does split itself. Leave it out."),
+        ([('v = "{value}"', 'v = "kind:{value}"')], f"11 items.query.v: {ALONE}"),
+        ([('get = "/items"', 'get = "/{value}/items"')], f"10 items.get: {ALONE}"),
+        ([(", most = 10", "")],
+         "16 items.split.then: is never used: add most, which says how many rows are too many for one partition."),
+        ([NO_WINDOW, ('v = "{value}"', 'v = "{value}", p = "{parent}"'), ('window = "P1D", most = 10', 'parent = "p", key = "/id"')],
+         "16 items.split.then: divides by something, and rows of a parent are not divided. Leave it out."),
+    ],
+)  # fmt: skip
+def test_what_is_still_too_large_can_be_divided(changes: list[tuple[str, str]], fault: str) -> None:
+    compile_source("any.toml", ITEMS.encode())
+    text = ITEMS
+    for old, new in changes:
+        text = text.replace(old, new)
+
+    assert said("any.toml", text.encode()) == [f"any.toml:{fault}"]
+
+
+def test_a_header_of_the_file_can_be_sent() -> None:
+    text = (EXAMPLES / "stripe.toml").read_text().replace('"2024-06-20"', '"2024\N{EN DASH}06"')
+
+    assert said("stripe.toml", text.encode()) == [
+        "stripe.toml:5 headers.Stripe-Version: must be letters, digits and signs of ASCII: a header has no others."
+    ]
+
+
+def test_a_look_up_is_filled_in_one_way() -> None:
+    text = (
+        (EXAMPLES / "github.toml")
+        .read_text()
+        .replace('number = "int /number"', 'number = "int /number", repo = "text /repo"')
+    )
+
+    assert said("github.toml", text.encode()) == [
+        "github.toml:22 issues.gone.look: {repo} is a column and a setting. Rename the column."
+    ]
 
 
 def test_a_table_has_a_name_that_postgres_keeps() -> None:

@@ -279,6 +279,8 @@ def _asking(options: argparse.Namespace, known: Compiled, ask: Any) -> Any:
     }
     try:
         secret = json.loads(_read(options.secret)) if options.secret else {}
+        if not isinstance(secret, dict):
+            raise Refusal("the secret must be a JSON object, with a field for each that the file names")
         account = providers.provider(known).account(settings, secret)
         client = build.client_of(
             known, account.settings.model_dump(), build.revealed(account.secret), gate=known.source.name,

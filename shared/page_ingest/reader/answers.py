@@ -28,10 +28,13 @@ MISSING: Final = object()
 LARGEST_ROW: Final = 256 * 2**10
 LONGEST_KEY: Final = 500
 LONGEST_PLACE: Final = 7_000  # of a cursor of 8 KiB
+LONGEST_ORDER: Final = 200
 DEEPEST: Final = 32
 MOST_COUNT: Final = 10**12
 MOST_INT: Final = 2**63
 EXACT_FLOAT: Final = 2**53  # beyond it a float is no longer the number that was written
+
+_UNKEPT = re.compile("[\x00\ud800-\udfff]")
 
 TOO_DEEP: Final = f"The row is nested deeper than {DEEPEST} levels."
 
@@ -108,8 +111,8 @@ def is_deep(value: Any, left: int = DEEPEST) -> bool:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def meaning(rules: Sequence[ErrorRule], status: int, headers: Mapping[str, str], body: Any) -> str | None:
-    """What the first rule that holds calls this answer."""
+def rule_for(rules: Sequence[ErrorRule], status: int, headers: Mapping[str, str], body: Any) -> ErrorRule | None:
+    """The first rule that holds for this answer."""
     for rule in rules:
         if rule.status and status not in rule.status:
             continue
@@ -119,7 +122,7 @@ def meaning(rules: Sequence[ErrorRule], status: int, headers: Mapping[str, str],
             continue
         if rule.where is not None and not same(there(rule.where, headers, body), rule.equals):
             continue
-        return rule.means
+        return rule
     return None
 
 
@@ -216,9 +219,11 @@ def _texted(found: Any, where: str) -> str:
 
 
 def _token(found: Any, where: str) -> str | int:
-    if type(found) is int:
+    if type(found) is int and _is_kept_whole(found):
         return found
     text = _texted(found, where)
+    if not _is_kept_whole(text):
+        raise bad_answer(f"The token in {where} has characters that cannot be kept.")
     if len(text.encode()) > LONGEST_PLACE:
         raise Permanent(f"The token in {where} is longer than a cursor may be.", "cursor_too_long")
     return text
@@ -226,9 +231,14 @@ def _token(found: Any, where: str) -> str | int:
 
 def _key_of(row: Any, pointer: Pointer) -> str | int:
     found = at(row, pointer)
-    if type(found) is int or (isinstance(found, str) and 0 < len(found) <= LONGEST_KEY):
+    if (type(found) is int or (isinstance(found, str) and 0 < len(found) <= LONGEST_KEY)) and _is_kept_whole(found):
         return found
     raise bad_answer(f"The last row has no {pointer} to go on after.")
+
+
+def _is_kept_whole(value: str | int) -> bool:
+    """Whether a cursor can keep it as it is: no NUL, no half of a character, no number of more than 64 bits."""
+    return not _UNKEPT.search(value) if isinstance(value, str) else -MOST_INT <= value < 2 * MOST_INT
 
 
 def _order(page: Page, rows: Sequence[Any]) -> tuple[bool, Any, Any]:
@@ -236,8 +246,17 @@ def _order(page: Page, rows: Sequence[Any]) -> tuple[bool, Any, Any]:
     if page.order is None or not rows:
         return True, None, None
     direction, pointer = page.order
-    values = [at(row, pointer) for row in rows]
-    return all(in_order(direction, a, b) for a, b in pairwise(values)), values[0], values[-1]
+    values = [_in_short(at(row, pointer)) for row in rows]
+    ordered = None not in values and all(in_order(direction, a, b) for a, b in pairwise(values))
+    return ordered, values[0], values[-1]
+
+
+def _in_short(value: Any) -> Any:
+    """A value that rows are in order by, as a cursor keeps it: what is in order as a whole is so by its beginnings too. None:
+    nothing can be in order by it."""
+    if isinstance(value, str):
+        return _UNKEPT.sub("\N{REPLACEMENT CHARACTER}", value[:LONGEST_ORDER])
+    return value if type(value) is float or (type(value) is int and _is_kept_whole(value)) else None
 
 
 def in_order(direction: str, before: Any, then: Any) -> bool:
@@ -512,6 +531,7 @@ def _fit_int(value: Any) -> Any:
 
 _NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d(T|$)")
+_INSTANT = re.compile(r"[0-9-]{10}T[0-9:]{8}Z")
 
 
 def _fit_number(value: Any) -> Any:
@@ -528,7 +548,7 @@ def _fit_time(value: Any) -> Any:
         return MISSING
     try:
         found = datetime.fromisoformat(value)
-        if len(value) == 20 and value[4] == value[7] == "-" and value[19] == "Z":
+        if _INSTANT.fullmatch(value):
             return value  # as it is
         return (found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)).isoformat()
     except (ValueError, OverflowError):

@@ -12,14 +12,14 @@ from uuid import UUID
 import sqlalchemy as sa
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, desk, operation, time_left_s
 from shared.kernel.api.shapes import Asked, Cursor, Limit, RunId, Told, fitting
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import process_time, stopwatch
-from shared.kernel.connections import secret_name
+from shared.kernel.connections import problems, secret_name
 from shared.kernel.errors import NotFound, StepError
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.vault import live_vault
@@ -358,7 +358,11 @@ def _account(here: Desk, compiled: Compiled, connection: str | None) -> tuple[di
     if row is None:
         raise Problem(400, "unknown_connection", f"connection: no connection to {source.name} has this name or id.")
     held = live_vault().get(secret_name(here.tenant_id, row["id"]), row["secret_ref"]) or {}
-    account = providers.provider(compiled).account(row["settings"], held)
+    try:
+        account = providers.provider(compiled).account(row["settings"], held)
+    except ValidationError as error:
+        said = problems(error, "connection")
+        raise Problem(400, "connection_outdated", f"connection: it must be changed: {said}") from None
     return account.settings.model_dump(), build.revealed(account.secret)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -98,8 +98,9 @@ class Clients:
         client = client_of(
             compiled, settings, secret, gate=params.account, time_left_s=time_left_s, standin=self.standin
         )  # fmt: skip
-        if params.connection is not None:
-            client.save = Rotation(self, compiled.source.name, turn.tenant_id, params.connection, secret).save
+        if params.connection is not None and compiled.source.auth.way == "refresh_token":
+            rotation = Rotation(self, compiled.source.name, turn.tenant_id, params.connection)
+            client.newest, client.save = rotation.newest, rotation.save
         client.before = self._pace(compiled, params, turn)
         return client
 
@@ -118,24 +119,35 @@ class Clients:
         return wait
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rotation:
-    """Keeps a refresh token that its upstream has changed: a new version of the secret, and the row that names it."""
+    """Keeps a refresh token that its upstream has changed: a new version of the secret, and the row that names it. A log-in
+    begins with the version that the row names then, and its answer replaces no other."""
 
     clients: Clients
     provider: str
     tenant_id: UUID
     connection: str
-    secret: Mapping[str, str]
+    before: str = ""
+    secret: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def save(self, field: str, value: str) -> None:
-        connection = read_id(self.connection)
-        assert connection is not None
-        params = {"tenant_id": self.tenant_id, "provider": self.provider, "id": connection}
+    def newest(self) -> Mapping[str, str]:
+        params = {"tenant_id": self.tenant_id, "provider": self.provider, "id": self._id}
         with direct.alone(self.clients.engine, self.tenant_id) as line:
             row = line.one(sql.CONNECTION, params)
-        if row is None:
+        held = None if row is None else self.clients.vault.get(secret_name(self.tenant_id, self._id), row["secret_ref"])
+        if row is None or held is None:
             raise Permanent("the connection is gone, and with it the place of its refresh token", "connection_gone")
-        version = self.clients.vault.renew(secret_name(self.tenant_id, connection), {**self.secret, field: value})
-        if not self.clients.store.rotate(self.tenant_id, self.provider, connection, row["secret_ref"], version):
+        self.before, self.secret = row["secret_ref"], held
+        return held
+
+    def save(self, field: str, value: str) -> None:
+        version = self.clients.vault.renew(secret_name(self.tenant_id, self._id), {**self.secret, field: value})
+        if not self.clients.store.rotate(self.tenant_id, self.provider, self._id, self.before, version):
             raise NoVault("the connection was changed while its refresh token was: log in again if it does not work")
+
+    @property
+    def _id(self) -> UUID:
+        found = read_id(self.connection)
+        assert found is not None
+        return found

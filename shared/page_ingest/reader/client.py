@@ -21,7 +21,7 @@ from shared.page_ingest.ports import PageTooBig
 from shared.page_ingest.reader import answers, fill
 from shared.page_ingest.reader.answers import MISSING, PageRead
 from shared.page_ingest.reader.walk import Asked
-from shared.page_ingest.source.model import Rate, Resource, Source
+from shared.page_ingest.source.model import ErrorRule, Rate, Resource, Source
 
 TOKEN_LIVES_S = 3_600  # when the upstream does not say
 OAUTH = frozenset({"client_credentials", "refresh_token"})
@@ -65,6 +65,7 @@ class Client:
     wire: Wire
     token: str | None = field(default=None, repr=False)
     save: Callable[[str, str], None] | None = None
+    newest: Callable[[], Mapping[str, str]] | None = None  # the secret as it is now
     before: Callable[[], None] = lambda: None  # waits for its turn, or raises Later
     now: datetime | None = None  # of the database, for upstreams that do not say their own
     pause: Throttled | None = None
@@ -104,19 +105,31 @@ class Client:
         return answers.read_count(resource, body)
 
     def is_gone(self, resource: Resource, columns: Mapping[str, Any]) -> bool:
-        """Whether the upstream says that it does not have this row. Only its own words for that count."""
-        host, path = fill.placed(self.source, resource.gone.look, {**self.settings, **columns})
-        question = fill.Filled(method="GET", host=host, path=path, query={})
-        answer = self._send(question, None)
+        """Whether the upstream says that it does not have this row. Only its own words for that count: a row that cannot be
+        asked for, or that has moved elsewhere, is not judged."""
+        try:
+            host, path = fill.placed(self.source, resource.gone.look, {**columns, **self.settings})
+        except Permanent:
+            return False
+        answer = self._send(fill.Filled(method="GET", host=host, path=path, query={}), None)
+        body = _body(answer)
+        rule = self._rule(answer, body)
+        # What a rule says of a status alone is about lists; of a single row the status means what `gone` says.
+        if rule is not None and rule.says_more and rule.means != "empty":
+            raise self._sorted(answer, body, resource) or bad_answer("The answer is not understood.")
         if answer.status in resource.gone.status:
             return True
-        if 200 <= answer.status < 300:
+        if 200 <= answer.status < 400:
             return False
-        raise self._sorted(answer, _body(answer), resource) or self.wire.refusal(answer, "")
+        raise self._sorted(answer, body, resource) or self.wire.refusal(answer, "")
 
     def log_in(self) -> Token:
         """A new access token. A rotated refresh token is kept first: if that fails, the access token is used by nobody."""
         auth = self.source.auth
+        if (
+            self.newest is not None
+        ):  # another step may have changed it between the beginning of this one and its turn to log in
+            self.secret = self.newest()
         host, path = fill.placed(self.source, auth.url, self.settings)
         form = {
             "grant_type": auth.way,
@@ -200,8 +213,8 @@ class Client:
 
     def _sorted(self, answer: Answer, body: Any, resource: Resource) -> Exception | None:
         """What this answer is called; None: it is one."""
-        said = self._said(body)
-        match answers.meaning(self.source.errors, answer.status, answer.headers, None if body is MISSING else body):
+        said, rule = self._said(body), self._rule(answer, body)
+        match None if rule is None else rule.means:
             case "throttled":
                 return self.wire.throttled(answer.headers, said or str(answer.status))
             case "too_big":
@@ -235,6 +248,9 @@ class Client:
             return Permanent(f"{self.source.name} redirects ({answer.status}): it was not followed.", code="redirected")
         return self.wire.refusal(answer, said)
 
+    def _rule(self, answer: Answer, body: Any) -> ErrorRule | None:
+        return answers.rule_for(self.source.errors, answer.status, answer.headers, None if body is MISSING else body)
+
     def _refused(self, said: str) -> StepError:
         """A token can be fetched anew. A key that stands in the connection is what it is."""
         if self.source.auth.way in OAUTH:
@@ -253,7 +269,7 @@ class Client:
         for pointer in pointers:
             found = answers.at(body, pointer) if body is not MISSING else MISSING
             if isinstance(found, str) and found:
-                return self.wire.quote(found, self.token or "")
+                return self.wire.quote(found, self.token or "", *self.secret.values())
         return ""
 
     def _nearly_used_up(self, rate: Rate, answer: Answer) -> Throttled | None:

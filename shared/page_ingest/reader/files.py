@@ -84,7 +84,8 @@ def settings_model(source: Source) -> type[Strict]:
 
 
 def secret_model(source: Source) -> type[Strict]:
-    key = Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
+    fits = _in_a_header if source.auth.way in {"bearer", "header"} else _printable
+    key = Annotated[SecretStr, Field(min_length=1, max_length=4096), AfterValidator(fits)]
     fields: dict[str, Any] = dict.fromkeys(source.auth.fields, (key, ...))
     return create_model("Secret", __base__=Strict, **fields)
 
@@ -93,6 +94,15 @@ def _printable(secret: SecretStr) -> SecretStr:
     """A line break in a key would be a header of its own."""
     if not secret.get_secret_value().isprintable():
         raise ValueError("must be one line of printable characters")
+    return secret
+
+
+def _in_a_header(secret: SecretStr) -> SecretStr:
+    """What a text editor made of a quote or a dash is no part of any key, and no header could carry it."""
+    try:
+        _printable(secret).get_secret_value().encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError("has characters that cannot be sent in a header") from None
     return secret
 
 

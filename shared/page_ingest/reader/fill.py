@@ -8,7 +8,7 @@ like an id.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -77,10 +77,12 @@ def placed(source: Source, target: str, words: Words) -> tuple[str, str]:
     if not target.startswith("/"):
         host, slash, path = target.removeprefix("https://").partition("/")
         path = slash + path
-    return _text(host, words, in_path=False), _text(path, words, in_path=True) or "/"
+    return _text(host, words), _text(path, words, slashes=source.settings, in_path=True) or "/"
 
 
-def _text(text: str, words: Words, *, in_path: bool) -> str:
+def _text(text: str, words: Words, *, slashes: Collection[str] = (), in_path: bool = False) -> str:
+    """`slashes`: the words that may be several segments of a path. What a row says is one, whatever is in it."""
+
     def value(match: re.Match[str]) -> str:
         found = words.get(match[1])
         if found is None:
@@ -89,7 +91,7 @@ def _text(text: str, words: Words, *, in_path: bool) -> str:
         if in_path:
             if not said or any(part in {"", ".", ".."} for part in said.split("/")):
                 raise Permanent(f"{{{match[1]}}} cannot be part of a path: it is empty or a dot", "bad_value")
-            return quote(said, safe="/" if match[1] not in {"parent", "value", "look"} else "")
+            return quote(said, safe="/" if match[1] in slashes else "")
         if match[1] == "parent" and text != match[0] and not _PLAIN.fullmatch(said):
             raise Permanent("a row of the parent has an id that cannot be part of a longer text", "bad_value")
         return said
@@ -106,7 +108,7 @@ def _filled(value: Any, words: Words) -> Any:
     if isinstance(value, str):
         whole = _WORD.fullmatch(value)
         if whole is None:
-            return _text(value, words, in_path=False)
+            return _text(value, words)
         found = words.get(whole[1])
         return _OUT if found is None else found
     if isinstance(value, Mapping):
@@ -140,8 +142,8 @@ def said(at: datetime, format_: str) -> str | int:
             return int(at.timestamp())
         case "unix_ms":
             return int(at.timestamp()) * 1000
-        case _:
-            return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        case _:  # not by strftime, whose %Y has as many digits as the year
+            return at.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def _last(to: datetime, split: Split) -> str | int:

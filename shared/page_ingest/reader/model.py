@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shared.kernel.model import Json, NewLane, account_name
 from shared.page_ingest.model import USUAL_TIME_LIMIT_S, AllPartitions, AtLeast
+from shared.page_ingest.reader.fill import instant
 
 Part = Mapping[str, Any]  # `resource`, and what of it: from and to, low and high, value, slice
-Moment = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?$")]
+
+
+def _is_a_moment(text: str) -> str:
+    try:
+        instant(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text} is not a day or a time") from None
+    return text
+
+
+Moment = Annotated[
+    str, Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?$"), AfterValidator(_is_a_moment)
+]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
@@ -41,16 +53,6 @@ class SourceParams(BaseModel):
     @property
     def account(self) -> str:
         return account_name(self.source, self.connection)
-
-    @model_validator(mode="after")
-    def times_are_times(self) -> Self:
-        for name, text in (("from", self.begin), ("to", self.to)):
-            if text is not None:
-                try:
-                    datetime.fromisoformat(text)
-                except ValueError:
-                    raise ValueError(f"{name}: {text} is not a day or a time") from None
-        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,11 @@ class ReadCursor:
     counted: int | None = None
     exact: bool = False
     quarantined: int = 0
+    owes: str | None = (
+        None  # a question that a page led to and that had to wait: `count` or `half`; it is asked before the page
+    )
+    known: Sequence[Any] | None = None  # what was counted then, and whether exactly
+    sure: bool = False  # half a page names a next one
     parent: str | None = None  # of a slice: the parent that is being read, and how many were
     parents: int = 0
     ended: bool = False
@@ -161,7 +168,7 @@ class AuditCursor:
 class ConsolidateCursor:
     """One resource of a run: what it may claim and why, and how far its rows are moved into their table.
 
-    `full`: the walk did not begin at a watermark. `stage`: rows, then gone, then looked (rows are looked up one by one).
+    `mark`: the scope of its watermark, if that is a narrower one. `full`: the walk did not begin at a watermark. `stage`: rows, then gone, then looked (rows are looked up one by one).
     """
 
     resource: str
@@ -170,6 +177,7 @@ class ConsolidateCursor:
     reason: str
     t: str
     full: bool
+    mark: str | None = None
     drops: bool = False
     covers: Sequence[str] | None = None  # the span of the windows that were read
     stage: str = "rows"

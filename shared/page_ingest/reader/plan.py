@@ -5,9 +5,11 @@ from __future__ import annotations
 from calendar import monthrange
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from shared.kernel.errors import Permanent
+from shared.page_ingest.reader import fill
 from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import Part, PlanCursor
 from shared.page_ingest.source.model import Duration, Resource, Split
@@ -54,8 +56,8 @@ def windows(split: Split, begin: str | None, end: str | None, t: datetime) -> li
     assert split.window is not None
     if begin is None:
         raise Permanent("from is needed: this list is read in windows of time", "bad_params")
-    last = min(t, instant(end)) if end is not None else t
-    at, last = _floor(instant(begin), split), _floor(last, split)
+    last = min(t, _moment(end)) if end is not None else t
+    at, last = _floor(_moment(begin), split), _floor(last, split)
     if at >= last:
         raise Permanent(f"from {begin} to {said(last)} there is no time to read", "bad_params")
     found = []
@@ -68,8 +70,17 @@ def windows(split: Split, begin: str | None, end: str | None, t: datetime) -> li
     return found
 
 
+def _moment(text: str) -> datetime:
+    try:
+        return instant(text)
+    except (ValueError, OverflowError):
+        raise Permanent(
+            f"{text[:40]} is not a day or a time: write 2025-01-31 or 2025-01-31T12:00:00Z", "bad_params"
+        ) from None
+
+
 def said(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return str(fill.said(at, "time"))
 
 
 def _floor(at: datetime, split: Split) -> datetime:
@@ -131,6 +142,14 @@ def divided(resource: Resource, part: Part) -> list[Part] | None:
     return [{**part, "then": True, "low": inner.numbers[0], "high": inner.numbers[1]}]
 
 
+def undivided(part: Part) -> Part | None:
+    """What a partition was before `then` divided it; None: it was not."""
+    if "then" not in part:
+        return None
+    words = ("then", "low", "high", "at", "value") if "from" in part else ("then", "low", "high")
+    return {name: value for name, value in part.items() if name not in words}
+
+
 def probed(cursor: PlanCursor, resource: Resource, count: int) -> PlanCursor:
     """A partition with few enough rows stays as it is; a larger one is divided."""
     assert cursor.todo is not None
@@ -162,6 +181,11 @@ def slices(resource: Resource, ends: Sequence[str]) -> list[Part]:
         {"resource": resource.name, "slice": [after, upto], "n": n}
         for n, (after, upto) in enumerate(zip(begins, ends, strict=True))
     ]
+
+
+def mark_scope(scope: str, begin: str | None, to: str | None) -> str:
+    """The scope of a watermark of lists that are read in windows: whoever reads others as well has not read these before."""
+    return sha256(f"{scope} {begin} {to}".encode()).hexdigest()[:24]
 
 
 def covered(parts: Sequence[Part]) -> list[Any] | None:

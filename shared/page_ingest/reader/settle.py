@@ -19,9 +19,10 @@ from shared.page_ingest.reader.model import (
     PlanCursor,
     ReadCursor,
     SourceParams,
+    part_key,
     read_lane,
 )
-from shared.page_ingest.reader.plan import covered, said
+from shared.page_ingest.reader.plan import covered, mark_scope, said, undivided
 from shared.page_ingest.source.model import Claim
 
 # How much each says; whoever is made of several says what the least of them does.
@@ -65,9 +66,10 @@ def _generation(
     if problem is not None:
         return Ending(RunStatus.FAILED, "partitions_failed", problem)
     audits = _audits(run.epoch, generation, held)
-    counted = [lane for lane in parts if _is_audited(lane, shape) and lane.status is LaneStatus.DONE]
+    audited = [lane for lane in parts if _is_audited(lane, shape)]
+    counted = any(lane.status is LaneStatus.DONE for lane in audited)
     if counted and not audits:
-        return NextPhase(audit_lanes(run.epoch, generation, 1, counted))
+        return NextPhase(audit_lanes(run.epoch, generation, 1, audited))
     if audits and any(lane.status is not LaneStatus.DONE for lane in audits[-1]):
         return _failed("the partitions could not be counted again", audits[-1])
     drifted = {key for lane in audits[-1] for key in lane.cursor["drifted"]} if audits else set()
@@ -79,7 +81,7 @@ def _generation(
     if again:
         return NextPhase([read_again(lane) for lane in again])
     if counted and any(key not in held or key not in {lane.key for lane in parts} for key in drifted):
-        return NextPhase(audit_lanes(run.epoch, generation, len(audits) + 1, counted))
+        return NextPhase(audit_lanes(run.epoch, generation, len(audits) + 1, audited))
     for name in names:
         own = [lane for lane in parts if lane.cursor["part"]["resource"] == name]
         told[name] = _under(claimed(shape["best"][name], own, drifted), name, shape, told)
@@ -117,13 +119,18 @@ def _under(own: Told, name: str, shape: Mapping[str, Any], told: Mapping[str, To
 def _consolidate(run: Run, held: Mapping[str, Lane], shape: Mapping[str, Any], name: str, told: Told) -> NewLane:
     first = held["plan/0"].cursor
     lanes = [lane for lane in held.values() if lane.key.startswith(f"part/{name}/")]
-    through = instant(first["t"]) - timedelta(seconds=shape["lags"].get(name, 0))
+    through = said(instant(first["t"]) - timedelta(seconds=shape["lags"].get(name, 0)))
+    covers = covered([lane.cursor["part"] for lane in lanes])
+    params = SourceParams.model_validate(dict(run.params))
+    spans = name in shape.get("spans", ())  # runs that began before there were any have none
     cursor = ConsolidateCursor(
-        resource=name, scope=first["scope"], claim=told[0], reason=told[1], t=said(through),
+        resource=name, scope=first["scope"], claim=told[0], reason=told[1],
+        t=through if covers is None else min(through, covers[1]),
+        mark=mark_scope(first["scope"], params.begin, params.to) if spans else None,
         full=name not in shape["marked"] and all(lane.cursor["since"] is None for lane in lanes),
         drops=told[0] == Claim.COMPLETE
         and any(lane.cursor["crawl"] > 1 or lane.cursor["began"] > 0 or lane.cursor["restarts"] for lane in lanes),
-        covers=covered([lane.cursor["part"] for lane in lanes]),
+        covers=covers,
     )  # fmt: skip
     return NewLane(key=f"consolidate/{run.epoch}/{name}", cursor=cursor.to_json())
 
@@ -178,17 +185,33 @@ def read_again(lane: Lane) -> NewLane:
 
 
 def audit_lanes(epoch: int, generation: int, audit: int, parts: Sequence[Lane]) -> list[NewLane]:
-    """Every partition is counted in every audit: a row may have moved into one that was in order before."""
+    """Every partition is counted in every audit: a row may have moved into one that was in order before. What was divided by
+    listed values or numbers is counted as a whole too: rows that have none of them are in no partition."""
     todo = [
-        (lane.key, lane.cursor["part"], lane.cursor["since"], lane.cursor["counted"] if lane.cursor["clean"] else None)
+        (lane.key, lane.cursor["part"], lane.cursor["since"], _clean_count(lane))
         for lane in parts
+        if lane.status is LaneStatus.DONE
     ]
+    wholes: dict[str, list[Lane]] = {}
+    for lane in parts:
+        if (whole := undivided(lane.cursor["part"])) is not None:
+            wholes.setdefault(part_key(whole), []).append(lane)
+    for lanes in wholes.values():
+        counts = [_clean_count(lane) for lane in lanes]
+        if all(lane.status is LaneStatus.DONE for lane in lanes):
+            total = None if None in counts else sum(filter(None, counts))
+            first = lanes[0]
+            todo.append((first.key, undivided(first.cursor["part"]), first.cursor["since"], total))
     scope = parts[0].cursor["scope"]
     shares = [todo[at : at + AUDIT_SHARE] for at in range(0, len(todo), AUDIT_SHARE)]
     return [
         NewLane(key=f"audit/{epoch}.{generation}.{audit}.{share}", cursor=AuditCursor(scope=scope, todo=each).to_json())
         for share, each in enumerate(shares)
     ]
+
+
+def _clean_count(lane: Lane) -> int | None:
+    return lane.cursor["counted"] if lane.cursor["clean"] else None
 
 
 def recounted(cursor: AuditCursor, count: int, *, exact: bool) -> AuditCursor:

@@ -131,6 +131,8 @@ def shape_of(compiled: Compiled, wanted: SourceParams) -> dict[str, Any]:
         "parents": {name: parent for name in chosen if (parent := plan.parent_of(resources[name])) is not None},
         "since": since,
         "lags": lags,
+        # Lists of changes that are read in windows.
+        "spans": [name for name in since if _is_windowed(resources[name])],
         # Lists whose rows begin at a watermark of their parent: nobody knows from the lane whether all was read.
         "marked": [name for name, parent in since.items() if parent is not None and not wanted.full],
     }
@@ -233,8 +235,10 @@ class Reader:
             upto = self.ports.store.batch_ends_at(turn, cursor.resource, cursor.after, MOVED_AT_ONCE)
             if upto is not None:
                 columns = tuple((column.name, column.type) for column in each.resource.columns)
-                statement = store.consolidation(each.table, columns, drops=cursor.drops)
+                replays = cursor.claim == settle.REPLAYED
+                statement = store.consolidation(each.table, columns, drops=cursor.drops, replays=replays)
                 batch = {"resource": cursor.resource, "connection": connection, "after": cursor.after, "upto": upto}
+                batch |= {"said_source": params.source} if replays else {}
                 effects = [
                     Effect(statement, batch),
                     store.release(params.source, connection, cursor.resource, cursor.after, upto),
@@ -261,7 +265,9 @@ class Reader:
             return Finish(cursor=cursor.but(fuse=blown(missed, alive, gone.most)).to_json())
         stage = "gone" if unseen else "look"
         counted = missed if unseen else 0
-        return Continue(cursor=cursor.but(stage=stage, after="", alive=alive, gone=counted).to_json())
+        forgets = [] if unseen else [Effect(store.forget_missed(each.table), {"connection": connection})]
+        then = cursor.but(stage=stage, after="", alive=alive, gone=counted)
+        return Continue(cursor=then.to_json(), effects=forgets)
 
     def _replay(self, turn: Turn, compiled: Compiled, params: SourceParams) -> Decision:
         """Rows of the quarantine, read again by the file as it is now; those that fit are rows of this run."""
@@ -379,13 +385,21 @@ def _begun(cursor: PlanCursor, asked: Asking) -> PlanCursor:
             todo += plan.slices(resource, asked.store.slices(turn, parent, plan.PARENTS_A_LANE))
         else:
             todo += plan.roots(resource, params.begin, params.to, t)
-    marks = {} if params.full else asked.store.marks(turn, params.source, asked.connection, scope)
+    scopes = {
+        name: plan.mark_scope(scope, params.begin, params.to) if _is_windowed(resource) else scope
+        for name, resource in asked.compiled.source.resources.items()
+    }
+    marks = {} if params.full else asked.store.marks(turn, params.source, asked.connection, scopes)
     since = {
         name: plan.said(instant(through) - _span(asked.resource(name)))
         for name, through in marks.items()
         if name in asked.compiled.source.resources and asked.resource(name).since is not None
     }
     return cursor.but(t=plan.said(t), scope=scope, todo=todo, parts=[], marks=since)
+
+
+def _is_windowed(resource: Resource) -> bool:
+    return resource.split is not None and resource.split.way == "window"
 
 
 def _span(resource: Resource) -> timedelta:
@@ -415,7 +429,9 @@ def _part(cursor: ReadCursor, asked: Asking) -> Decision:
     asked.hold(cursor.scope)
     if cursor.ended and "slice" not in cursor.part:  # as a plan that is restarted
         return Finish()
-    if asked.turn.claims > 1 or asked.turn.attempts:
+    if "slice" not in cursor.part:
+        # Whoever took this step before may have kept pages of it. Nothing else says so: a claim that was given back, because its
+        # commit was refused, is not counted. Read once more, they would count as seen by a walk that may not see them again.
         stands = asked.store.place(asked.turn)
         cursor = cursor if stands is None else ReadCursor.read(stands)
     reading = Reading(cursor, asked, asked.resource(cursor.resource), asked.time_left_s())
@@ -474,7 +490,9 @@ class Reading:
             found = self._next_parent()
             if found is None:
                 return self._done(self.cursor.but(ended=True, ok=self.cursor.why is None))
-            self.parent = found
+            if self.cursor.pages:  # another run may have ended since: a list is read to its end as it was asked for
+                found = {**found, "since": self.cursor.since}
+            self.parent, self.cursor = found, self.cursor.but(since=found["since"])
         cursor, client, resource = self.cursor, self.asked.client, self.resource
         if cursor.pages == 0 and not cursor.began:
             cursor = self.cursor = cursor.but(began=self.asked.turn.seq)
@@ -482,6 +500,7 @@ class Reading:
             counted, exact = client.count(resource, self.part, self.since)
             cursor = self.cursor = cursor.but(counted=counted, exact=exact)
             self.moved = True
+        cursor = self._paid()
         asked = walk.request(resource, cursor)
         try:
             page = client.page(resource, self.part, self.since, asked)
@@ -492,12 +511,39 @@ class Reading:
             return self._anew(walk.restarted(cursor))
         count, exact = (page.count, page.exact) if page.count is not None else (None, False)
         if self._counts_apart() and walk.wants_count(resource, cursor, page, asked):
-            count, exact = client.count(resource, self.part, self.since)
-        then = walk.after_page(resource, cursor, page, asked, count)
+            count, exact = self._or_owe("count", lambda: client.count(resource, self.part, self.since), cursor.known)
+        then = walk.after_page(resource, cursor.but(known=None), page, asked, count if exact else None)
         half = walk.doubted(resource, then, page)
         if half is not None:
-            walk.hold_to_next(resource, then, client.page(resource, self.part, self.since, half))
+            named = self._or_owe("half", lambda: client.page(resource, self.part, self.since, half))
+            walk.hold_to_next(resource, then, named)
         return self._after(then, page, count, exact=exact)
+
+    def _or_owe(self, what: str, ask: Callable[[], Any], known: Any = None) -> Any:
+        """A second question because of a page. If it has to wait, it comes before that page next time: at a slow pace a step
+        has one question, and whoever asks for the page first each time never gets to the other."""
+        if known is not None:
+            return known
+        try:
+            return ask()
+        except (Transient, Throttled, Later):
+            self.cursor, self.moved = self.cursor.but(owes=what), True
+            raise
+
+    def _paid(self) -> ReadCursor:
+        """What an earlier step could not ask any more. A count that is taken before the last page is as good: the audit counts
+        once more."""
+        cursor, client = self.cursor, self.asked.client
+        if cursor.owes is None:
+            return cursor
+        if cursor.owes == "count":
+            paid = cursor.but(owes=None, known=client.count(self.resource, self.part, self.since))
+        else:
+            half = client.page(self.resource, self.part, self.since, walk.half_of(self.resource, cursor))
+            walk.hold_to_next(self.resource, cursor, half)
+            paid = cursor.but(owes=None, sure=True)
+        self.cursor, self.moved = paid, True
+        return paid
 
     def _counts_apart(self) -> bool:
         return (
@@ -551,7 +597,7 @@ class Reading:
         why = cursor.why if cursor.why is not None or cursor.ok else "a list of children was not read to its end"
         fresh = cursor.from_the_start().but(
             parent=self.parent["key"], parents=cursor.parents + 1, why=why, began=cursor.began, restarts=0,
-            quarantined=cursor.quarantined,
+            quarantined=cursor.quarantined, since=None,
         )  # fmt: skip
         self.cursor, self.parent = fresh, None
         return (

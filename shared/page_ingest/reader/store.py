@@ -78,14 +78,14 @@ where r.run_id = :run_id and r.resource = :parent and r.key > :after and r.key <
 order by r.key limit 1
 """)
 MARKS = sa.text("""
-select resource, to_char(through at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as through from source_mark
-where tenant_id = :tenant_id and source = :source and connection = :connection and scope = :scope and part = ''
+select resource, scope, to_char(through at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as through from source_mark
+where tenant_id = :tenant_id and source = :source and connection = :connection and part = ''
 """)
 # With the run's end and never before: who begins at a watermark trusts that everything up to it is in its table.
 WRITE_MARKS = Statement(
     "source.write_marks",
     """with ended as (
-           select l.tenant_id, l.run_id, l.cursor ->> 'resource' as resource, l.cursor ->> 'scope' as scope,
+           select l.tenant_id, l.run_id, l.cursor ->> 'resource' as resource, coalesce(l.cursor ->> 'mark', l.cursor ->> 'scope') as scope,
                   (l.cursor ->> 't')::timestamptz as through, p.cursor -> 'shape' -> 'since' as since
            from lane l join lane p on p.run_id = l.run_id and p.key = 'plan/0'
            where l.run_id = :run_id and l.key like cast(:consolidations as text) and l.cursor ->> 'claim' = 'through T')
@@ -154,8 +154,11 @@ _LAST_WALKS = """last_walk as materialized (
 
 
 @lru_cache(maxsize=200)
-def consolidation(table: str, columns: tuple[tuple[str, str], ...], *, drops: bool) -> Statement:
-    """The newest run that says anything of a row wins, whichever is moved last."""
+def consolidation(
+    table: str, columns: tuple[tuple[str, str], ...], *, drops: bool = False, replays: bool = False
+) -> Statement:
+    """The newest run that says anything of a row wins, whichever is moved last. A replay says nothing new: its rows are as
+    new as the run that put them into the quarantine, so that one which is still reading has the last word."""
     names = "".join(f', "{name}"' for name, _ in columns)
     values = "".join(
         f", i.cols -> {at}" if kind == "json" else f", (i.cols ->> {at})::{TYPES[kind]}"
@@ -163,15 +166,22 @@ def consolidation(table: str, columns: tuple[tuple[str, str], ...], *, drops: bo
     )
     sets = "".join(f', "{name}" = excluded."{name}"' for name, _ in columns)
     seen_last = "and exists (select from last_walk w where w.key = i.partition and i.page >= w.began)" if drops else ""
+    whose = (
+        """join source_quarantine q on q.tenant_id = i.tenant_id and q.source = :said_source and q.connection = :connection
+            and q.resource = i.resource and q.key = i.key
+       join run said on said.id = q.run_id"""
+        if replays
+        else "join run said on said.id = i.run_id"
+    )
     return Statement(
-        f"source.consolidate_{table}{'_last' if drops else ''}",
+        f"source.consolidate_{table}{'_last' if drops else '_replayed' if replays else ''}",
         f"""{f"with {_LAST_WALKS}" if drops else ""}
        insert into {table} as d (tenant_id, connection, source_key{names}, rest, hash, run_id, partition, page, said_by, said_at, gone_at)
-       select i.tenant_id, :connection, i.key{values}, i.payload, i.hash, i.run_id, i.partition, i.page, run.id, run.created_at,
+       select i.tenant_id, :connection, i.key{values}, i.payload, i.hash, i.run_id, i.partition, i.page, said.id, said.created_at,
               case i.state when 'gone' then now() end
        from turn
-       join run on run.id = turn.run_id
        join source_raw i on i.run_id = turn.run_id and i.resource = :resource and i.key > :after and i.key <= :upto
+       {whose}
        where i.state in ('row', 'gone') {seen_last}
        order by i.key
        on conflict (tenant_id, connection, source_key) do update
@@ -187,18 +197,24 @@ def _unseen(resource: str = ":resource") -> str:
     return f"""d.connection = :connection and d.gone_at is null
          and ((d.said_at, d.said_by) < (run.created_at, run.id) or (run.epoch > 1 and d.run_id = run.id))
          and (cast(:since as text) is null or (split_part(d.partition, '/', 3) >= cast(:since as text)
-              and left(split_part(d.partition, '/', 4), 20) <= cast(:until as text)))
+              and split_part(d.partition, '/', 4) <> '' and left(split_part(d.partition, '/', 4), 20) <= cast(:until as text)))
          and not exists (select from source_raw x where x.run_id = run.id and x.resource = {resource}
                                                   and x.key = d.source_key and x.state <> 'kept_out')"""
+
+
+# The first witness was gone before the second came. Of two runs at once neither is in a row with the other, and what one
+# misses after the other has looked at its fuse would be judged past it.
+_MISSED_BEFORE = """d.missed_by is not null and d.missed_by <> run.id and not exists (
+              select from run w where w.id = d.missed_by and (w.finished_at is null or w.finished_at >= run.created_at))"""
 
 
 @lru_cache(maxsize=200)
 def fuse(table: str) -> sa.TextClause:
     """How many rows there are, how many a second run in a row has missed, and how many were looked up and are gone."""
     return sa.text(f"""
-with run as materialized (select id, tenant_id, epoch, created_at from run where id = :run_id)
-select count(*) as alive, count(*) filter (where {_unseen()} and d.missed_by is not null and d.missed_by <> run.id) as gone
-from run join {table} d on d.tenant_id = run.tenant_id where d.connection = :connection and d.gone_at is null
+with this as materialized (select id, tenant_id, epoch, created_at from run where id = :run_id)
+select count(*) as alive, count(*) filter (where {_unseen()} and {_MISSED_BEFORE}) as gone
+from this as run join {table} d on d.tenant_id = run.tenant_id where d.connection = :connection and d.gone_at is null
 """)  # noqa: S608 - as above
 
 
@@ -219,7 +235,7 @@ def mark_gone(table: str) -> Statement:
     return Statement(
         f"source.mark_gone_{table}",
         f"""update {table} d
-       set gone_at = case when d.missed_by is not null then now() end, missed_by = run.id, said_by = run.id, said_at = run.created_at
+       set gone_at = case when {_MISSED_BEFORE} then now() end, missed_by = run.id, said_by = run.id, said_at = run.created_at
        from turn join run on run.id = turn.run_id
        where d.tenant_id = turn.tenant_id and d.source_key > :after and d.source_key <= :upto
          and d.missed_by is distinct from run.id and {_unseen()}""",  # noqa: S608 - as above
@@ -243,6 +259,17 @@ def note_missed(table: str) -> Statement:
         f"""update {table} d set missed_by = turn.run_id from turn
        where d.tenant_id = turn.tenant_id and d.connection = :connection and d.gone_at is null
          and d.source_key = any(array(select jsonb_array_elements_text(cast(:missed as jsonb))))""",  # noqa: S608 - as above
+    )
+
+
+@lru_cache(maxsize=200)
+def forget_missed(table: str) -> Statement:
+    """What an earlier attempt of this run noted is looked up again, and may be there by now."""
+    return Statement(
+        f"source.forget_missed_{table}",
+        f"""update {table} d set missed_by = null from turn
+       where d.tenant_id = turn.tenant_id and d.connection = :connection and d.gone_at is null
+         and d.missed_by = turn.run_id""",  # noqa: S608 - as above
     )
 
 
@@ -293,10 +320,12 @@ class SourceStore:
         with direct.alone(self._engine, turn.tenant_id) as line:
             return line.one(NEXT_PARENT, {"run_id": turn.run_id, **params})
 
-    def marks(self, turn: Turn, source: str, connection: str, scope: str) -> dict[str, str]:
-        params = {"tenant_id": turn.tenant_id, "source": source, "connection": connection, "scope": scope}
+    def marks(self, turn: Turn, source: str, connection: str, scopes: Mapping[str, str]) -> dict[str, str]:
+        """How far each resource was read before, as far as that was in the same scope."""
+        params = {"tenant_id": turn.tenant_id, "source": source, "connection": connection}
         with direct.alone(self._engine, turn.tenant_id) as line:
-            return {row["resource"]: row["through"] for row in line.all(MARKS, params)}
+            found = line.all(MARKS, params)
+        return {row["resource"]: row["through"] for row in found if scopes.get(row["resource"]) == row["scope"]}
 
     def batch_ends_at(self, turn: Turn, resource: str, after: str, most: int) -> str | None:
         params = {"run_id": turn.run_id, "resource": resource, "after": after, "most": most, **SMALL_BATCH}

@@ -54,6 +54,8 @@ def first_part(client: Client, compiled: Compiled, resource: Resource, begin: st
             raise Permanent(f"{parent} has no rows on its first page, so {resource.name} cannot be tried", "bad_params")
         assert resource.split is not None
         value = answers.at(orjson.loads(kept[0].body), resource.split.parent_key)
+        if type(value) is not int and not (isinstance(value, str) and value):
+            raise Permanent(f"a row of {parent} has no {resource.split.parent_key} to ask with", "bad_parent")
         return {"resource": resource.name, "parent": value}
     return plan.roots(resource, begin or plan.said(now - USUAL_BEGIN), None, now)[-1]
 

@@ -65,7 +65,7 @@ def crawl(cursor: ReadCursor) -> CrawlCursor:
 
 def wants_count(resource: Resource, cursor: ReadCursor, page: PageRead, asked: Asked) -> bool:
     """Whether this page is a reason to ask how many rows there are now."""
-    if resource.count is None or resource.count.request is None:
+    if resource.count is None or resource.count.request is None or resource.count.exact is False:
         return False
     if resource.page.style == "offset":
         size = asked.size or 1
@@ -74,7 +74,8 @@ def wants_count(resource: Resource, cursor: ReadCursor, page: PageRead, asked: A
 
 
 def after_page(resource: Resource, cursor: ReadCursor, page: PageRead, asked: Asked, count: int | None) -> ReadCursor:
-    """Where the reading stands after a page. `count`: how many rows there are now, if that is known."""
+    """Where the reading stands after a page. `count`: how many rows there are now, if that is known exactly: one that is
+    approximate or capped plans, and is no witness of anything here."""
     fresh = cursor.pages == 0
     cursor = cursor.but(pages=cursor.pages + 1, received=cursor.received + len(page.rows))
     if fresh and page.count is not None and cursor.counted is None:
@@ -102,7 +103,7 @@ def _after_offset(cursor: ReadCursor, page: PageRead, asked: Asked, count: int |
     is asked for again. One that is the same wherever it is asked for is no page of a list."""
     keys, before = page.keys, crawl(cursor)
     said = Page(items=(Item("", "", 0, b""),) * len(keys), fetched=len(keys), ids=keys)
-    walk = decide.after_page(before.but(counted=cursor.counted), said, asked.at, asked.size or 1, count)
+    walk = decide.after_page(before.but(counted=_proven(cursor)), said, asked.at, asked.size or 1, count)
     lost = LOST if not keys and asked.at < before.offset else ""
     same = _same_elsewhere(cursor.loop, keys, asked.at)
     cursor = cursor.but(walk=walk.to_json(), shifts=walk.shifts, empties=walk.empties, mark=lost, loop=same)
@@ -113,7 +114,7 @@ def _after_offset(cursor: ReadCursor, page: PageRead, asked: Asked, count: int |
             return _ended(cursor, "rows moved too often to be followed")
         shrunk = count is not None and count <= walk.offset
         return _ended(cursor, "the last rows were not found again at the end" if lost and not shrunk else None)
-    if cursor.counted is not None and decide.is_endless(walk, count):
+    if decide.is_endless(walk, count):
         raise Permanent(f"Pages don't end: {walk.offset:,} rows read, but the upstream counts {count:,}.", "endless")
     return _spent(cursor)
 
@@ -135,13 +136,13 @@ def _after_number(
     if page.rows and mark != cursor.mark:
         return _spent(cursor.but(place=asked.words["number"] + 1, mark=mark, empties=0))
     came = cursor.received - len(page.rows)  # a page that came before brings nothing
-    known = count if count is not None else page.count
+    known = count if count is not None or not page.exact else page.count
     cursor = cursor.but(received=came, empties=cursor.empties + 1)
     if known is not None and known <= came:
         return _ended(cursor)
     if cursor.empties < 2:
         return cursor
-    if known is not None and resource.count is not None and resource.count.exact is True:
+    if known is not None:
         return _ended(cursor, f"{known:,} rows are counted, and {came:,} came")
     first_again = page.rows and asked.words["number"] == int(resource.page.first or 0) + 1
     if first_again and len(page.rows) >= (asked.size or 1):
@@ -178,10 +179,14 @@ def doubted(resource: Resource, cursor: ReadCursor, page: PageRead) -> Asked | N
     the file looks for it in the wrong place, and the list would always be one page long."""
     style, size = resource.page.style, cursor.limit
     named = style in ("link", "next", "token") and page.at_end is None
-    counted = cursor.counted is not None and cursor.counted <= len(page.rows)
-    if counted or not (named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1):
-        return None
-    return replace(request(resource, cursor.from_the_start(limit=size // 2)), size=None)
+    counted = _proven(cursor)
+    is_all = counted is not None and counted <= len(page.rows)
+    is_full = named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1
+    return half_of(resource, cursor) if is_full and not is_all and not cursor.sure else None
+
+
+def half_of(resource: Resource, cursor: ReadCursor) -> Asked:
+    return replace(request(resource, cursor.from_the_start(limit=(cursor.limit or 2) // 2)), size=None)
 
 
 def hold_to_next(resource: Resource, cursor: ReadCursor, half: PageRead) -> None:
@@ -216,12 +221,20 @@ def _moved(cursor: ReadCursor, place: str | int | None, keys: Sequence[str] = ()
 
 def _spent(cursor: ReadCursor) -> ReadCursor:
     """Whoever received four times what was counted only runs after the list."""
-    if cursor.counted is not None and cursor.received > decide.MOST_ROUNDS * cursor.counted + 2 * decide.SPARE_ROWS:
+    counted = _proven(cursor)
+    if counted is not None and cursor.received > decide.MOST_ROUNDS * counted + 2 * decide.SPARE_ROWS:
         return _ended(cursor, "the list changed faster than it could be read")
     return cursor
 
 
+def _proven(cursor: ReadCursor) -> int | None:
+    """What was counted when the walk began, if that was exact. A list may be any number of times as long as a cap."""
+    return cursor.counted if cursor.exact else None
+
+
 def _ended(cursor: ReadCursor, why: str | None = None) -> ReadCursor:
+    """Of a share of parents, what was wrong with the children of one stays said whatever comes after it."""
+    why = why or cursor.why
     return cursor.but(ended=True, ok=why is None, why=why)
 
 

@@ -66,6 +66,14 @@ def _by_itself(resource: Resource) -> Best:
             reason="rows move as they change, and pages by number cannot overlap, so one that moved can be skipped",
             better="Turn pages by offset, link or token if the upstream can.",
         )
+    if moving and resource.page.style == "after" and resource.key != (resource.page.at,):
+        return Best(
+            claim=Claim.WALKED,
+            short=f"with pages after {resource.page.at}",
+            reason=f"rows with the same {resource.page.at} can stand on both sides of a page's end, and the next page starts"
+            " behind them all",
+            better="Turn pages after the one field that is the key, or by link or token.",
+        )
     if resource.since is not None:
         until = "its start" if resource.since.lag is None else f"its start less {resource.since.lag.text}"
         return Best(

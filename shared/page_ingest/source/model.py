@@ -98,6 +98,11 @@ class ErrorRule:
     equals: str | int | bool | None
     means: str
 
+    @property
+    def says_more(self) -> bool:
+        """Whether more than the status decides."""
+        return self.has is not None or self.where is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

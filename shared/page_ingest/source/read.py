@@ -121,7 +121,7 @@ def read_source(tables: Mapping[str, Any], note: Note) -> Source:
         hosts=top.must("hosts", shapes.listed(shapes.host, 10), "is missing. List the hosts that may be asked."),
         auth=_auth(top),
         settings=top.entries("settings", shapes.setting, shapes.identifier, most=20),
-        headers=top.entries("headers", shapes.line, shapes.own_header, most=20),
+        headers=top.entries("headers", shapes.header_value, shapes.own_header, most=20),
         rate=_rate(top),
         errors=_errors(top),
         graphql=top.may("graphql", shapes.target, None),

@@ -13,7 +13,7 @@ from shared.page_ingest.source import placeholders, shapes
 from shared.page_ingest.source.claim import best_claim
 from shared.page_ingest.source.lines import Path
 from shared.page_ingest.source.model import Claim, Request, Resource, Source
-from shared.page_ingest.source.read import MOST_PARTITIONS, REQUESTS
+from shared.page_ingest.source.read import REQUESTS
 
 Found = Iterator[tuple[Path, str]]
 
@@ -275,9 +275,7 @@ def partitions_fit(_: Source, resource: Resource) -> Found:
     if split.to_included and split.format == "time":
         yield (*path, "to"), 'cannot be "included" with times: what happens at that very instant would be read twice.'
     inner = split.then
-    many = max(len(split.values), 1) * max(len(inner.values) if inner else 0, 1)
-    if many > MOST_PARTITIONS:
-        yield (*path, "then"), f"makes {many:,} partitions; at most {MOST_PARTITIONS:,} are possible."
+    yield from _what_is_left_is_divided(resource, path)
     for each, where in ((split, path), (inner, (*path, "then"))):
         if each is None or resource.count is not None:
             continue
@@ -289,6 +287,29 @@ def partitions_fit(_: Source, resource: Resource) -> Found:
         yield (*path, "then", "numbers"), "needs most: how many rows are too many for one partition."
     if split.way == "numbers" and split.most is None:
         yield (*path, "numbers"), "needs most: how many rows are too many for one partition."
+
+
+def _what_is_left_is_divided(resource: Resource, path: Path) -> Found:
+    """`then` is for partitions that are still too large: the others are asked without its words."""
+    split = resource.split
+    if split is None or split.then is None:
+        return
+    if split.way in {split.then.way, "parent"}:
+        by = (
+            "values, and so does split itself"
+            if split.way == "values"
+            else "something, and rows of a parent are not divided"
+        )
+        yield (*path, "then"), f"divides by {by}. Leave it out."
+    elif split.most is None:
+        yield (*path, "then"), "is never used: add most, which says how many rows are too many for one partition."
+    for where, text in _filled_in(resource):
+        named = set(placeholders.words(text)) & set(placeholders.OF_SPLITS[split.then.way])
+        if named and (text != f"{{{min(named)}}}" or len(where) == 3):
+            yield (
+                where,
+                f"{{{min(named)}}} must be a value of its own: a partition that is small enough is asked without it.",
+            )
 
 
 def caps_are_kept(_: Source, resource: Resource) -> Found:
@@ -405,6 +426,9 @@ def _looks_can_be_made(source: Source, resource: Resource) -> Found:
     columns = {column.name for column in resource.columns}
     words = placeholders.words(resource.gone.look)
     unknown = [word for word in words if word not in columns and word not in source.settings]
+    for word in words:
+        if word in columns and word in source.settings:
+            yield (*path, "look"), f"{{{word}}} is a column and a setting. Rename the column."
     for word in unknown:
         hint = shapes.nearest(word, {*columns, *source.settings})
         yield (*path, "look"), f"{{{word[:40]}}} is neither a column nor a setting{hint}"

@@ -200,6 +200,13 @@ def own_header(value: Any) -> str:
     return found
 
 
+def header_value(value: Any) -> str:
+    found = line(value)
+    if not found.isascii():
+        raise Wrong("must be letters, digits and signs of ASCII: a header has no others.")
+    return found
+
+
 def place(value: Any) -> str:
     """`header:name` or a pointer into the body."""
     found = _typed(value, str)
