@@ -329,6 +329,29 @@ def test_a_worker_over_http_stops_when_somebody_else_may_have_its_job(monkeypatc
     assert [what for what, _ in api.told] == ["heartbeat"], "what is lost is not told"
 
 
+def test_a_worker_over_http_tells_an_end_as_long_as_its_lease_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else can have the job until then: what its command did is not to be done again because of a short outage."""
+    now = 100.0
+
+    class AwayApi(Api):
+        def post(self, path: str, body: Any, within_s: float = 35) -> Any:
+            if path.endswith("/complete") and now < 150:
+                raise Refusal("not responding")
+            return super().post(path, body)
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(remote_worker, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    api = AwayApi([dict(JOB)])
+    client: Any = api
+    worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={}, runner=FakeRunner())
+    for job in worker._claim(1):
+        worker._do(job)
+    assert [what for what, _ in api.told] == ["complete"]
+
+
 class Portal(ThreadingHTTPServer):
     """The API behind a proxy that answers in its place now and then, politely and with 200."""
 
