@@ -135,7 +135,8 @@ CONSOLIDATE = _consolidate("page_ingest.consolidate", drops=False)
 CONSOLIDATE_LAST = _consolidate("page_ingest.consolidate_last", drops=True)
 
 # What a complete run looked for and did not see. One run may be wrong (a stone can leave and another come while it looks),
-# so the first one is noted and the second one decides. Nothing is deleted.
+# so the first one is noted and the second one decides, if it began after the first: of two at once, both may have looked at
+# the same wrong moment. Nothing is deleted.
 _UNSEEN = """d.source = :source and d.gone_at is null and d.price_cents >= :low_cents and d.price_cents < :high_cents
          and d.external_id > :gone_after and d.missed_by is distinct from run.id
          and ((d.said_at, d.said_by) < (run.created_at, run.id) or (run.epoch > 1 and d.source_run = run.id and not exists (
@@ -143,7 +144,10 @@ _UNSEEN = """d.source = :source and d.gone_at is null and d.price_cents >= :low_
 MARK_GONE = Statement(
     "page_ingest.mark_gone",
     f"""update diamond d
-       set gone_at = case when d.missed_by is not null then now() end, missed_by = run.id, said_by = run.id, said_at = run.created_at
+       set gone_at = case when d.missed_by is not null and not exists (
+                              select from run w where w.id = d.missed_by and (w.finished_at is null or w.finished_at >= run.created_at))
+                          then now() end,
+           missed_by = run.id, said_by = run.id, said_at = run.created_at
        from turn join run on run.id = turn.run_id
        where d.tenant_id = turn.tenant_id and d.external_id <= :gone_upto and {_UNSEEN}""",  # noqa: S608 - our own words
 )

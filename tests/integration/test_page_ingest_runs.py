@@ -195,6 +195,21 @@ def test_a_retried_run_is_no_second_witness_of_its_own(shop: IngestRig) -> None:
     assert row["missed_by"] == run_id
 
 
+def test_two_runs_at_once_are_one_witness(shop: IngestRig) -> None:
+    shop.finish(shop.start())
+    sold = shop.standin.stock.delete(shop.standin.stones[3].id)
+    shop.now += 60
+    first = shop.start()
+    shop.now += 1
+    second = shop.start()
+    assert (shop.finish(first), shop.finish(second)) == ("succeeded complete", "succeeded complete")
+    assert shop.diamonds(gone=True) == set()
+
+    shop.now += 60
+    assert shop.finish(shop.start()) == "succeeded complete"
+    assert shop.diamonds(gone=True) == {sold}
+
+
 def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: IngestRig) -> None:
     shop.finish(shop.start())
     stone = shop.standin.stones[3]

@@ -491,7 +491,8 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
   const near = (n) => n >= first - 1 && n <= last + 1;
   useEffect(() => {
     pages.forEach((page, n) => {
-      if ((page.rows === null || page.isOld) && shown.has(n) && !problem) fetchPage(n, page.cursor); // what failed is for the clock below
+      const isWanted = page.rows === null ? shown.has(n) : page.isOld && near(n); // whatever is drawn is true
+      if (isWanted && !problem) fetchPage(n, page.cursor); // what failed is for the clock below
     });
     const far = pages.findIndex((page, n) => page.rows !== null && (n < first - KEPT_PAGES || n > last + KEPT_PAGES));
     if (far >= 0) setPages((before) => before.map((page, n) => (n === far ? { ...page, rows: null } : page)));
@@ -504,6 +505,7 @@ export function Pages({ load, row, columns, empty, every_s = 5, turn = 0 }) {
     if (turn === 0) return;
     round.current += 1;
     loading.current.clear();
+    setPages((before) => before.map((page) => ({ ...page, isOld: true }))); // those out of sight, too
     readAgain();
   }, [turn]);
   const latest = useRef(null);
