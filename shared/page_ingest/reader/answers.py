@@ -574,9 +574,6 @@ _FITS: Mapping[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-_PLAIN_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-
-
 def _are_small(values: list[Any]) -> bool:
     return bool(min(values) >= -MOST_INT and max(values) < MOST_INT)
 
@@ -587,9 +584,9 @@ def _are_numbers(kinds: set[type], values: list[Any]) -> bool:
     return kinds <= {int, float} and _are_small(values) and all(map(math.isfinite, values))
 
 
-def _are_plain_times(kinds: set[type], values: list[Any]) -> bool:
+def _are_instants(kinds: set[type], values: list[Any]) -> bool:
     try:
-        return kinds == {str} and all(map(_PLAIN_TIME.fullmatch, values)) and all(map(datetime.fromisoformat, values))
+        return kinds == {str} and all(map(_INSTANT.fullmatch, values)) and all(map(datetime.fromisoformat, values))
     except ValueError:
         return False
 
@@ -597,7 +594,7 @@ def _are_plain_times(kinds: set[type], values: list[Any]) -> bool:
 # Whether what `_FITS` answers for each of these values is that value.
 _FITS_AS_IT_IS: Mapping[str, Callable[[set[type], list[Any]], bool]] = {
     "text": lambda kinds, values: kinds == {str} and "".join(values).isprintable(),
-    "int": lambda kinds, values: kinds == {int} and _are_small(values), "number": _are_numbers, "time": _are_plain_times,
+    "int": lambda kinds, values: kinds == {int} and _are_small(values), "number": _are_numbers, "time": _are_instants,
     "bool": lambda kinds, _: kinds == {bool},
 }  # fmt: skip
 
