@@ -127,6 +127,21 @@ def test_what_programs_write_in_their_own_ways() -> None:
     assert last == ["worked out", unknown, unknown, "in", unknown, unknown]
 
 
+def test_a_place_that_no_list_has_is_a_cell_that_shows_nothing() -> None:
+    """Python refuses to read a number of so many digits: that would be the reader's end, and not the cell's."""
+    far = "9" * 5_000
+    styles = f'<styleSheet xmlns="{MAIN}"><cellXfs><xf numFmtId="{far}"/></cellXfs></styleSheet>'
+    rels = (
+        f'<Relationships xmlns="{PACKAGE}"><Relationship Id="b" Type="{REL}/worksheet" Target="/xl/s.xml"/>'
+        f'<Relationship Id="d" Type="{REL}/styles" Target="styles.xml"/></Relationships>'
+    )
+    row = f'<row><c t="s"><v>{far}</v></c><c s="{far}"><v>7</v></c><c s="0"><v>8</v></c></row>'
+
+    (found,) = read(archive(sheet_of(row), xl__styles_xml=styles, **{"xl/_rels/workbook.xml.rels": rels}))
+
+    assert found == [sheets.UNKNOWN, "7", "8"]
+
+
 def test_a_reader_goes_on_at_the_row_where_another_one_stopped() -> None:
     rows = [[f"title {n}", f"text {n} " * (n % 50), n] for n in range(3_000)]
     data = book(rows)
