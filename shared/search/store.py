@@ -493,6 +493,9 @@ select cast(:id as uuid), cast(:tenant_id as uuid), :name, :client, cast(:connec
 where (select count(*) from saved_search where tenant_id = :tenant_id) < cast(:most as integer)
 on conflict do nothing returning id
 """)
+HAS_MOST = sa.text("""
+select 1 as one where (select count(*) from saved_search where tenant_id = :tenant_id) >= cast(:most as integer)
+""")
 NEW_STATE = sa.text("""
 insert into query_state as q (tenant_id, query_key, search_id, client, account, zone, active, seed_floor, next_due_at, fresh_at)
 select s.tenant_id, s.query_key, s.id, s.client, :account, :zone, s.paused_at is null, s.seed_floor, now(),
