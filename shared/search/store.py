@@ -213,7 +213,18 @@ KEEP_BACKFILL = Statement(
 # One statement for the offers of a page. An unchanged one is written again only to say that it is still there. What an old
 # page says of an offer does not undo what a newer one said; but a date that has not come yet is nobody's newest word. That an
 # offer is there, and which search has found it, is true whatever its date.
-_SAID = ("company_id", "title", "location", "link", "salary", "published_at", "updated_at", "fingerprint", "hash", "payload")
+_SAID = (
+    "company_id",
+    "title",
+    "location",
+    "link",
+    "salary",
+    "published_at",
+    "updated_at",
+    "fingerprint",
+    "hash",
+    "payload",
+)
 _NEWER = "(o.updated_at <= excluded.updated_at or o.updated_at > now())"
 UPSERT_OFFERS = Statement(
     "search.upsert_offers",

@@ -249,3 +249,13 @@ def test_a_row_comes_again_later_while_most_others_fail_too() -> None:
     waits = [judge(item, failed, RowSettings(), 0.0, spike).again_s for spike in (False, True)]
 
     assert waits == [60.0, 120.0]
+
+
+def test_names_that_come_again_and_again_are_still_names_of_their_own() -> None:
+    assert columns("a,a,a 2,a,,", PLAIN) == ["a", "a 2", "a 2 2", "a 3", "column 5", "column 6"]
+
+
+def test_one_cell_too_many_is_enough_to_leave_a_row_out() -> None:
+    row = row_of(1, "Lamp, Acme,L-1", ["title", "sku"], {"title": "title", "sku": "sku"}, PLAIN)
+    assert row is not None
+    assert row.problem == "The row has 3 cells; the file has 2 columns."
