@@ -31,6 +31,7 @@ MOST_TEXT: Final = 64 * 2**20  # bytes of strings that cells share, which are ke
 MOST_STRINGS: Final = 2_000_000
 LARGEST_PART: Final = 4 * 2**20  # of what says where the sheet is and how its cells look
 MOST_LOOKED_AT: Final = 64  # pieces of a sheet, for its header
+LONGEST_PLACE: Final = 18  # digits of the number of a string or a style
 LONGEST_NAME: Final = 100  # of an element that a reader has to know to go on
 MOST_STUCK: Final = 16  # pieces within one name or value: nothing of ours is as long
 UNKNOWN: Final = "\x00"  # a cell that shows nothing that can be kept: an error, or a formula that was never worked out
@@ -151,7 +152,7 @@ class Sheet:
         if part is None:
             return []
         self._parse(part, on_start, lambda _: inside.pop())
-        return [custom.get(each, each.isdecimal() and int(each) in _DATES) for each in used]
+        return [custom.get(each, _place(each) in _DATES) for each in used]
 
     def _parse(
         self, part: str, on_start: Callable[[str, Mapping[str, str]], None], on_end: Callable[[str], Any] | None = None
@@ -193,8 +194,15 @@ class Sheet:
             return {"1": "TRUE", "0": "FALSE"}.get(text.strip(), UNKNOWN)
         if kind == "d" or not text.strip():
             return text.strip()
-        is_date = style.isdecimal() and int(style) < len(self._dates) and self._dates[int(style)]
+        at = _place(style)
+        is_date = at is not None and at < len(self._dates) and self._dates[at]
         return _number(text, self._epoch if is_date else None)
+
+
+def _place(text: str) -> int | None:
+    """A place in a list, as a file names it. None: it is none, or so far behind every list that Python would not read it."""
+    text = text.strip()
+    return int(text) if len(text) <= LONGEST_PLACE and text.isdecimal() else None
 
 
 def _number(text: str, epoch: datetime | None) -> str:
@@ -239,9 +247,9 @@ class _Strings:
         self._parser.CharacterDataHandler = self._say
 
     def get(self, number: str) -> str:
-        if not number.strip().isdecimal():
+        at = _place(number)
+        if at is None:
             return UNKNOWN
-        at = int(number)
         while at >= len(self._ends):
             piece = next(self._pieces, None)
             if piece is None:

@@ -110,10 +110,11 @@ CLAIM = Statement(
        returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error""",
     returns=True,
 )
+# The price is that of the result: an offer without one has none, whatever an earlier one cost.
 FINISH_ROWS = Statement(
     "row_job.finish",
     """update job_items i set status = r.status, attempts = r.attempts, result_json = coalesce(r.result, i.result_json),
-              price = coalesce(r.price, i.price), last_error = r.message, permanent = r.permanent, locked_by = null,
+              price = case when r.result is null then i.price else r.price end, last_error = r.message, permanent = r.permanent, locked_by = null,
               locked_at = null, updated_at = now(),
               due_at = now() + coalesce(r.again_s, 0) * interval '1 s'
        from turn t cross join jsonb_to_recordset(cast(:items as jsonb)) as r (row_no bigint, claimed integer, status text,

@@ -149,7 +149,8 @@ def records(data: bytes, dialect: Dialect, most: int, *, last: bool) -> tuple[li
     """Whole records from the start of `data`, at most so many, and how many bytes they took.
 
     `last`: the file ends with this data, so its last record is whole without a line end. A quote that stays open for longer
-    than a record may be is one that nobody closed: its first line is a record of its own, and a bad one.
+    than a record may be is one that nobody closed: its first line is a record of its own, and a bad one. So is any other line
+    that is too long, up to its own end and not beyond it.
     """
     text = dialect.decode(data, last=last)
     found: list[str] = []
@@ -161,7 +162,9 @@ def records(data: bytes, dialect: Dialect, most: int, *, last: bool) -> tuple[li
             if stop < 0:
                 if not last and end - at <= LONGEST_RECORD:
                     break  # the rest comes with more bytes
-                stop = text.find(newline, at) if is_open else -1
+                stop = text.find(newline, at if is_open else at + LONGEST_RECORD)
+                if stop < 0 and found and not last:
+                    break  # its end is not in sight: it is looked at again from its beginning
                 stop = end if stop < 0 else stop
         found.append(text[at:stop])
         at = taken = min(end, stop + 1)

@@ -319,6 +319,10 @@ def save_search(asked: Annotated[SaveSearch, Body()]) -> Response[str]:
             "floor": decide.local_midnight(asked.seed_from, facts.zone), "most": MOST_SEARCHES,
         }  # fmt: skip
         if not line.all(store.SAVE, told):
+            if line.all(store.HAS_MOST, told):
+                raise Problem(
+                    409, "too_many_searches", f"The tenant has {MOST_SEARCHES:,} searches, which are the most."
+                )
             raise Problem(409, "search_exists", "A search with this name or these parameters exists already.")
         _new_state(line, tx, here, asked.client, search_id)
         here.audit(tx, "search.create", f"search:{search_id}", after={"name": asked.name, "client": asked.client})

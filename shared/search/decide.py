@@ -72,8 +72,7 @@ def after_page(job: Job, page: Page) -> Step:
     if walk.total is not None and page.total < walk.total and walk.page > 1 and walk.aligned:
         # Offers have gone, so later ones moved up: some may have slipped past between two pages.
         return _or_capped(job, _back(walk, math.ceil((walk.total - page.total) / page.size), total=page.total))
-    reached = min([*times, *([] if walk.reached is None else [walk.reached])], default=None)
-    here = walk.but(aligned=True, total=page.total, mark=page.mark, reached=reached, backs=0)
+    here = walk.but(aligned=True, total=page.total, mark=page.mark, reached=_reached(walk, times), backs=0)
     if (page.is_last and not _overfull(walk.page, page)) or (
         newest is not None and newest < walk.lo and _in_order(times)
     ):
@@ -90,6 +89,19 @@ def _overfull(number: int, page: Page) -> bool:
 def _in_order(times: Sequence[datetime]) -> bool:
     """Newest first, or nearly so. A client that sorts by anything else has newer ones on any later page."""
     return all(later <= earlier + DAY for earlier, later in pairwise(times))
+
+
+def _reached(walk: Walk, times: Sequence[datetime]) -> datetime | None:
+    """How far back everything was read. A date that newer ones follow, on its page or the next, is nobody's place: after a
+    pause, any page would seem to be the next one."""
+    newest, oldest = None, None
+    for at in reversed(times):
+        newest = at if newest is None else max(newest, at)
+        if newest - at <= DAY:
+            oldest = at if oldest is None else min(oldest, at)
+    if walk.reached is None or (newest is not None and newest - walk.reached > DAY):
+        return oldest
+    return walk.reached if oldest is None else min(oldest, walk.reached)
 
 
 def _follows(walk: Walk, newest: datetime | None) -> bool:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shared.kernel.model import Json, account_name
 from shared.kernel.settings import Settings
@@ -74,7 +74,17 @@ class Purpose(StrEnum):
 
 # --- clients and the parameters that identify a search
 
-Text = Annotated[str, Field(min_length=1, max_length=200)]
+LONGEST_TEXT = 200
+
+
+def _said(value: str) -> str:
+    """In its one form it is kept and sent: blanks say nothing there, and one sign may become a whole sentence."""
+    if not 0 < len(plain(value)) <= LONGEST_TEXT:
+        raise ValueError("says nothing, or too much")
+    return value
+
+
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT), AfterValidator(_said)]
 Choices = Annotated[list[Text], Field(max_length=50)]
 
 
@@ -130,12 +140,13 @@ CLIENTS: Mapping[str, ClientFacts] = {
 
 def canonical(client: str, params: Json) -> Json:
     """The identity parameters in their one form: order, case, Unicode spelling, blanks and defaults do not matter."""
-    identity = CLIENTS[client].identity
-    given = identity.model_validate(dict(params)).model_dump()
-    defaults = identity().model_dump()
-    usual = {name: plain(value) for name, value in defaults.items()}
+    return _in_one_form(client, CLIENTS[client].identity.model_validate(dict(params)).model_dump())
+
+
+def _in_one_form(client: str, given: Json) -> Json:
+    usual = {name: plain(value) for name, value in CLIENTS[client].identity().model_dump().items()}
     named = {name: plain(value) for name, value in given.items()}
-    return {name: value for name, value in sorted(named.items()) if value != usual[name]}
+    return {name: value for name, value in sorted(named.items()) if value != usual.get(name)}
 
 
 def plain(value: Any) -> Any:
@@ -154,8 +165,9 @@ def query_key(client: str, params: Json, version: int = NORM_VERSION) -> str:
 
 
 def changes(client: str, before: Json, after: Json) -> list[dict[str, Any]]:
-    """What a person is shown when parameters change: which, from what, to what."""
-    old, new = canonical(client, before), canonical(client, after)
+    """What a person is shown when parameters change: which, from what, to what. What was saved once need not be what may be
+    saved today."""
+    old, new = _in_one_form(client, before), canonical(client, after)
     return [
         {"parameter": name, "before": old.get(name), "after": new.get(name)}
         for name in sorted({*old, *new})

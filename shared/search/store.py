@@ -211,22 +211,35 @@ KEEP_BACKFILL = Statement(
 # --- a page
 
 # One statement for the offers of a page. An unchanged one is written again only to say that it is still there. What an old
-# page says of an offer does not undo what a newer one said; but a date that has not come yet is nobody's newest word.
+# page says of an offer does not undo what a newer one said; but a date that has not come yet is nobody's newest word. That an
+# offer is there, and which search has found it, is true whatever its date.
+_SAID = (
+    "company_id",
+    "title",
+    "location",
+    "link",
+    "salary",
+    "published_at",
+    "updated_at",
+    "fingerprint",
+    "hash",
+    "payload",
+)
+_NEWER = "(o.updated_at <= excluded.updated_at or o.updated_at > now())"
 UPSERT_OFFERS = Statement(
     "search.upsert_offers",
-    """insert into offers as o (tenant_id, client, external_id, company_id, title, location, link, salary, published_at,
+    f"""insert into offers as o (tenant_id, client, external_id, company_id, title, location, link, salary, published_at,
                                 updated_at, fingerprint, found_by, hash, payload, first_seen_at, seen_at)
        select turn.tenant_id, :client, i ->> 0, (i ->> 1)::uuid, i ->> 2, i ->> 3, i ->> 4, i ->> 5, (i ->> 6)::timestamptz,
               (i ->> 7)::timestamptz, i ->> 8, array[cast(:found_by as text)], i ->> 9, i -> 10, now(), now()
        from turn, jsonb_array_elements(cast(:offers_json as jsonb)) as i
        order by 3
        on conflict (tenant_id, client, external_id) do update
-       set company_id = excluded.company_id, title = excluded.title, location = excluded.location, link = excluded.link,
-           salary = excluded.salary, published_at = excluded.published_at, updated_at = excluded.updated_at,
-           fingerprint = excluded.fingerprint, hash = excluded.hash, payload = excluded.payload, seen_at = excluded.seen_at,
+       set {", ".join(f"{name} = case when {_NEWER} then excluded.{name} else o.{name} end" for name in _SAID)},
+           seen_at = excluded.seen_at,
            found_by = case when o.found_by @> excluded.found_by then o.found_by else o.found_by || excluded.found_by end
-       where (o.updated_at <= excluded.updated_at or o.updated_at > now())
-         and (o.hash <> excluded.hash or not o.found_by @> excluded.found_by or o.seen_at < now() - interval '12 hours')""",
+       where (o.hash <> excluded.hash and {_NEWER})
+          or not o.found_by @> excluded.found_by or o.seen_at < now() - interval '12 hours'""",  # noqa: S608 - our own words
 )
 UPSERT_COMPANIES = Statement(
     "search.upsert_companies",
@@ -252,11 +265,12 @@ QUARANTINE = Statement(
            resolution = case when z.payload = excluded.payload then z.resolution end,
            payload = excluded.payload""",
 )
-# What was quarantined and has come as a proper offer since is no question any more.
+# What was quarantined and has come as a proper offer since is no question any more, to the search that it has come to:
+# the offers of another one are still without it.
 DRAIN = Statement(
     "search.drain",
     """update search_quarantine z set resolved_at = now(), resolution = 'read', replay_at = null from turn
-       where z.tenant_id = turn.tenant_id and z.client = :client and z.resolved_at is null
+       where z.tenant_id = turn.tenant_id and z.client = :client and z.query_key = :found_by and z.resolved_at is null
          and z.key = any(array(select jsonb_array_elements_text(cast(:ids as jsonb))))""",
 )
 REPLAYED = Statement(
@@ -368,7 +382,8 @@ def page(tenant_id: UUID, job: Job, offers: Sequence[Offer], bad: Sequence[Bad])
         }  # fmt: skip
         effects.append(Effect(QUARANTINE, told))
     if ids:
-        effects.append(Effect(DRAIN, {"client": job.client, "ids": as_json(sorted(ids))}))
+        drained = {"client": job.client, "found_by": job.query_key, "ids": as_json(sorted(ids))}
+        effects.append(Effect(DRAIN, drained))
     return effects
 
 
@@ -488,6 +503,9 @@ select cast(:id as uuid), cast(:tenant_id as uuid), :name, :client, cast(:connec
        cast(:floor as timestamptz), :created_by, now(), now()
 where (select count(*) from saved_search where tenant_id = :tenant_id) < cast(:most as integer)
 on conflict do nothing returning id
+""")
+HAS_MOST = sa.text("""
+select 1 as one where (select count(*) from saved_search where tenant_id = :tenant_id) >= cast(:most as integer)
 """)
 NEW_STATE = sa.text("""
 insert into query_state as q (tenant_id, query_key, search_id, client, account, zone, active, seed_floor, next_due_at, fresh_at)

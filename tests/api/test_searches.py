@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shared.kernel.clock import new_id
+from shared.search import api
 from tests.support.door import Door, TenantHouse
 
 CONNECT = """insert into connection (id, tenant_id, name, provider, settings, secret_ref, created_by)
@@ -125,3 +126,33 @@ def test_a_window_that_means_something_else_elsewhere_is_refused(
     answer = door.call(acme.admin, "POST", "/search-sheets", {"connection": "main", **window})
     assert (answer.status, answer.code) == (422, code)
     assert door.call(acme.admin, "GET", "/search-sheets").json()["sheets"] == []
+
+
+@pytest.mark.parametrize("params", [{"q": "   "}, {"province": ["barcelona", "\u3000"]}, {"city": "ﷺ" * 200}])
+def test_parameters_that_say_nothing_or_too_much_in_their_one_form_are_refused(
+    door: Door, board: TenantHouse, params: dict[str, Any]
+) -> None:
+    refused = door.call(board.admin, "POST", "/searches", {**SEARCH, "params": params})
+    assert (refused.status, refused.json()["code"]) == (422, "bad_params")
+    path = f"/searches/{save(door, board)}"
+    assert door.call(board.admin, "PATCH", path, {"params": params}).status == 422
+
+
+def test_a_search_that_was_saved_under_older_rules_can_be_changed(door: Door, board: TenantHouse) -> None:
+    search = save(door, board)
+    door.sql("""update saved_search set params = '{"q": ""}' where id = :s""", s=search)
+    changed = door.call(board.admin, "PATCH", f"/searches/{search}", {"params": {"q": "java"}})
+    assert changed.status == 200, changed
+    assert changed.json()["changes"] == [{"parameter": "q", "before": "", "after": "java"}]
+
+
+def test_whoever_has_all_the_searches_there_may_be_is_told_so(
+    door: Door, board: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(door, board)
+    again = door.call(board.admin, "POST", "/searches", SEARCH)
+    monkeypatch.setattr(api, "MOST_SEARCHES", 1)
+    another = door.call(board.admin, "POST", "/searches", {**SEARCH, "name": "java", "params": {"q": "java"}})
+    assert [(each.status, each.json()["code"]) for each in (again, another)] == [
+        (409, "search_exists"), (409, "too_many_searches"),
+    ]  # fmt: skip

@@ -754,3 +754,32 @@ def test_nobody_sees_another_tenants_searches(searches: SearchRig) -> None:
     owners: set[UUID] = {row["tenant_id"] for row in searches.rows("select tenant_id from offers")}
     assert owners == {OTHER_TENANT}
     assert not searches.rows("select 1 from query_state where tenant_id = :t and status <> 'IDLE'", t=TENANT)
+
+
+def test_an_offer_that_a_board_dates_back_is_still_there_and_found_by_whoever_finds_it(searches: SearchRig) -> None:
+    """What a newer word said of it stays. That it is there, and that another search finds it, is news all the same."""
+    begin(searches, per_day=0)
+    posted = searches.infojobs.post(searches.now - HOUR, title="Cook")
+    first = searches.save(q="cook")
+    searches.start()
+    searches.go(HOUR)
+    searches.infojobs.posted[:] = [replace(posted, at=posted.at - 10 * HOUR, title="Kitchen hand")]
+    second = searches.save(q="kitchen")
+    searches.go(DAY_S)
+    (offer,) = searches.rows("select title, found_by, updated_at, seen_at from offers")
+    assert sorted(offer["found_by"]) == sorted([first, second])
+    assert (offer["title"], offer["updated_at"]) == ("Cook", searches.at(posted.at))
+    assert offer["seen_at"] > searches.at(posted.at + 12 * HOUR)
+
+
+def test_what_one_search_reads_leaves_the_quarantine_of_another_as_it_is(searches: SearchRig) -> None:
+    """The offer isn't among those of the search that could not read it: its window is not clean."""
+    begin(searches, per_day=5, days=2)
+    searches.infojobs.misbehave("bad_records", by=1, budget=1)
+    keys = {searches.save(q="a"), searches.save(q="b")}
+    searches.start()
+    searches.go(60)
+    (kept,) = searches.rows("select * from search_quarantine")
+    (offer,) = searches.rows("select found_by from offers where external_id = :id", id=kept["key"])
+    assert {kept["query_key"], *offer["found_by"]} == keys
+    assert kept["resolution"] is None

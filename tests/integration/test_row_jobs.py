@@ -18,7 +18,7 @@ from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import Signal
 from shared.row_job import control, decide, fix, picturing, steps, store
 from shared.row_job.decide import Answered
-from shared.row_job.model import Item, Status
+from shared.row_job.model import Found, Item, Status
 from shared.row_job.steps import RowMetric, row_job
 from tests.support.pictures import packed, png
 from tests.support.rig import BEGINNING, TENANT
@@ -166,6 +166,19 @@ def test_reprocess_counts_first_then_opens_rows_and_job_together(rows: RowRig) -
     assert rows.finish(run_id, 600) == "succeeded"
     assert rows.statuses(run_id) == {"DONE": 9}
     assert len(rows.provider.calls) == 12
+
+
+def test_an_offer_without_a_price_does_not_have_that_of_the_one_before(rows: RowRig) -> None:
+    run_id = rows.upload(csv_of(1))
+    rows.finish(run_id, 600)
+    unpriced = Answered(what="found", ms=5, offers=[Found(title="Another")])
+    rows.provider.says = lambda item, strategy: unpriced
+
+    assert rows.reprocess(run_id, row_nos=[1]) == 1
+    rows.finish(run_id, 600)
+
+    (row,) = rows.items(run_id)
+    assert (row["status"], row["result_json"]["offers"][0]["title"], row["price"]) == ("DONE", "Another", None)
 
 
 def test_rows_named_by_number_start_anew_whatever_they_were(rows: RowRig) -> None:

@@ -29,6 +29,16 @@ def test_a_cell_that_comes_back_as_it_was_shown_is_no_change(held: str) -> None:
     assert row["input"] == {"title": "b", "note": held}, "what the file could not hold is not lost"
 
 
+def test_of_a_row_that_comes_twice_the_first_one_counts() -> None:
+    row = FixRow(row_no=1, status=Status.ERROR, hash="h", input={"title": "a"})
+    twice = [fix.Fix(1, "h", {"title": "b"}), fix.Fix(1, "h", {"title": "c"})]
+
+    found = fix.judge(twice, {1: row}, COLUMNS, MAPPING)
+
+    assert [each["input"] for each in found.rows] == [{"title": "b"}]
+    assert [(each["row"], each["code"]) for each in found.unmatched] == [(1, "twice")]
+
+
 def test_a_cell_that_was_emptied_is_a_change() -> None:
     (row,) = judged({"title": "a", "brand": "wrong"}, {"title": "a", "brand": "", "note": ""}).rows
 

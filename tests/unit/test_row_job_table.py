@@ -146,6 +146,18 @@ def test_an_open_quote_costs_one_row_and_not_the_rest_of_the_file() -> None:
     assert len(found) == 20_000
 
 
+def test_a_line_that_is_too_long_costs_one_row_and_not_those_behind_it() -> None:
+    """It ends where it ends: with a quote in it, and at the border of what was read."""
+    long = b'"Lamp",' + b"x" * 450_000
+    lines = [b"row %d,1" % n for n in range(5_000)]
+    data = b"\n".join([*lines, long, b"Chair,2", b"Desk,3"]) + b"\n"
+    border = sum(map(len, lines)) + len(lines) + 420_000  # within the long one, and beyond what a record may have
+
+    at_once, in_two = read_all(data, PLAIN, 10_000, len(data)), read_all(data, PLAIN, 10_000, border)
+
+    assert at_once == in_two == data.decode().splitlines()
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("tail", [b"x", b"\n", b"\xd8"])
 def test_half_a_character_at_the_end_of_a_file_costs_one_row(encoding: str, tail: bytes) -> None:
@@ -237,3 +249,13 @@ def test_a_row_comes_again_later_while_most_others_fail_too() -> None:
     waits = [judge(item, failed, RowSettings(), 0.0, spike).again_s for spike in (False, True)]
 
     assert waits == [60.0, 120.0]
+
+
+def test_names_that_come_again_and_again_are_still_names_of_their_own() -> None:
+    assert columns("a,a,a 2,a,,", PLAIN) == ["a", "a 2", "a 2 2", "a 3", "column 5", "column 6"]
+
+
+def test_one_cell_too_many_is_enough_to_leave_a_row_out() -> None:
+    row = row_of(1, "Lamp, Acme,L-1", ["title", "sku"], {"title": "title", "sku": "sku"}, PLAIN)
+    assert row is not None
+    assert row.problem == "The row has 3 cells; the file has 2 columns."

@@ -127,6 +127,21 @@ def test_what_programs_write_in_their_own_ways() -> None:
     assert last == ["worked out", unknown, unknown, "in", unknown, unknown]
 
 
+def test_a_place_that_no_list_has_is_a_cell_that_shows_nothing() -> None:
+    """Python refuses to read a number of so many digits: that would be the reader's end, and not the cell's."""
+    far = "9" * 5_000
+    styles = f'<styleSheet xmlns="{MAIN}"><cellXfs><xf numFmtId="{far}"/></cellXfs></styleSheet>'
+    rels = (
+        f'<Relationships xmlns="{PACKAGE}"><Relationship Id="b" Type="{REL}/worksheet" Target="/xl/s.xml"/>'
+        f'<Relationship Id="d" Type="{REL}/styles" Target="styles.xml"/></Relationships>'
+    )
+    row = f'<row><c t="s"><v>{far}</v></c><c s="{far}"><v>7</v></c><c s="0"><v>8</v></c></row>'
+
+    (found,) = read(archive(sheet_of(row), xl__styles_xml=styles, **{"xl/_rels/workbook.xml.rels": rels}))
+
+    assert found == [sheets.UNKNOWN, "7", "8"]
+
+
 def test_a_reader_goes_on_at_the_row_where_another_one_stopped() -> None:
     rows = [[f"title {n}", f"text {n} " * (n % 50), n] for n in range(3_000)]
     data = book(rows)
@@ -257,3 +272,28 @@ def test_a_row_that_is_too_long_for_a_line_keeps_its_key() -> None:
     assert len(line) < LONGEST_RECORD
     assert line.startswith('"r1-t0123456789abcdef",')
     assert line.endswith(f'"{sheets.UNKNOWN}","short"\n')
+
+
+@pytest.mark.parametrize(
+    ("book", "format_", "number", "shown"),
+    [
+        ("", 'numFmtId="14"', "59", "1900-02-28"), ("", 'numFmtId="14"', "61", "1900-03-01"),
+        ("", 'numFmtId="15"', "46053", "2026-01-31"), ("", 'numFmtId="47"', "46053.5", "2026-01-31 12:00:00"),
+        ('<workbookPr date1904="true"/>', 'numFmtId="14"', "44591", "2026-01-31"),
+        ("", 'numFmtId="200"', "1234.5", "1234.5"), ("", 'numFmtId="201"', "46053", "2026-01-31"), ("", 'numFmtId="4"', "7.5", "7.5"),
+    ],
+)  # fmt: skip
+def test_what_is_a_date_says_its_format(book: str, format_: str, number: str, shown: str) -> None:
+    """Also a day before the 29 February that spreadsheets take for one, and a color that is spelled with a d."""
+    workbook = f'<workbook xmlns="{MAIN}" xmlns:r="{REL}">{book}<sheets><sheet name="x" sheetId="1" r:id="b"/></sheets></workbook>'
+    styles = (
+        f'<styleSheet xmlns="{MAIN}"><numFmts><numFmt numFmtId="200" formatCode="[Red]0.00"/><numFmt numFmtId="201" formatCode="yyyy"/>'
+        f"</numFmts><cellXfs><xf {format_}/></cellXfs></styleSheet>"
+    )
+    rels = (
+        f'<Relationships xmlns="{PACKAGE}"><Relationship Id="b" Type="{REL}/worksheet" Target="/xl/s.xml"/>'
+        f'<Relationship Id="d" Type="{REL}/styles" Target="styles.xml"/></Relationships>'
+    )
+    parts = {"xl/_rels/workbook.xml.rels": rels, "xl/workbook.xml": workbook, "xl/styles.xml": styles}
+
+    assert read(archive(sheet_of(f'<row><c s="0"><v>{number}</v></c></row>'), **parts)) == [[shown]]

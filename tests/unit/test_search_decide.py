@@ -227,6 +227,28 @@ def test_a_cap_is_no_end() -> None:
     assert decide.after_page(job(walk, pages=1, max_pages=1), page_of([1, 2], 1)).stop is Stop.EXHAUSTED
 
 
+@pytest.mark.parametrize(("page", "place"), [(0, 0), (0, 2), (1, 1), (1, 2), (2, 0), (2, 1)])
+def test_a_date_that_lies_is_no_place_to_go_on_from(page: int, place: int) -> None:
+    """One old offer among new ones, and most of what was read is gone after a pause: between the page that comes now and what
+    was read may be others, so it is not the next one."""
+
+    def shown(minutes: list[int]) -> Page:
+        offers = [Offer(external_id=str(each), title="t", at=NOW - timedelta(minutes=each)) for each in minutes]
+        return Page(offers=offers, bad=[], total=30, size=SIZE, is_last=False)
+
+    pages = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    pages[page][place] = 30 * 365 * 24 * 60
+    walk = Walk(purpose="head", lo=NOW - timedelta(days=2), hi=NOW)
+    for minutes in pages:
+        walk = decide.after_page(job(walk), shown(minutes)).walk
+
+    resumed = decide.again(Walk.read(walk.to_json()))
+
+    assert resumed.page == 3
+    assert decide.after_page(job(resumed), shown(pages[2])).walk.page == 4
+    assert decide.after_page(job(resumed), shown([20, 21, 22])).walk.page < 3
+
+
 def test_the_same_page_again_is_not_believed() -> None:
     walk = Walk(purpose="head", lo=NOW - timedelta(days=2), hi=NOW)
     first = decide.after_page(job(walk), page_of(list(range(10)), 1)).walk
