@@ -80,7 +80,7 @@ LONGEST_TEXT = 200
 def _said(value: str) -> str:
     """In its one form it is kept and sent: blanks say nothing there, and one sign may become a whole sentence."""
     if not 0 < len(plain(value)) <= LONGEST_TEXT:
-        raise ValueError("says nothing, or too much")
+        raise ValueError("must have 1 to 200 characters that aren't blank")
     return value
 
 
