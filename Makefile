@@ -50,7 +50,7 @@ down: $(READY) ## stop the local cloud; the database is kept
 	@$(BATON) down
 
 test: $(READY) $(CHROMIUM) ## run the tests; ARGS="-k gate -x" goes to pytest
-	$(RUN) -m pytest -n 3 --dist worksteal --durations=40 --durations-min=5 $(ARGS)  # two cores: many tests wait
+	$(RUN) -m pytest -n 4 --dist worksteal --durations=40 --durations-min=5 $(ARGS)  # two cores: many tests wait
 
 kind: $(READY) ## NAME=water_meter: create a kind of work from docs/example-kind and register it (docs/kinds.md)
 	@$(RUN) -m infra.new_kind '$(NAME)'

@@ -171,7 +171,7 @@ def consolidation(
             and q.resource = i.resource and q.key = i.key
        join run said on said.id = q.run_id"""
         if replays
-        else "join run said on said.id = i.run_id"
+        else "join run said on said.id = turn.run_id"
     )
     return Statement(
         f"source.consolidate_{table}{'_last' if drops else '_replayed' if replays else ''}",
