@@ -4,7 +4,7 @@ does not never looks like a short list."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ import pytest
 
 from infra.local.standins.server import Reply, Request
 from shared.kernel import db
-from shared.kernel.errors import Transient
+from shared.kernel.errors import StepError, Transient
 from shared.page_ingest.reader import answers, fill, plan
 from shared.page_ingest.reader.answers import kept_origin
 from shared.page_ingest.reader.store import base_of
@@ -353,12 +353,38 @@ def test_a_page_is_read_as_its_rows_are_one_by_one(type_: str) -> None:
     made = resource(simple(TOKEN, f'columns = {{ v = "{type_} /v" }}', query=BY_TOKEN))
     values = [*VALUES[type_], None]
     for pair in [[each] for each in values] + [[a, b] for a in values for b in values]:
-        rows = [{"id": n, "v": value} for n, value in enumerate([*pair, *pair])] + [{"id": 9}]
-        body, raw = {"items": rows, "next": None}, b"{" * 100  # as of rows that are looked at one by one
-        page = answers.read_page(made, body, {}, 500, "https://api.example.com/", raw)
-        one_by_one = [answers.read_row(made, row) for row in rows]
-        assert [db.jsonb(list(row.cols)) for row in page.rows] == [db.jsonb(list(row.cols)) for row in one_by_one]
-        assert [row[:3] for row in page.rows] == [row[:3] for row in one_by_one]
+        for key in (int, str, lambda n: "" if n == 1 else "k" * 501 if n == 2 else "\u2028"):
+            rows = [{"id": key(n), "v": value} for n, value in enumerate([*pair, *pair])] + [{"id": key(9)}]
+            assert _read_together(made, rows) == _read_one_by_one(made, rows)
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["", 'keep = { absent = ["/x"] }', 'keep = { equal = { "/v" = "a" } }', 'gone = { flag = "/v", equals = "a" }'],
+)
+@pytest.mark.parametrize("large", ["", "x" * answers.LARGEST_ROW])
+def test_a_page_whose_rows_are_decided_on_is_read_as_its_rows_are_one_by_one(more: str, large: str) -> None:
+    made = resource(simple(TOKEN, 'columns = { v = "text /v" }', more, query=BY_TOKEN))
+    rows = [{"id": str(n), "v": v, "x": x, "l": large} for n, (v, x) in enumerate([("a", None), ("b", 1), ("a", 1)])]
+    assert _read_together(made, rows) == _read_one_by_one(made, rows)
+
+
+def _read_together(made: Resource, rows: list[Any]) -> Any:
+    body = {"items": rows, "next": None}
+    return _told(
+        lambda: answers.read_page(made, body, {}, 500, "https://api.example.com/", json.dumps(body).encode()).rows
+    )
+
+
+def _read_one_by_one(made: Resource, rows: list[Any]) -> Any:
+    return _told(lambda: [answers.read_row(made, row) for row in rows])
+
+
+def _told(read: Callable[[], Sequence[answers.Row]]) -> Any:
+    try:
+        return [(*row[:3], db.jsonb(list(row.cols)), row.why) for row in read()]
+    except StepError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("row", [1, "x", None, [1], True])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from types import NoneType
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -146,8 +146,7 @@ def read_page(
         raise bad_answer(f"The page has {len(found)} rows; {size} were asked for.")
     # With so few brackets beside one for each row, none is nested too deeply: they need not be looked at one by one.
     is_plain = raw.count(b"{") + raw.count(b"[") <= len(found) + DEEPEST and b"\\u0000" not in raw
-    read, fitting = row_reader(resource, is_plain=is_plain), _fitting(resource.columns, found)
-    rows = list(map(read, found) if fitting is None else map(read, found, fitting))
+    rows = (_plain_rows(resource, found) if is_plain else None) or _each_row(resource, found, is_plain=is_plain)
     count, exact = (
         read_count(resource, body) if resource.count is not None and resource.count.request is None else (None, False)
     )
@@ -350,6 +349,32 @@ def without(link: str, name: str) -> str:
 
 def read_row(resource: Resource, row: Any) -> Row:
     return row_reader(resource)(row)
+
+
+def _each_row(resource: Resource, found: Sequence[Any], *, is_plain: bool) -> list[Row]:
+    read, fitting = row_reader(resource, is_plain=is_plain), _fitting(resource.columns, found)
+    return list(map(read, found) if fitting is None else map(read, found, fitting))
+
+
+def _plain_rows(resource: Resource, found: Sequence[Any]) -> list[Row] | None:
+    """What `row_reader` makes of a page with nothing to decide: every row is kept, has a plain key, and fits. None: look at each."""
+    path = () if resource.key is None or len(resource.key) != 1 else steps_of(resource.key[0])
+    decides = resource.keep_absent or resource.keep_equal or resource.gone.way == "flag"
+    if decides or len(path) != 1 or (fitting := _fitting(resource.columns, found)) is None:
+        return None
+    keys = [row.get(path[0]) for row in found]
+    if (
+        set(map(type, keys)) != {str}
+        or not all(keys)
+        or max(map(len, keys)) > LONGEST_KEY
+        or not "".join(keys).isprintable()
+    ):
+        return None
+    try:
+        bodies = [orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found]
+    except orjson.JSONEncodeError:
+        return None
+    return None if max(map(len, bodies)) > LARGEST_ROW else list(map(Row, keys, repeat(ROW), bodies, fitting))
 
 
 def row_reader(resource: Resource, *, is_plain: bool = False) -> Callable[..., Row]:
