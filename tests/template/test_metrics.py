@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from tests.support.template import ROOT, load, of_type
@@ -14,6 +15,7 @@ OURS = {"Fn::Sub": "Baton/${Stage}"}
 Counted = tuple[str, frozenset[str]]
 
 
+@cache
 def counted() -> set[Counted]:
     """Every metric that the code counts, with the names of its dimensions."""
     trees = [
