@@ -232,5 +232,4 @@ SUBJECT = Subject(
     },
     points=frozenset(ErrandPoint),
     order=order,
-    schedules=500,  # the kinds that ship use the same seams, a thousand times each
 )
