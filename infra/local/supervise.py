@@ -51,6 +51,7 @@ def supervise(home: Path, say: Say, start: Callable[[], Cloud], *, ephemeral: bo
             cloud.stop()
             if ephemeral:
                 shutil.rmtree(cloud.postgres.directory, ignore_errors=True)
+                (home / kept_secrets.FILE).unlink(missing_ok=True)  # of connections that no database knows any more
 
 
 def _watch(cloud: Cloud, say: Say, save: Callable[[], None]) -> None:

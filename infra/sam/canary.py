@@ -52,6 +52,7 @@ def with_canary(template: Node, way: str) -> Node:
         properties = {
             **resources[name]["Properties"],
             "AutoPublishAlias": ALIAS,
+            "AutoPublishAliasAllProperties": True,  # a change of settings alone moves, too
             "DeploymentPreference": {"Type": way, "Alarms": [{"Ref": alarm} for alarm in alarms]},
         }
         changed[name] = {**resources[name], "Properties": properties}

@@ -61,7 +61,7 @@ def _go_on(tx: Tx, ports: Ports, kind: Kind, run: Run, job: Any, by: By, *more: 
         run = runs.reopen(tx, run, kind, by)
         dues += tx.reopen_lanes(run.id)
     else:
-        dues += _wake(tx, run)
+        dues += tx.wake_lanes(run.id)
     generation = -(-int(job["lanes"]) // int(job["slots"]))
     return dues + runs.create_lanes(tx, run, [*more, *work_lanes(int(job["slots"]), generation)], kind, ports)
 
@@ -153,7 +153,7 @@ def kickoff(ports: Ports, tenant_id: UUID, run_id: UUID, by: By) -> int:
         _job(tx, run)
         if run.status.ended:
             raise Conflict("already_ended", f"The job has already {run.status}.")
-        dues.extend(_wake(tx, run))
+        dues.extend(tx.wake_lanes(run.id))
         runs.note_action(tx, run, "kickoff", by, {"lanes": len(dues)})
         return len(dues)
 
@@ -164,7 +164,7 @@ def promote(ports: Ports, tenant_id: UUID, run_id: UUID, by: By) -> None:
         _job(tx, run)
         if not tx.apply(Effect(store.PROMOTE, _key(run))):
             raise Conflict("no_canary", "The job isn't held back at a canary.")
-        dues.extend(_wake(tx, run))
+        dues.extend(tx.wake_lanes(run.id))
         runs.note_action(tx, run, "promoted", by, {})
 
 
@@ -177,11 +177,6 @@ def delete(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By) -> N
         tx.apply(Effect(store.DELETE, _key(run)))
         dues.extend(runs.create_lanes(tx, run, [NewLane(key=ERASE, holds_run=False)], kind, ports))
         runs.note_action(tx, run, "deleted", by, {})
-
-
-def _wake(tx: Tx, run: Run) -> list[Due]:
-    found = tx.read(store.WAITING_LANES, {"run_id": run.id})
-    return [due for row in found if (due := tx.wake_lane(row["id"])) is not None]
 
 
 def _job(tx: Tx, run: Run) -> Any:

@@ -251,14 +251,15 @@ def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:
-    which = {"run_id": run.id, "most": most}
+    """Whoever answers fewer than `most` says that nothing is left: the run goes then, and nobody comes back for its rows."""
+    gone = 0
     for rows in (store.PRUNE_KEPT, store.PRUNE_EVENTS, store.PRUNE_ITEMS):
-        if gone := tx.apply(Effect(rows, which)):
+        gone += tx.apply(Effect(rows, {"run_id": run.id, "most": most - gone}))
+        if gone >= most:
             return gone
-    gone = sum(
-        tx.apply(Effect(each, {"run_id": run.id})) for each in (store.PRUNE_EXPORT, store.PRUNE_FIXES, store.PRUNE_JOB)
-    )
-    old = {"tenant_id": run.tenant_id, "days": RETENTION_DAYS["run"], "most": most}
+    for each in (store.PRUNE_EXPORT, store.PRUNE_FIXES, store.PRUNE_JOB):
+        tx.apply(Effect(each, {"run_id": run.id}))
+    old = {"tenant_id": run.tenant_id, "days": RETENTION_DAYS["run"], "most": most - gone}
     return gone + tx.apply(Effect(store.PRUNE_FILES, old))
 
 

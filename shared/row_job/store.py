@@ -205,11 +205,6 @@ DELETE = Statement(
     "row_job.delete",
     "update file_jobs set deleted_at = now() where run_id = :run_id and tenant_id = :tenant_id and deleted_at is null",
 )
-WAITING_LANES = Statement(
-    "row_job.waiting",
-    """select id from lane where run_id = :run_id and status = 'active' and claim_token is null and next_due_at > now()
-         and (key like 'work:%' or key = 'ingest')""",
-)
 # How many rows are in which state. Counted, never added to; by one lane now and then, and when the job ends.
 _COUNTED = """select count(*) as total, count(*) filter (where i.status = 'PENDING') as pending,
                   count(*) filter (where i.status = 'PROCESSING') as processing, count(*) filter (where i.status = 'DONE') as done,
@@ -402,7 +397,7 @@ from file_jobs j join row_fixes x on x.run_id = j.run_id join files f on f.id = 
 where j.run_id = :run_id and j.tenant_id = :tenant_id and x.file_id = cast(:file_id as uuid)
 """)
 EXPORT_STATE = sa.text("""
-select e.job_id, e.gen, e.open, e.upto, coalesce(j.deleted_at is not null, true) as deleted, j.columns
+select e.job_id, e.gen, e.open, e.upto, j.run_id is null or j.deleted_at is not null as deleted, j.columns
 from row_exports e left join file_jobs j on j.run_id = e.job_id where e.run_id = :run_id and e.tenant_id = :tenant_id
 """)
 HORIZON = sa.text("""

@@ -17,10 +17,12 @@ import sqlalchemy as sa
 
 from shared.kernel import direct, files
 from shared.kernel import run as runs
+from shared.kernel.catalogue import Catalogue
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Conflict, NotFound, Refused
 from shared.kernel.files import UploadGone
 from shared.kernel.points import Point, watch_points
+from shared.kernel.sweep import sweep
 from shared.row_job import control, export, fix, fixing, grid, images, store
 from shared.row_job.decide import Answered
 from shared.row_job.model import Item, RowSettings, WayPoint
@@ -275,8 +277,21 @@ def test_rows_of_exports_leave_with_their_run(rows: RowRig) -> None:
         mine = tx.lock_run(export_id, TENANT)
         assert mine is not None
         assert rows.kind.prune is not None
-        assert [rows.kind.prune(tx, mine, 2) for _ in range(4)] == [2, 1, 1, 0]
+        assert [rows.kind.prune(tx, mine, 2) for _ in range(3)] == [2, 1, 0], "fewer than asked for: nothing is left"
     assert not rows.rows("select 1 from row_exports")
+
+
+def test_a_sweep_leaves_nothing_of_an_old_job(rows: RowRig) -> None:
+    """Calls, rows and what says that there was a job: less than a batch of each, all of it goes."""
+    job_id = rows.upload(csv_of(5))
+    rows.finish(job_id, 600)
+    assert rows.rows("select 1 from search_events")
+    rows.now += 100 * 86_400
+
+    sweep(rows.ports, Catalogue(rows.kind))
+
+    left = {table: len(rows.rows(f"select 1 from {table}")) for table in ("job_items", "search_events", "file_jobs", "run")}
+    assert left == dict.fromkeys(left, 0)
 
 
 def test_an_old_file_leaves_with_its_job_and_so_does_one_that_never_came(rows: RowRig) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from shared.kernel import direct
+from shared.kernel import run as runs
 from shared.search.sheets import store
 from shared.search.sheets.model import HEADER
 from tests.support.rig import TENANT
@@ -102,6 +103,23 @@ def test_where_rows_stood_is_forgotten_when_the_night_ends(searches: SearchRig) 
     searches.add_sheet()
     searches.go(3 * HOUR)
     assert not searches.rows("select 1 from sheet_row")
+
+
+def test_an_old_night_that_is_retried_forgets_nothing_of_the_next(searches: SearchRig) -> None:
+    """Tonight's would find none of its rows any more, and call the sheet synced."""
+    searches.add_companies(1, 3)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    old, following = searches.nights(sheet)
+    assert (old["status"], following["status"]) == ("synced", "waiting")
+    searches.write(
+        "insert into sheet_row (tenant_id, sheet_id, row_no, company_id) values (:tenant, :sheet, 2, :company)",
+        tenant=TENANT, sheet=sheet, company=UUID(int=1),
+    )  # fmt: skip
+
+    runs.retry_run(searches.ports, searches.kind, TENANT, old["run_id"])
+
+    assert searches.rows("select 1 from sheet_row")
 
 
 def test_a_blocked_company_leaves_and_comes_back_when_it_is_no_more(searches: SearchRig) -> None:

@@ -89,6 +89,7 @@ def test_items_are_told_apart_without_comparing_each_with_every_other() -> None:
     [
         ([1, 1.0], False), ([1, True], True), ([{"a": 1, "b": 2}, {"b": 2, "a": 1.0}], False), ([[1], [1, 2]], True),
         (["a", "a"], False), ([0, False, "0", None], True), ([[{"a": 1}], [{"a": 1}]], False),
+        ([1e300, 2], True), ([1e300, 1e300], False), ([2.0**63, -(2.0**63)], True),
     ],
 )  # fmt: skip
 def test_items_are_alike_as_json_has_it(items: list[Any], unique: bool) -> None:

@@ -256,11 +256,14 @@ def resubmit(options: argparse.Namespace) -> int:
     _wait_for(client, place["file_id"])
     client.post(f"/row-jobs/{options.id}/resubmit", {"file_id": place["file_id"]})
     while True:
+        has_ended = client.get(f"/runs/{options.id}")["status"] in show.ENDED  # before the look: by its end the file is read
         (told,) = [
             each for each in client.get(f"/row-jobs/{options.id}/fixes")["fixes"] if each["file_id"] == place["file_id"]
         ]
         if told["finished_at"] is not None:
             break
+        if has_ended:
+            raise Refusal("the job ended before the file was read. Retry it, or resubmit the file")
         show.pause()
     if options.watch and options.json:  # one answer, not two
         return watched(client, options.id, as_json=True)

@@ -66,8 +66,8 @@ def _unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Va
 
 
 def _alike(value: Any) -> Any:
-    """1 and 1.0 are one number in a schema."""
-    if isinstance(value, float) and value.is_integer():
+    """1 and 1.0 are one number in a schema. Beyond 64 bits there are only floats."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, dict):
         return {name: _alike(each) for name, each in value.items()}

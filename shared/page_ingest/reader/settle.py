@@ -80,7 +80,7 @@ def _generation(
     again = [lane for lane in parts if lane.key in drifted and lane.cursor["crawl"] <= params.recrawls]
     if again:
         return NextPhase([read_again(lane) for lane in again])
-    if counted and any(key not in held or key not in {lane.key for lane in parts} for key in drifted):
+    if counted and not drifted <= {lane.key for lane in parts}:
         return NextPhase(audit_lanes(run.epoch, generation, len(audits) + 1, audited))
     for name in names:
         own = [lane for lane in parts if lane.cursor["part"]["resource"] == name]

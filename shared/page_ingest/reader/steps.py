@@ -175,8 +175,8 @@ def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:
-    tx.apply(Effect(store.PRUNE_QUARANTINE, {"run_id": run.id}))
-    return tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most}))
+    gone = tx.apply(Effect(store.PRUNE_QUARANTINE, {"run_id": run.id, "most": most}))
+    return gone + tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most - gone}))
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -563,6 +563,9 @@ class Reading:
                 keys = list(self.rows)
                 distinct = self.asked.store.walked(self.asked.turn, self.resource.name, cursor.began, keys)
                 cursor = walk.judged(cursor, count, exact, distinct)
+            if self.asked.client.pause is not None:  # the next step ends it: what is left of the rate is for others
+                self.cursor = cursor
+                return self._so_far(throttled=self.asked.client.pause)
             return self._done(cursor)
         if self.asked.client.pause is not None:
             return self._so_far(throttled=self.asked.client.pause)
@@ -679,7 +682,8 @@ def _look_up(cursor: ConsolidateCursor, asked: Asking) -> Decision:
     rows = asked.store.to_look_up(asked.turn, each.table, names, wanted, cursor.after, LOOKS_PER_STEP)
     if not rows or cursor.gone * 100 > gone.most * cursor.alive:
         is_blown = cursor.gone * 100 > gone.most * cursor.alive
-        effect = Effect(store.judge_looked(each.table), {"connection": asked.connection, "blown": is_blown})
+        judged = store.forget_missed(each.table) if is_blown else store.judge_looked(each.table)
+        effect = Effect(judged, {"connection": asked.connection})
         fuse = blown(cursor.gone, cursor.alive, gone.most) if is_blown else None
         return Finish(cursor=cursor.but(fuse=fuse).to_json(), effects=[effect])
     missed: list[str] = []

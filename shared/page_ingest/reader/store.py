@@ -120,12 +120,12 @@ REPLAYED = Statement(
        from turn, jsonb_array_elements(cast(:items as jsonb)) as item
        order by 3 on conflict do nothing""",
 )
-# What was quarantined and fits now, as a later run or a replay brought it.
+# What was quarantined and fits now, as a later run or a replay brought it. What was put there since then is newer: it stays.
 RELEASE = Statement(
     "source.release",
     """delete from source_quarantine q using turn, source_raw i
        where q.tenant_id = turn.tenant_id and q.source = :q_source and q.connection = :q_connection and q.resource = :q_resource
-         and i.run_id = turn.run_id and i.resource = q.resource and i.key = q.key and i.state <> 'quarantined'
+         and i.run_id = turn.run_id and i.resource = q.resource and i.key = q.key and i.state <> 'quarantined' and q.at <= i.seen_at
          and q.key > :q_after and q.key <= :q_upto""",
 )
 PRUNE = Statement(
@@ -133,7 +133,11 @@ PRUNE = Statement(
     """delete from source_raw where ctid = any(array(
            select ctid from source_raw where run_id = :run_id order by resource, key limit :most))""",
 )
-PRUNE_QUARANTINE = Statement("source.prune_quarantine", "delete from source_quarantine where run_id = :run_id")
+PRUNE_QUARANTINE = Statement(
+    "source.prune_quarantine",
+    """delete from source_quarantine where id = any(array(
+           select id from source_quarantine where run_id = :run_id order by id limit :most))""",
+)
 COLUMNS = Statement(
     "source.columns",
     """select table_name, column_name, data_type from information_schema.columns
@@ -168,7 +172,7 @@ def consolidation(
     seen_last = "and exists (select from last_walk w where w.key = i.partition and i.page >= w.began)" if drops else ""
     whose = (
         """join source_quarantine q on q.tenant_id = i.tenant_id and q.source = :said_source and q.connection = :connection
-            and q.resource = i.resource and q.key = i.key
+            and q.resource = i.resource and q.key = i.key and q.at <= i.seen_at
        join run said on said.id = q.run_id"""
         if replays
         else "join run said on said.id = turn.run_id"
@@ -254,17 +258,19 @@ where d.source_key > :after and {_unseen()} order by d.source_key limit :most
 
 @lru_cache(maxsize=200)
 def note_missed(table: str) -> Statement:
+    """Not of what a newer run has found while it was looked up."""
     return Statement(
         f"source.note_missed_{table}",
-        f"""update {table} d set missed_by = turn.run_id from turn
+        f"""update {table} d set missed_by = turn.run_id from turn join run on run.id = turn.run_id
        where d.tenant_id = turn.tenant_id and d.connection = :connection and d.gone_at is null
+         and (d.said_at, d.said_by) <= (run.created_at, run.id)
          and d.source_key = any(array(select jsonb_array_elements_text(cast(:missed as jsonb))))""",  # noqa: S608 - as above
     )
 
 
 @lru_cache(maxsize=200)
 def forget_missed(table: str) -> Statement:
-    """What an earlier attempt of this run noted is looked up again, and may be there by now."""
+    """What an earlier attempt of this run noted is looked up again, and may be there by now; what blew the fuse is not judged."""
     return Statement(
         f"source.forget_missed_{table}",
         f"""update {table} d set missed_by = null from turn
@@ -275,12 +281,10 @@ def forget_missed(table: str) -> Statement:
 
 @lru_cache(maxsize=200)
 def judge_looked(table: str) -> Statement:
-    """All that were looked up and are gone, at once; or, if they are too many, none."""
+    """All that were looked up and are gone, at once. (If they are too many, they are forgotten instead.)"""
     return Statement(
         f"source.judge_looked_{table}",
-        f"""update {table} d
-       set gone_at = case when cast(:blown as boolean) then null else now() end, missed_by = case when cast(:blown as boolean) then null else d.missed_by end,
-           said_by = run.id, said_at = run.created_at
+        f"""update {table} d set gone_at = now(), said_by = run.id, said_at = run.created_at
        from turn join run on run.id = turn.run_id
        where d.tenant_id = turn.tenant_id and d.connection = :connection and d.gone_at is null and d.missed_by = turn.run_id""",  # noqa: S608 - as above
     )

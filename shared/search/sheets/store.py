@@ -49,11 +49,14 @@ END_NIGHT = Statement(
        where run_id = :run_id and finished_at is null""",
 )
 STATUS = Statement("sheet.status", "select status from sheet_night where run_id = :run_id")
-# Where its rows stand is read anew every night: between two nights nobody needs it.
+# Where its rows stand is read anew every night: between two nights nobody needs it. An old night that is retried ends at once,
+# perhaps while tonight's is being written, which must find its rows.
 FORGET_AT_END = Statement(
     "sheet.forget_at_end",
     """delete from sheet_row r using sheet_night n
-       where n.run_id = :run_id and r.tenant_id = n.tenant_id and r.sheet_id = n.sheet_id""",
+       where n.run_id = :run_id and r.tenant_id = n.tenant_id and r.sheet_id = n.sheet_id
+         and not exists (select from sheet_night o where o.tenant_id = n.tenant_id and o.sheet_id = n.sheet_id
+                                                     and o.run_id <> n.run_id and o.finished_at is null)""",
 )
 PRUNE = Statement("sheet.prune", "delete from sheet_night where run_id = :run_id and finished_at is not null")
 
