@@ -290,7 +290,9 @@ def test_a_sweep_leaves_nothing_of_an_old_job(rows: RowRig) -> None:
 
     sweep(rows.ports, Catalogue(rows.kind))
 
-    left = {table: len(rows.rows(f"select 1 from {table}")) for table in ("job_items", "search_events", "file_jobs", "run")}
+    left = {
+        table: len(rows.rows(f"select 1 from {table}")) for table in ("job_items", "search_events", "file_jobs", "run")
+    }
     assert left == dict.fromkeys(left, 0)
 
 
