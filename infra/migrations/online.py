@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from infra.migrations.run import open_engine
+from infra.migrations.run import open_engine, within
 
 IS_BROKEN = sa.text("""
 select exists (select from pg_index i join pg_class c on c.oid = i.indexrelid
@@ -28,7 +28,7 @@ def index_online(name: str, definition: str, *, unique: bool = False) -> None:
     with engine.connect() as connection:
         run = connection.exec_driver_sql
         # No lock_timeout: it waits for transactions that are older than itself, with no lock in anybody's way.
-        run(f"set statement_timeout = {int(config.attributes['within_s'] * 1000)}")
+        run(within(config.attributes["ends"]))
         run("set role baton_owner")
         if connection.execute(IS_BROKEN, {"name": name}).scalar_one():
             run(f"drop index concurrently if exists {name}")

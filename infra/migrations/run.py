@@ -31,7 +31,7 @@ def migrate(url: str, versions: Path = VERSIONS, within_s: float = WITHIN_S) -> 
     ends = time.monotonic() + within_s
     while True:
         try:
-            _upgrade(url, versions, max(1.0, ends - time.monotonic()))
+            _upgrade(url, versions, ends)
         except sa.exc.DBAPIError as error:
             state = db.sqlstate(error)
             if state == LOCK_NOT_AVAILABLE and time.monotonic() + PAUSE_S + LOCK_TIMEOUT_S < ends:
@@ -45,16 +45,21 @@ def migrate(url: str, versions: Path = VERSIONS, within_s: float = WITHIN_S) -> 
                 ) from error
             if state == CANCELED:
                 raise Unfinished(
-                    f"The schema is at {_reached(url)}. The next revision takes longer than {within_s:.0f} s; nothing of it "
-                    "was written but what is built concurrently. Deploy again: it goes on from there."
+                    f"The schema is at {_reached(url)}. The time, {within_s:.0f} s, was over within the next revision; nothing of "
+                    "it was written but what is built concurrently. Deploy again: it goes on from there."
                 ) from error
             raise
         return
 
 
-def _upgrade(url: str, versions: Path, within_s: float) -> None:
+def within(ends: float) -> str:
+    """No statement from here on goes on beyond `ends`, on this process's clock."""
+    return f"set statement_timeout = {int(max(1.0, ends - time.monotonic()) * 1000)}"
+
+
+def _upgrade(url: str, versions: Path, ends: float) -> None:
     # As attributes: a `%` in a password means nothing special.
-    config = Config(attributes={"url": url, "within_s": within_s})
+    config = Config(attributes={"url": url, "ends": ends})
     config.set_main_option("script_location", _literal(HERE))
     config.set_main_option("version_locations", _literal(versions))
     config.set_main_option("path_separator", "newline")

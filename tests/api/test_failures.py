@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 from uuid import UUID
 
@@ -67,6 +68,18 @@ def test_a_run_that_did_not_fail_has_no_cause(status: Any) -> None:
     ending = Ending(status, "partial", None)
 
     assert with_cause(ending, [lane("a", TIMEOUT)]) is ending
+
+
+def test_what_failed_before_causes_were_kept_has_one(door: Door, acme: TenantHouse) -> None:
+    first, second = door.start(acme), door.start(acme)
+    fail(door, first, TIMEOUT)
+    door.sql("update run set cause = null where id = :id", id=first)
+    fill = importlib.import_module("infra.migrations.versions.0200_causes_of_old_failures").FILL
+
+    door.sql(fill)
+
+    causes = {row["id"]: row["cause"] for row in door.sql("select id, cause from run")}
+    assert causes == {first: TIMEOUT.to_json()["fingerprint"], second: None}
 
 
 def test_failures_are_grouped_by_what_the_lane_failed_of(door: Door, acme: TenantHouse) -> None:

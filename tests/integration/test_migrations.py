@@ -149,8 +149,26 @@ def test_a_revision_that_takes_too_long_fails_before_the_function_does(empty: st
     write_revision(versions, 1, "create table leg (id int primary key)")
     write_revision(versions, 2, "select pg_sleep(60)")
 
-    with pytest.raises(Unfinished, match="The next revision takes longer than"):
+    with pytest.raises(Unfinished, match=r"at revision 0001. The time, 1 s, was over within the next revision"):
         migrate(empty, versions, within_s=1)
+
+
+def test_all_revisions_together_have_the_time_that_one_would_have(empty: str, versions: Path) -> None:
+    """Each within its time, and the function is gone before the last: it has to end by itself, and say how far it came."""
+    for number in range(1, 9):
+        write_revision(versions, number, "select pg_sleep(1)")
+
+    with pytest.raises(Unfinished, match=r"at revision 000[123]\."):
+        migrate(empty, versions, within_s=3)
+
+
+def test_a_migration_that_waits_for_another_says_so(empty: str, versions: Path) -> None:
+    write_revision(versions, 1, "create table leg (id int primary key)")
+    with sa.create_engine(empty, poolclass=sa.NullPool).connect() as other:
+        other.exec_driver_sql("select pg_advisory_lock(hashtext('baton.migrations'))")
+
+        with pytest.raises(Unfinished, match="Another migration of this database is under way"):
+            migrate(empty, versions, within_s=1)
 
 
 ONLINE = """
@@ -205,6 +223,8 @@ def test_an_index_whose_making_was_interrupted_is_not_taken_for_a_whole_one(empt
 FIRST_KEPT = "0130"
 CREATED = re.compile(r"create table (?:if not exists )?(\w+)", re.IGNORECASE)
 INDEXED = re.compile(r"create (?:unique )?index (?:if not exists )?\w+\s+on (\w+)", re.IGNORECASE)
+ALTERED = re.compile(r"alter table (?:if exists )?(\w+)", re.IGNORECASE)
+FILLED = re.compile(r"^\s*(?:update|delete from) (\w+)", re.IGNORECASE | re.MULTILINE)
 CONTRACTS = re.compile(
     r"\b(drop (?:column|table|function)|rename (?:to|column)|alter column \w+ (?:type|set not null))\b", re.IGNORECASE
 )
@@ -219,6 +239,12 @@ def what_hurts_those_who_work(text: str) -> list[str]:
     ]
     if "index_online(" in text and "exec_driver_sql" in text:
         found.append("an index that is built online shares its revision with something else")
+    found += [
+        f"{table} is altered, then filled in the same transaction: nobody reads it until all of it is filled"
+        for altered in ALTERED.finditer(text)
+        for table in FILLED.findall(text, altered.end())
+        if table == altered[1]
+    ]
     if not re.search(r"^# Contract: ", text, re.MULTILINE):
         found += [f"`{each}` is not said to be a contraction" for each in CONTRACTS.findall(text)]
     return found
@@ -239,6 +265,7 @@ def test_no_revision_stalls_or_breaks_the_release_that_runs_meanwhile() -> None:
         "run('alter table lane drop column x')",
         "run('alter table lane alter column x set not null')",
         "run('alter table lane rename to track')",
+        "alter table lane add column x text;\nupdate lane set x = ''",
     ],
 )
 def test_a_revision_that_would_is_noticed(text: str) -> None:

@@ -35,7 +35,6 @@ create trigger run_cause_first before insert on run for each row when (new.error
     execute function cause_of_run();
 create trigger run_cause before update of error on run for each row when (new.error is distinct from old.error)
     execute function cause_of_run();
-update run set cause = coalesce(error #>> '{cause,fingerprint}', error ->> 'fingerprint') where status = 'failed'
 """
 
 
