@@ -93,9 +93,9 @@ SEE = Statement(
        on conflict (tenant_id, sheet_id, row_no) do nothing""",  # noqa: S608 - our own words
 )
 # The newest word counts. A cell that says what it said when this sheet was last read is older than whatever was said since,
-# over the API or in another sheet. (`in_sheet` is what was known of it before sheets were told apart.)
+# over the API or in another sheet.
 _NEWS = """f.heard ->> cast(:sheet as text) is not null
-                or (f.feedback is distinct from excluded.feedback and f.in_sheet is distinct from excluded.feedback)"""
+                or f.feedback is distinct from excluded.feedback"""
 HEAR = Statement(
     "sheet.hear",
     f"""insert into company_feedback as f (tenant_id, company_id, feedback, said_by, said_at, heard)
@@ -104,7 +104,7 @@ HEAR = Statement(
        from turn cross join {_SEEN}
        where c.id is not null and i.feedback is not null order by c.id, i.row_no desc
        on conflict (tenant_id, company_id) do update
-       set heard = f.heard || excluded.heard, in_sheet = null,
+       set heard = f.heard || excluded.heard,
            feedback = case when {_NEWS} then excluded.feedback else f.feedback end,
            said_by = case when {_NEWS} then excluded.said_by else f.said_by end,
            said_at = case when {_NEWS} then excluded.said_at else f.said_at end
@@ -113,19 +113,19 @@ HEAR = Statement(
 # A cell that says nothing any more may say the same again, and that is news. (A company's second row says nothing either way.)
 SILENT = Statement(
     "sheet.silent",
-    f"""update company_feedback f set heard = f.heard - cast(:sheet as text), in_sheet = null
+    f"""update company_feedback f set heard = f.heard - cast(:sheet as text)
        from (select turn.tenant_id, c.id from turn cross join {_SEEN} where c.id is not null
              group by turn.tenant_id, c.id having bool_and(i.feedback is null)) s
        where f.tenant_id = s.tenant_id and f.company_id = s.id
-         and (f.heard ->> cast(:sheet as text) is not null or f.in_sheet is not null)
+         and f.heard ->> cast(:sheet as text) is not null
          and not exists (select from sheet_row r where r.tenant_id = f.tenant_id and r.sheet_id = cast(:sheet as uuid)
                            and r.company_id = f.company_id)""",  # noqa: S608 - our own words
 )
 # So may the cell of a company that has no row: it was blocked and has left, or somebody deleted it.
 GONE = Statement(
     "sheet.gone",
-    """update company_feedback f set heard = f.heard - cast(:sheet as text), in_sheet = null from turn
-       where f.tenant_id = turn.tenant_id and (f.heard ->> cast(:sheet as text) is not null or f.in_sheet is not null)
+    """update company_feedback f set heard = f.heard - cast(:sheet as text) from turn
+       where f.tenant_id = turn.tenant_id and f.heard ->> cast(:sheet as text) is not null
          and not exists (select from sheet_row r where r.tenant_id = f.tenant_id and r.sheet_id = cast(:sheet as uuid)
                            and r.company_id = f.company_id)""",
 )
