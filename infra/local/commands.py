@@ -53,7 +53,7 @@ def add_commands(commands: Commands) -> None:
     _catalogue(made, DEMO_STONES)
     made.add_argument("--worker", action="store_true", help="on Postgres alone, with two workers instead of functions")
     made = _command(commands, "demo-data", "demo_data", "fill the local cloud with runs of all kinds in all states")
-    made.add_argument("--yes", action="store_true", help="do not ask when there are runs already")
+    made.add_argument("--yes", action="store_true", help="add to the runs that are there")
 
 
 def _cloud(commands: Commands) -> None:

@@ -12,7 +12,7 @@ def after_page(cursor: FolderCursor, page: Page) -> FolderCursor:
     """Where the next page is. Once everything is listed, only changes follow. A page may be empty, but more of it cannot
     begin where it began: whoever believed that would ask for ever."""
     if page.has_more and page.cursor == cursor.at:
-        raise bad_answer("Dropbox says that more follows, and leads back to the same place.")
+        raise bad_answer("Dropbox says that there is more, but its cursor points back to the same page.")
     return cursor.but(at=page.cursor, listing=cursor.listing and page.has_more)
 
 

@@ -70,7 +70,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody we know, and the tenants where he may act."""
+    """Somebody we know, and the tenants where they may act."""
 
     actor: str
     memberships: list[Membership]

@@ -321,7 +321,9 @@ def save_search(asked: Annotated[SaveSearch, Body()]) -> Response[str]:
         if not line.all(store.SAVE, told):
             if line.all(store.HAS_MOST, told):
                 raise Problem(
-                    409, "too_many_searches", f"The tenant has {MOST_SEARCHES:,} searches, which are the most."
+                    409,
+                    "too_many_searches",
+                    f"The tenant already has {MOST_SEARCHES:,} searches, the maximum. Delete one first.",
                 )
             raise Problem(409, "search_exists", "A search with this name or these parameters exists already.")
         _new_state(line, tx, here, asked.client, search_id)
@@ -650,9 +652,9 @@ def resume_search_client(client: AnyClient, asked: Annotated[Because, Body()]) -
 def _checked_window(asked: AddSheet) -> None:
     """`zone` is a name that means the same everywhere, and the only one: a time may not bring another."""
     if zone_named(asked.zone) is None:
-        raise Refused("unknown_timezone", f"zone: {asked.zone!r} is no time zone, such as Europe/Madrid.")
+        raise Refused("unknown_timezone", f"zone: unknown time zone {asked.zone!r}. Use a name such as Europe/Madrid.")
     if asked.opens.tzinfo is not None or asked.closes.tzinfo is not None:
-        raise Refused("bad_window", "opens, closes: local times of zone, as 03:00, without an offset.")
+        raise Refused("bad_window", "opens, closes: use local times of the zone, such as 03:00, without an offset.")
 
 
 def _new_state(line: Line, tx: PgTx, here: Desk, client: str, search_id: UUID) -> None:

@@ -286,7 +286,7 @@ def get_trigger(trigger_id: TriggerId) -> SeenTrigger:
 
 @operation(router, "PATCH", "/jobs/triggers/<trigger_id>", MANAGES, tag="triggers", refuses=[409])
 def change_trigger(trigger_id: TriggerId, asked: Annotated[ChangeTrigger, Body()]) -> Done:
-    """Change a trigger. A schedule whose times change goes on from now; one that is switched on hears what happens from now."""
+    """Change a trigger. A schedule with new times starts from now. An event trigger that is switched on reacts to new events only."""
     here = desk(router)
     before = _found(here, trigger_id)
     given = {name: value for name, value in asked.model_dump(exclude_unset=True).items() if value is not None}

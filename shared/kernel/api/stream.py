@@ -47,7 +47,12 @@ def stream_events(
     """Live status as server-sent events: the run as it is now, then its events after the last you know."""
     here = desk(router)
     if here.streams is not None and (wait_s := here.streams.wait_s(here.principal.actor)):
-        raise Problem(429, "too_many_streams", "You follow too many runs at once.", retry_after_s=wait_s)
+        raise Problem(
+            429,
+            "too_many_streams",
+            "You are watching too many runs at once. Close a tab or a `watch` command, then try again.",
+            retry_after_s=wait_s,
+        )
     known = after if last_event_id is None else last_event_id
     # The run before its lines: what ended by then has its terminal line among them.
     run, lines = _look(here, run_id, known)

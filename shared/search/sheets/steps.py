@@ -154,7 +154,7 @@ class Sheets:
                 return self._open(cursor, night["tab"], sheet)
 
     def _wait_s(self, turn: Turn, cursor: SheetCursor) -> float:
-        """Until the one request of this step may be sent. A slot that was kept counts once, and not for long."""
+        """How long until this step may send its one request. A reserved slot is good once, and only for a while."""
         if cursor.slot_at is not None and cursor.slot_of == turn.attempts:
             late_s = (turn.now - datetime.fromisoformat(cursor.slot_at)).total_seconds()
             if -1 <= late_s <= SLOT_LASTS_S:
@@ -231,7 +231,7 @@ class Sheets:
     def _start_over(self, cursor: SheetCursor, tab: str) -> Decision:
         moved = cursor.moved + 1
         if moved > MOST_MOVES:
-            said = f"The rows of the tab {tab} moved {moved} times while they were written. Nothing is overwritten; the next night writes it."
+            said = f"Somebody moved rows of the tab {tab} {moved} times during the sync. Nothing was overwritten; the next night tries again."
             raise Permanent(said, "sheet_moves")
         return Continue(cursor=cursor.afresh(epoch=cursor.epoch, moved=moved).to_json())
 
