@@ -80,6 +80,7 @@ def test_a_built_template_is_changed_in_place(tmp_path: Path) -> None:
 
     written = yaml_parse((tmp_path / "template.yaml").read_text())
     assert written["Resources"]["TickFunction"]["Properties"]["AutoPublishAlias"] == ALIAS
+    assert written["Resources"]["TickFunction"]["Properties"]["AutoPublishAliasAllProperties"] is True
     assert written["Resources"]["TickSchedule"]["Properties"]["Target"]["Arn"] == {"Ref": "TickFunction.Alias"}
 
 
