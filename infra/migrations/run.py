@@ -45,8 +45,8 @@ def migrate(url: str, versions: Path = VERSIONS, within_s: float = WITHIN_S) -> 
                 ) from error
             if state == CANCELED:
                 raise Unfinished(
-                    f"The schema is at {_reached(url)}. The time, {within_s:.0f} s, was over within the next revision; nothing of "
-                    "it was written but what is built concurrently. Deploy again: it goes on from there."
+                    f"The schema is at {_reached(url)}. The next revision was stopped when the {within_s:.0f} s for all of them were "
+                    "over; nothing of it was written but what is built concurrently. Deploy again to go on from there."
                 ) from error
             raise
         return
