@@ -498,7 +498,7 @@ class Invariants:
             return
         undone = change.outcome in (StepOutcome.RETRIED, StepOutcome.FAILED)
         if isinstance(answer, Exception) or (undone and not isinstance(answer, Fail)):
-            kept = isinstance(answer, Exception) or self.world.last_fault_at > 0
+            kept = isinstance(answer, Exception) or commit.disturbed
             require(kept, "what the kind decided is committed", lane.key, change.outcome, type(answer).__name__)
             require(lane.cursor == before.cursor, "a failure keeps its place", lane.key)
             self._check_failure(answer, change)
