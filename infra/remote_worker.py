@@ -88,13 +88,14 @@ class RemoteWorker:
 
     def _claim(self, most: int) -> list[dict[str, Any]]:
         again, self._unheard = self._unheard, self._unheard or str(new_id())
-        asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s,
-                 "claim_id": self._unheard, "again": again is not None}  # fmt: skip
         lost_at = self._lost_at()
         try:
+            asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s,
+                     "claim_id": self._unheard, "again": again is not None,
+                     "commands": sorted(read_commands(self.env))}  # fmt: skip
             found = self._post("/worker/jobs/claim", asked, "jobs")
             self._unheard = None
-        except Refusal as error:
+        except (Refusal, BadSettings) as error:
             logger.warning("no jobs could be taken", extra={"error": str(error)})
             self.stop.wait(AFTER_TROUBLE_S)
             return []

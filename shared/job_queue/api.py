@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler import Response
@@ -15,7 +15,6 @@ from pydantic import Field
 from shared.job_queue import decide, store
 from shared.job_queue.model import KIND, MOST_AHEAD, USUAL_PRIORITY
 from shared.job_queue.steps import jobs_of
-from shared.kernel import db
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
@@ -39,7 +38,6 @@ SOURCES = {"manual": ["api"], "event": ["event"], "schedule": ["schedule"], "sys
 Status = Literal["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 Executor = Literal["lambda", "worker"]
 MOST_ADDED = 1_000
-T = TypeVar("T")
 
 
 class Definition(Told):
@@ -356,17 +354,7 @@ def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Re
     """Add a job to its queue. With the dedupe key of a job that is not over yet, that one is answered with 200."""
     here = desk(router)
     params, request = asked.model_dump(mode="json", exclude_none=True), b"job:" + asked.model_dump_json().encode()
-    return _looking_twice(lambda: runs.start(here, KIND, params, None, idempotency_key, request))
-
-
-def _looking_twice(add: Callable[[], T]) -> T:
-    """Between our look for a dedupe key and our write, somebody may retry the job that has it. The second look finds it."""
-    try:
-        return add()
-    except Exception as error:
-        if db.sqlstate(error) != relay.UNIQUE:
-            raise
-    return add()
+    return runs.start(here, KIND, params, None, idempotency_key, request)
 
 
 @operation(router, "POST", "/jobs/batch", STARTS, tag="jobs")
@@ -374,7 +362,7 @@ def add_jobs(asked: Annotated[AddJobs, Body()], idempotency_key: Key = None) -> 
     """Add up to 1,000 jobs at once. The answer has one entry for each, in the same order: its ID, or why it was refused."""
     here = desk(router)
     request, read = b"jobs:" + asked.model_dump_json().encode(), [_read(each) for each in asked.jobs]
-    return _looking_twice(lambda: _add_jobs(here, read, idempotency_key, request))
+    return runs.looking_twice(lambda: _add_jobs(here, read, idempotency_key, request))
 
 
 def _add_jobs(here: Desk, read: Sequence[dict[str, Any] | Refused], key: str | None, request: bytes) -> AddedJobs:

@@ -83,12 +83,15 @@ class Jobs:
                     started.append(Already(found))
                     continue
             started.append(_job(starting, each))
-            enqueued[each.definition.key] += not starting.again
-        for key, jobs in enqueued.items():
-            if jobs:
-                self.ports.meter.count(JobMetric.ENQUEUED, jobs, definition=key)
-        write_out(self.ports.meter)
+            enqueued[each.definition.key] += 1
+        if enqueued:
+            tx.after_commit(lambda: self._count_enqueued(enqueued))
         return started
+
+    def _count_enqueued(self, by_definition: Mapping[str, int]) -> None:
+        for key, jobs in by_definition.items():
+            self.ports.meter.count(JobMetric.ENQUEUED, jobs, definition=key)
+        write_out(self.ports.meter)
 
     def _wanted(
         self, known: _Read, starting: Starting, definitions: Mapping[str, Definition | Refused]
@@ -194,7 +197,10 @@ class Jobs:
         passed = {name: self.ports.environ[name] for name in command.env if name in self.ports.environ}
         env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt_no)}
         told: tuple[str, str] | None = None
-        since_s = stopwatch()  # it was surely ours
+        # Its lease began when it was taken: what passed since then, on the way or in line, is nobody's to spend again.
+        since_s = turn.since_asked_s or stopwatch()
+        if since_s() >= self.ports.lease_s:
+            raise Overtaken
 
         def beat(pid: int, stdout: str, stderr: str) -> Word:
             nonlocal told, since_s

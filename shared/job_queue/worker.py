@@ -174,11 +174,13 @@ class Worker:
 
     def _begin(self, turn: Turn, queue: str) -> None:
         looked: Looked | None = None
+        offers = self.ports.offers
+        assert offers is not None
 
         def begin() -> None:
             nonlocal looked
             if self.stop.is_set():  # nothing was done: it costs no attempt
-                self.ports.store.release(turn.baton, turn.token)
+                offers.give_back(turn)
                 return
             found = look(turn, kind_of(turn, self.kinds, self.ports), self.ports)
             looked = found if isinstance(found, Looked) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -16,10 +17,10 @@ from shared.job_queue.model import KIND, Finished
 from shared.job_queue.steps import jobs_of
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, desk, operation
-from shared.kernel.api.shapes import Asked, Done, Told
+from shared.kernel.api.shapes import Asked, Done, Short, Told
 from shared.kernel.auth import WORKS
 from shared.kernel.clock import new_id
-from shared.kernel.errors import NotFound, Overtaken, StepError
+from shared.kernel.errors import Later, NotFound, Overtaken, StepError
 from shared.kernel.log import logger
 from shared.kernel.model import Effect, Turn
 from shared.kernel.offers import PgOffers
@@ -30,13 +31,15 @@ from shared.kernel.step import Lost, do_turn
 router = Router()  # type: ignore[no-untyped-call]
 JobId = Annotated[UUID, Path(description="The job's id")]
 LONGEST_TOLD = 256 * 1024
+ELSEWHERE_S = 30.0  # until a job is offered again that this worker cannot run
 Tail = Annotated[str, Field(max_length=LONGEST_TOLD)]
 WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}(@lambda)?$")]
 
 
 class ClaimJobs(Asked):
-    """`claim_id`: a new id for each claim. `again`: its answer was lost, so what it took is answered once more."""
+    """`claim_id`: a new id for each claim. `again`: its answer was lost, so what it took is answered once more. `commands`: those
+    that the worker knows; jobs with another one wait for another worker, which costs no attempt."""
 
     worker_id: WorkerId
     queues: Annotated[list[QueueName], Field(min_length=1, max_length=20)]
@@ -44,6 +47,7 @@ class ClaimJobs(Asked):
     lease_seconds: Annotated[int, Field(ge=10, le=900)] = 60
     claim_id: UUID | None = None
     again: bool = False
+    commands: Annotated[list[Short], Field(max_length=1000)] | None = None
 
 
 class ClaimedJob(Told):
@@ -98,11 +102,11 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
     """Take the best jobs of the tenant that are due. Each is the worker's until its lease runs out."""
     here = desk(router)
     ports, worker = _ports(here), f"{_whose(here)}/{asked.worker_id}"
+    if asked.again and asked.claim_id is None:
+        raise Problem(422, "invalid", "claim_id: required with again.")
     here.all(
         store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id, queues=asked.queues, tenant_id=here.tenant_id
     )
-    if asked.again and asked.claim_id is None:
-        raise Problem(422, "invalid", "claim_id: required with again.")
     offers, token = _offers(here), asked.claim_id or new_id()
     # Each look waits for a take of its queue that is still under way; the last one sees what all of them took.
     lost = [offers.taken(queue, token, worker) for queue in asked.queues][-1] if asked.again else []
@@ -116,7 +120,7 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
         turns, lost = lost or offers.take(queue, room, token, asked.lease_seconds, worker), []
         for turn in turns:
             try:
-                claimed += _begun(here, ports, turn)
+                claimed += _begun(here, ports, turn, asked.commands)
             except Exception:
                 # Those before it are told: nobody would know of them otherwise. This one is given back, at no cost.
                 logger.exception("a job that was taken could not be started", extra={"job_id": str(turn.run_id)})
@@ -170,9 +174,12 @@ def _whose(here: Desk) -> str:
     return actor if actor.startswith("token:") else f"{actor}/{here.tenant_id}"
 
 
-def _begun(here: Desk, ports: Ports, turn: Turn) -> list[ClaimedJob]:
-    """What may not run any more fails here and is not handed out; what was canceled meanwhile ends."""
+def _begun(here: Desk, ports: Ports, turn: Turn, known: Sequence[str] | None) -> list[ClaimedJob]:
+    """What may not run any more fails here and is not handed out; what was canceled meanwhile ends. What its worker does not
+    know waits: for a while, so that it holds up nothing that the worker can run."""
     try:
+        if known is not None and turn.params["command"] not in known:
+            raise Later(ELSEWHERE_S, f"a worker that knows {turn.params['command']!r}")
         attempt_no = jobs_of(here.kinds).begin(turn)
     except Overtaken:
         return []

@@ -32,7 +32,7 @@ class Line:
     The first one may find that its server is gone or writes no more; `renew` then answers another connection, or None.
     """
 
-    __slots__ = ("_ahead", "_driver", "_may_be_repeated", "_renew")
+    __slots__ = ("_ahead", "_driver", "_may_be_repeated", "_renew", "after_commit")
 
     def __init__(
         self, connection: driver.Connection, renew: Callable[[Exception], driver.Connection | None] | None = None
@@ -41,6 +41,7 @@ class Line:
         self._renew = renew
         self._ahead: list[tuple[str, list[Any]]] = []
         self._may_be_repeated = True
+        self.after_commit: list[Callable[[], None]] = []
 
     def ahead(self, statement: sa.TextClause, params: Row, *, twice_is_once: bool = False) -> None:
         """Send this just ahead of the next statement, or with the commit if none follows: one flight and one transaction, but
@@ -192,6 +193,9 @@ class _Loan(AbstractContextManager["Line"]):
             raise
         finally:
             self._return(error)
+        if error is None:
+            for then in self._line.after_commit:
+                then()
 
     def _return(self, error: BaseException | None) -> None:
         if self._loan is None:

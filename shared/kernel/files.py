@@ -1,7 +1,7 @@
 """The bucket as a place for results: a file in one piece, or in parts that several steps write.
 
 What is less than a part waits in a file of its own between two steps, because a bucket takes no smaller parts but the last.
-Every write may happen twice: a part has a number, the rest a name of its step. The file is there when it is whole.
+Every write may happen twice, and late: a part has a number and a tag, the rest a name that only one process knows. The file is there when it is whole.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ TYPES: Final = {"csv": CSV, "xlsx": "application/vnd.openxmlformats-officedocume
 PART: Final = 5 * 2**20  # the least that S3 takes
 # A part that somebody who was overtaken sent once more is not the one that we were told of.
 GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "InvalidPart", "404"})
+# S3 tells that a key is not there only to whoever may list the bucket, which no function may: all others are told that they may
+# not read it. (A right to list one prefix alone does not help: it holds for listings, not for a key.)
+HIDDEN: Final = frozenset({"AccessDenied", "403"})
 
 
 @dataclass(eq=False)
@@ -79,7 +82,7 @@ class Parted:
         self.bytes += len(data)
 
     def rest(self, name: str) -> Json:
-        """Leave the file for another step; `name` must be this step's own."""
+        """Leave the file for another step. `name` must be this process's own: one that was overtaken may still write its rest."""
         tail = None
         if len(self._body) >= self._part:
             self._send()
@@ -125,7 +128,7 @@ class S3Files:
         self._asked(lambda s3: s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType=type_of(key)))
 
     def get(self, key: str) -> bytes:
-        return bytes(self._asked(lambda s3: s3.get_object(Bucket=self._bucket, Key=key)["Body"].read()))
+        return bytes(self._asked(lambda s3: s3.get_object(Bucket=self._bucket, Key=key)["Body"].read(), GONE | HIDDEN))
 
     def delete(self, key: str) -> None:
         """What is not there is gone."""
@@ -152,7 +155,7 @@ class S3Files:
             listed = {"Parts": [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]}
             self._asked(lambda s3: s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=listed))
         except UploadGone:
-            self._asked(lambda s3: s3.head_object(**where))
+            self._asked(lambda s3: s3.head_object(**where), GONE | HIDDEN)
 
     def link(self, key: str, name: str, seconds: int) -> str:
         """An address that anybody can download the file from, for so long."""
@@ -164,14 +167,14 @@ class S3Files:
         }
         return str(self._asked(lambda s3: s3.generate_presigned_url("get_object", Params=wanted, ExpiresIn=seconds)))
 
-    def _asked(self, call: Callable[[Any], T]) -> T:
+    def _asked(self, call: Callable[[Any], T], gone: frozenset[str] = GONE) -> T:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - only who exports needs it
 
         try:
             return call(aws.client("s3"))
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in GONE:
+            if code in gone:
                 raise UploadGone(f"A part of the file is not there any more ({code}).") from None
             raise Transient(f"The bucket refuses a file ({code}).", "no_storage") from None
         except BotoCoreError as error:

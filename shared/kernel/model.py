@@ -198,7 +198,6 @@ class Starting:
     params: Json
     by: By
     may_remember: bool = False  # what was read for an earlier start, if the offer says its version
-    again: bool = False  # nothing came of the first try, because what was remembered is outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +321,8 @@ class Turn:
     probes: frozenset[str] = frozenset()
     pulled: bool = False
     queued_at: datetime | None = None  # of a turn that was pulled: since when it could have been
+    # Of a turn that was pulled: the seconds since this process asked for it. Its lease cannot have begun earlier.
+    since_asked_s: Callable[[], float] | None = field(default=None, compare=False)
     gated: bool = True  # whether any gate of the tenant was not open when the turn was claimed: else none need be asked
 
     @property

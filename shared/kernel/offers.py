@@ -10,6 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from shared.kernel import db, direct, sql
+from shared.kernel.clock import stopwatch
 from shared.kernel.direct import Row
 from shared.kernel.model import (
     Ended,
@@ -39,28 +40,28 @@ class PgOffers:
 
         If the answer is lost, what was taken is asked for first: a turn that nobody knows of would be called lost work.
         """
-        params = _take(Taking(queue, lease_s, worker, token, most))
+        params, since_s = _take(Taking(queue, lease_s, worker, token, most)), stopwatch()
         try:
-            return self._take(params, token)
+            return self._take(params, token, since_s)
         except Exception as error:
             if not db.is_disconnect(error):
                 raise
-        return self._taken(params, token) or self._take(params, token)
+        return self._taken(params, token, since_s) or self._take(params, token, since_s)
 
     def taken(self, queue: str, token: UUID, worker: str) -> list[Turn]:
         """What this worker has taken with this token: for whoever did not hear the answer."""
-        return self._taken({"queue": queue, "token": token, "worker": worker}, token)
+        return self._taken({"queue": queue, "token": token, "worker": worker}, token, stopwatch())
 
-    def _taken(self, params: Row, token: UUID) -> list[Turn]:
+    def _taken(self, params: Row, token: UUID, since_s: Callable[[], float]) -> list[Turn]:
         """What was taken with this token, once no take is under way."""
         with direct.alone(self._engine, self._tenant_id) as line:
             line.ahead(sql.LOCK_TAKES, params)
-            return [_turn(row, token) for row in line.all(sql.TAKEN, params)]
+            return [_turn(row, token, since_s) for row in line.all(sql.TAKEN, params)]
 
-    def _take(self, params: Row, token: UUID) -> list[Turn]:
+    def _take(self, params: Row, token: UUID, since_s: Callable[[], float]) -> list[Turn]:
         take = sql.TAKE_OFFERS if self._tenant_id is None else sql.TAKE_OWN_OFFERS
         with direct.alone(self._engine, self._tenant_id) as line:
-            return [_turn(row, token) for row in line.all(take, params, often=True)]
+            return [_turn(row, token, since_s) for row in line.all(take, params, often=True)]
 
     def renew(self, turns: Sequence[Turn], lease_s: float) -> list[Renewed]:
         """Those that are still held, with what was asked of them meanwhile."""
@@ -91,6 +92,7 @@ class PgOffers:
         All are committed before they are on the disk, so that nobody waits for the take's locks meanwhile; what comes
         behind them waits until they are. Without its answer nobody works on what was taken: a crash may lose it.
         """
+        since_s = stopwatch()
         groups = _together(ends)
         parts = [_part([ends[n] for n in group]) for group in groups]
         if taking is not None:
@@ -102,12 +104,12 @@ class PgOffers:
         except Exception as error:
             if taking is not None and db.is_disconnect(error):
                 with suppress(Exception):
-                    taking.taken += self._taken(_take(taking), taking.token)
+                    taking.taken += self._taken(_take(taking), taking.token, since_s)
             raise
         if isinstance(flushed, Exception):
             raise flushed
         if taking is not None and not isinstance(answers[-1], Exception):
-            taking.taken += [_turn(row, taking.token) for row in answers[-1].pop()]
+            taking.taken += [_turn(row, taking.token, since_s) for row in answers[-1].pop()]
         told: list[Ended | Exception] = [None] * len(ends)
         for group, answer in zip(groups, answers, strict=False):  # a take without endings is no group
             for n, each in zip(group, _told([ends[n].turn for n in group], answer), strict=True):
@@ -247,5 +249,6 @@ def _written(end: TurnEnd, as_json: Callable[[Json | None], Any]) -> dict[str, A
     }
 
 
-def _turn(row: Row, token: UUID) -> Turn:
-    return Turn(**{**row, "run_status": RunStatus(row["run_status"]), "token": token, "pulled": True})
+def _turn(row: Row, token: UUID, since_s: Callable[[], float] | None = None) -> Turn:
+    known = {**row, "run_status": RunStatus(row["run_status"]), "token": token, "pulled": True}
+    return Turn(**known, since_asked_s=since_s)

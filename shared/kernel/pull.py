@@ -37,6 +37,7 @@ def kind_of(turn: Turn, kinds: Catalogue, ports: Ports) -> Kind:
     """A turn of a kind that is not deployed here is given back."""
     kind = kinds.get(turn.kind)
     if kind is None:
-        ports.store.release(turn.baton, turn.token)
+        assert ports.offers is not None
+        ports.offers.give_back(turn)
         raise LookupError(f"there is no kind {turn.kind} here")
     return kind

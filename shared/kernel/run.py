@@ -85,7 +85,7 @@ def _up_to_date(startings: Sequence[Starting], start: Callable[[Sequence[Startin
     except Exception as error:
         if db.sqlstate(error) != OUTDATED:
             raise
-    return start([replace(each, may_remember=False, again=True) for each in startings])
+    return start([replace(each, may_remember=False) for each in startings])
 
 
 def _start(ports: Ports, kind: Kind, starting: Starting) -> Started:

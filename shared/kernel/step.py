@@ -414,7 +414,8 @@ def _current(state: LaneState) -> list[Due]:
 
 
 def _give_back(baton: Baton, token: UUID, ports: Ports) -> Lost:
-    """Free the lane if the database lets us; if not, the lease runs out by itself."""
+    """Free the lane if the database lets us; if not, the lease runs out by itself. The API frees nothing here: its role sees no
+    lane without a tenant, so a worker elsewhere keeps its job and tells the end again."""
     ports.meter.count(Metric.GIVEN_BACK, kind=baton.kind)
     try:
         ports.store.release(baton, token)

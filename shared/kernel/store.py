@@ -304,6 +304,9 @@ class PgTx:
     def __init__(self, line: direct.Line) -> None:
         self._line = line
 
+    def after_commit(self, then: Callable[[], None]) -> None:
+        self._line.after_commit.append(then)
+
     def insert_run(self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun) -> Run:
         row = self._one(sql.INSERT_RUN, _new_run(run_id, tenant_id, kind, new))
         assert row is not None

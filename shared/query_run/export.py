@@ -64,7 +64,7 @@ def _export(turn: Turn, cursor: ExportCursor, read: Read, files: Files, part: in
     if page > pages:
         file.finish()
         return Finish(rows=rows, cursor=moved.to_json())
-    left = file.rest(f"{key}.{turn.epoch}-{turn.seq}")
+    left = file.rest(f"{key}.{turn.token}")
     return Continue(cursor=moved.but(**left).to_json(), rows=(page - cursor.page) * size)
 
 

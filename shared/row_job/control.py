@@ -16,7 +16,7 @@ from shared.kernel.model import By, Due, Effect, NewLane, Run
 from shared.kernel.ports import Ports, Tx
 from shared.row_job import fix, store, table
 from shared.row_job.model import ENDED, ERASE, FIX, JobType, RowSettings, Status
-from shared.row_job.steps import work_lanes
+from shared.row_job.steps import work_lane
 
 AGAIN = (Status.ERROR, Status.NOT_FOUND)
 
@@ -48,22 +48,34 @@ def reprocess(
             return int(tx.read(store.COUNT_RESET, which)[0]["count"])
         count = tx.apply(Effect(store.RESET, which))
         if count:
-            dues.extend(_go_on(tx, ports, kind, run, job, by))
+            dues.extend(_go_on(tx, ports, kind, run, job, by, rows=wanted.row_nos))
             runs.note_action(tx, run, "reprocess", by, {"rows": count})
         return count
 
 
-def _go_on(tx: Tx, ports: Ports, kind: Kind, run: Run, job: Any, by: By, *more: NewLane) -> list[Due]:
-    """A new generation of lanes: it waits for the one before to end, so no row is ever two lanes'. Lanes that are there and
-    wait for rows that come again look now: they may have a day to wait."""
+def _go_on(
+    tx: Tx, ports: Ports, kind: Kind, run: Run, job: Any, by: By, *more: NewLane, rows: Sequence[int] | None = None
+) -> list[Due]:
+    """See that rows that were opened are taken: those with these numbers, or any. A lane that waits looks now, and one that has
+    ended begins again. One that is at work may have seen that nothing is left, and end: another one follows it, and waits
+    until it has ended, so that no row is ever two lanes'."""
     dues: list[Due] = []
     if run.status.ended:
         run = runs.reopen(tx, run, kind, by)
         dues += tx.reopen_lanes(run.id)
     else:
         dues += tx.wake_lanes(run.id)
-    generation = -(-int(job["lanes"]) // int(job["slots"]))
-    return dues + runs.create_lanes(tx, run, [*more, *work_lanes(int(job["slots"]), generation)], kind, ports)
+    slots, added = int(job["slots"]), list(more)
+    newest = {row["slot"]: row for row in tx.read(store.NEWEST_LANES, _key(run))}
+    for slot in range(slots) if rows is None else sorted({row_no % slots for row_no in rows}):
+        lane = newest.get(slot)
+        if lane is None:
+            added.append(work_lane(slot))
+        elif not lane["active"]:
+            dues += filter(None, [tx.restart_lane(lane["id"], None)])
+        elif lane["claimed"]:
+            added.append(work_lane(slot, lane["gen"] + 1))
+    return dues + runs.create_lanes(tx, run, added, kind, ports)
 
 
 def _which(run: Run, wanted: Reprocess, settings: RowSettings) -> dict[str, Any]:
@@ -132,7 +144,7 @@ def fix_rows(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, fixes: Seq
             count = tx.apply(Effect(store.FIX_NOW, {**_key(run), "fixes": db.jsonb(judged.rows)}))
             if count != len(judged.rows):
                 raise Conflict("changed", "A row was changed meanwhile. Look at it again.")
-            dues.extend(_go_on(tx, ports, kind, run, job, by))
+            dues.extend(_go_on(tx, ports, kind, run, job, by, rows=[row["n"] for row in judged.rows]))
             runs.note_action(tx, run, "fixed", by, {"rows": count})
         return judged
 

@@ -35,7 +35,7 @@ from shared.kernel.model import (
 from shared.kernel.params import parse
 from shared.kernel.points import point
 from shared.kernel.ports import Tx
-from shared.row_job import fix, grid, store, xlsx
+from shared.row_job import fix, grid, store, table, xlsx
 from shared.row_job.decide import LEAST_LEFT_S
 from shared.row_job.model import EXPORT, EXPORTS, UNKEEP, ExportParams, Format, JobType, WayPoint, Which
 from shared.row_job.ports import ExportState, Ports, Snapshot
@@ -45,7 +45,12 @@ STEP_S = 20.0  # of a CSV file; an XLSX file takes what the function has
 # Between two looks at older transactions: one that somebody left open may stay for hours.
 SETTLE_S, MOST_SETTLE_S = 0.5, 30.0
 UNKEPT_AT_ONCE = 20_000
-BOM = "\ufeff".encode()  # for the spreadsheets that people fix rows in
+MOST_LOST = 3  # files that are gone before they are whole; then it is no accident
+
+
+def lost_too_often() -> Permanent:
+    message = "A file that was half written is gone, again and again. Check what the functions may do in the bucket, then retry."
+    return Permanent(message, "no_storage")
 
 
 def is_export(params: Any) -> bool:
@@ -88,7 +93,7 @@ def unkeep(outside: Outside) -> Decision:
 class Place:
     """How far an export is. `horizon`: transactions below it may still change rows without keeping them, and `looks`: how
     often they were still there. `seen`: the last row that was looked at; `written`: how many are in a file. `bytes`,
-    `upload`, `parts`, `tail`: of a file that is not whole yet."""
+    `upload`, `parts`, `tail`: of a file that is not whole yet. `lost`: how often such a file was gone."""
 
     gen: int
     upto: int
@@ -101,12 +106,18 @@ class Place:
     parts: list[str] = field(default_factory=list)
     tail: str | None = None
     bytes: int = 0
+    lost: int = 0
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
 
+    def to_json(self) -> Json:
+        return {name: value for name, value in asdict(self).items() if name != "lost" or value}
+
     def afresh(self) -> Self:
-        return self.but(seen=0, written=0, files=[], upload=None, parts=[], tail=None, bytes=0)
+        if self.lost >= MOST_LOST:
+            raise lost_too_often()
+        return self.but(seen=0, written=0, files=[], upload=None, parts=[], tail=None, bytes=0, lost=self.lost + 1)
 
 
 @dataclass(slots=True)
@@ -129,13 +140,13 @@ class Exporting:
         if place.horizon is not None:
             if self.ports.reads.horizon()[0] < place.horizon:
                 after_s = min(SETTLE_S * 2.0**place.looks, MOST_SETTLE_S)
-                cursor = asdict(place.but(looks=min(place.looks + 1, 10)))
+                cursor = place.but(looks=min(place.looks + 1, 10)).to_json()
                 return Wait(after_s=after_s, cursor=cursor, waits_for="changes that are being committed")
             place = place.but(horizon=None)
         try:
             return self._csv(state, place) if self.wanted.format is Format.CSV else self._xlsx(state, place)
         except UploadGone:
-            return Continue(cursor=asdict(place.afresh()))
+            return Continue(cursor=place.afresh().to_json())
 
     def _open(self) -> Place:
         (opened,) = self.outside.write(Effect(store.OPEN_EXPORT))
@@ -147,7 +158,8 @@ class Exporting:
         key = self._key(place, 1)
         file = Parted(self.ports.results, key, place.upload, place.parts, place.tail, beside=self.ports.beside)
         if not place.seen:
-            file.write(grid.HEADER_LINE if self._is_all else BOM + fix.header_line(state.columns))
+            # A spreadsheet that somebody fixes rows in reads UTF-8 as that only with a mark.
+            file.write(grid.HEADER_LINE if self._is_all else table.BOM + fix.header_line(state.columns))
         lines = grid.csv_rows if self._is_all else fix.csv_rows_of(state.columns)
         while place.seen < place.upto and (place is begun or elapsed() < seconds):
             size, count = min(PAGE, place.upto - place.seen), 0
@@ -157,15 +169,17 @@ class Exporting:
             place = place.but(seen=place.seen + size, written=place.written + count)
         place = place.but(bytes=place.bytes + file.bytes)
         if place.seen < place.upto:
-            left = file.rest(f"{key}.{self.turn.epoch}-{self.turn.seq}")
-            return Continue(cursor=asdict(place.but(**left)), rows=place.written - begun.written)
+            left = file.rest(f"{key}.{self.turn.token}")
+            return Continue(cursor=place.but(**left).to_json(), rows=place.written - begun.written)
         file.finish()
         point(WayPoint.EXPORTED)
         return self._finish(place.but(files=[_file(key, place.written, place.bytes)]), begun)
 
     def _xlsx(self, state: ExportState, place: Place) -> Decision:
         elapsed, seconds, begun = stopwatch(), self._seconds(), place
-        key, most = self._key(place, len(place.files) + 1), self.ports.settings.export_xlsx_rows
+        # How many rows fit depends on the time: one who was overtaken must not put a file of other rows in this one's place.
+        key = self._key(place, f"{len(place.files) + 1}-{self.turn.token}")
+        most = self.ports.settings.export_xlsx_rows
         file = Parted(self.ports.results, key, beside=self.ports.beside)
         book = xlsx.Workbook(file, grid.HEADERS if self._is_all else fix.headers(state.columns))
         numbers = grid.NUMBERS if self._is_all else frozenset()
@@ -184,7 +198,7 @@ class Exporting:
         point(WayPoint.EXPORTED)
         place = place.but(written=place.written + count, files=[*place.files, _file(key, count, file.bytes)])
         if place.seen < place.upto:
-            return Continue(cursor=asdict(place), rows=count)
+            return Continue(cursor=place.to_json(), rows=count)
         return self._finish(place, begun)
 
     def _page(self, state: ExportState, place: Place, size: int) -> Iterator[list[bytes]]:
@@ -202,7 +216,7 @@ class Exporting:
     def _finish(self, place: Place, begun: Place) -> Decision:
         told = {"files": db.jsonb(place.files), "written": place.written}
         return Finish(
-            effects=[Effect(store.END_EXPORT, told)], cursor=asdict(place), rows=place.written - begun.written
+            effects=[Effect(store.END_EXPORT, told)], cursor=place.to_json(), rows=place.written - begun.written
         )
 
     @property
@@ -213,7 +227,7 @@ class Exporting:
         """What is left when it is over is for the last part and the commit."""
         return max(1.0, 0.6 * (self.outside.time_left_s() - LEAST_LEFT_S))
 
-    def _key(self, place: Place, number: int) -> str:
+    def _key(self, place: Place, number: int | str) -> str:
         return EXPORTS.format(
             tenant_id=self.turn.tenant_id, export_id=self.turn.run_id, gen=place.gen, number=number,
             format=self.wanted.format,

@@ -17,27 +17,18 @@ from shared.kernel.catalogue import Outside
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent
 from shared.kernel.files import Parted, UploadGone
-from shared.kernel.model import Continue, Decision, Effect, Finish, Turn
+from shared.kernel.model import Continue, Decision, Effect, Finish, Json, Turn
 from shared.row_job import fix, grid, sheets, store, table
 from shared.row_job.decide import LEAST_LEFT_S
+from shared.row_job.export import MOST_LOST, lost_too_often
 from shared.row_job.images import Fetch
 from shared.row_job.model import FIXED, RowJobParams
 from shared.row_job.ports import Ports, Progress
+from shared.row_job.reading import bytes_of
+from shared.row_job.table import BOM
 
 EXAMPLES = 100  # of what did not match
 SHEET_S = 20.0  # of a spreadsheet in one step
-BOM = "\ufeff".encode()
-
-
-def bytes_of(ports: Ports, job: Progress, offset: int, length: int) -> bytes:
-    """Bytes of a file at the version that arrived."""
-    length = min(length, job.size - offset)
-    if length <= 0:
-        return b""
-    data = ports.files.read(job.key, job.version_id, offset, length)
-    if len(data) != length:
-        raise Permanent("The file changed while it was read. Upload it again.", "file_changed")
-    return data
 
 
 def records_at(
@@ -81,7 +72,7 @@ def line_of(cells: Sequence[str]) -> bytes:
     """Cells of a spreadsheet as a line of CSV, just as they are. A row that is too long for one is known by its key."""
     text = ",".join(['"' + cell.replace('"', '""') + '"' for cell in cells]) + "\n"
     if len(text) > table.LONGEST_RECORD:
-        fits = table.LONGEST_RECORD // (3 * sheets.MOST_COLUMNS)
+        fits = table.LONGEST_RECORD // (3 * fix.MOST_COLUMNS)
         return line_of([cell if len(cell) <= fits else sheets.UNKNOWN for cell in cells])
     return text.encode("utf-8", "replace")
 
@@ -104,10 +95,14 @@ class Fixing:
                 return self._write_down(job, file_id)
             return self._read(job, file_id)
         except UploadGone:
-            return Continue(cursor={})
+            lost = int(self.turn.cursor.get("lost", 0)) + 1
+            return Continue(cursor={"lost": lost}) if lost <= MOST_LOST else _given_up(file_id, lost_too_often())
         except (table.BadFile, Permanent) as error:  # a bad file is no failure of the job, nor is one that is gone
-            told = [{"row": 0, "code": error.code, "message": error.message}]
-            return Finish(effects=_effects(file_id, fix.Judged(unmatched=told), done=True))
+            return _given_up(file_id, error)
+
+    @property
+    def _lost(self) -> Json:
+        return {name: value for name, value in self.turn.cursor.items() if name == "lost"}
 
     def _write_down(self, job: Progress, file_id: UUID) -> Decision:
         """The rows of a spreadsheet as CSV, as far as the time lasts."""
@@ -124,9 +119,9 @@ class Fixing:
         for rows, at in book.rows(begun):
             file.write(b"".join(line_of(row) for row in rows if any(cell.strip() for cell in row)))
             if at not in (None, begun) and elapsed() >= seconds:
-                rest = file.rest(f"{key}.{self.turn.epoch}-{self.turn.seq}")
+                rest = file.rest(f"{key}.{self.turn.token}")
                 cursor = {"sheet": {"at": asdict(at), "size": size + file.bytes, **rest}}
-                return Continue(cursor=cursor, renews=True)
+                return Continue(cursor={**self._lost, **cursor}, renews=True)
         file.finish()
         size += file.bytes
         if size == len(BOM):
@@ -194,6 +189,11 @@ class Fixing:
         for name in new:
             judged.refuse(grid.clean(name)[:100], fix.Why.UNKNOWN_COLUMN)
         return judged, [*told, *new]
+
+
+def _given_up(file_id: UUID, error: table.BadFile | Permanent) -> Decision:
+    told = [{"row": 0, "code": error.code, "message": error.message}]
+    return Finish(effects=_effects(file_id, fix.Judged(unmatched=told), done=True))
 
 
 def _effects(file_id: UUID, judged: fix.Judged, *, done: bool) -> list[Effect]:

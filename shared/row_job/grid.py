@@ -57,8 +57,11 @@ HEADERS: Final = (*(column.name for column in COLUMNS), "cut")
 NUMBERS: Final = frozenset(at for at, column in enumerate(COLUMNS) if column.number)
 BARE: Final = frozenset(at for at, column in enumerate(COLUMNS) if column.bare)
 QUOTED: Final = tuple(column.name for column in COLUMNS if not column.bare)
+# What was found once and not the last time is no offer of the row: a price beside NOT_FOUND would be read as today's. It stays
+# in the row itself, with each search.
 BEST: Final = (
-    "left join lateral jsonb_to_record(v.result_json -> 'offers' -> 0) as b (title text, brand text, sku text, price text, "
+    "left join lateral jsonb_to_record(case when v.status not in ('NOT_FOUND', 'ERROR') then v.result_json -> 'offers' -> 0 end) "
+    "as b (title text, brand text, sku text, price text, "
     "currency text, url text, retailer text, domain text, score text, in_stock text) on true"
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shared.kernel import db
 from shared.kernel.catalogue import Outside
@@ -14,6 +15,7 @@ from shared.kernel.points import point
 from shared.row_job import decide, images, store, table
 from shared.row_job.model import WayPoint
 from shared.row_job.ports import Ports, Progress
+from shared.row_job.reading import bytes_of
 
 COLUMNS = ["name", "format", "width", "height", "bytes", "sha256"]
 WRITTEN_AT_ONCE = 100
@@ -38,9 +40,7 @@ class Picturing:
             raise Permanent(error.message, error.code) from None
 
     def _read(self, job: Progress) -> Decision:
-        def fetch(offset: int, length: int) -> bytes:
-            return self._bytes(job, offset, length)
-
+        fetch = partial(bytes_of, self.ports, job)
         members = images.members(fetch, job.size, job.name)
         first, elapsed = int(self.turn.cursor.get("done", 0)), stopwatch()
         done = first
@@ -66,12 +66,3 @@ class Picturing:
         if rows:
             self.outside.write(store.kept(rows))
             point(WayPoint.PICTURED)
-
-    def _bytes(self, job: Progress, offset: int, length: int) -> bytes:
-        length = min(length, job.size - offset)
-        if length <= 0:
-            return b""
-        data = self.ports.files.read(job.key, job.version_id, offset, length)
-        if len(data) != length:
-            raise Permanent("The file changed while it was read. Upload it again.", "file_changed")
-        return data

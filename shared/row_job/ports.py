@@ -127,7 +127,6 @@ class ExportState:
     job_id: UUID
     gen: int
     open: bool
-    upto: int | None
     deleted: bool
     columns: list[str] | None
 

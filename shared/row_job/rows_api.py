@@ -335,7 +335,7 @@ def list_pending(
     tenants: Annotated[
         Literal["mine", "all"], Query(description="`all`: of every tenant, for super admins, with `userId=all`")
     ] = "mine",
-    job_type: Annotated[JobType | None, Query(alias="jobType", description="Only rows of such jobs")] = None,
+    job_type: Annotated[JobType | None, Query(alias="jobType", description="Only rows of jobs of this type")] = None,
     job_id: Annotated[UUID | None, Query(alias="jobId", description="Only rows of this job")] = None,
     updated_from: From = None,
     updated_before: Before = None,
@@ -344,7 +344,7 @@ def list_pending(
 ) -> Pending:
     """Rows of all jobs that wait or are being worked on: those that changed longest ago first."""
     if os.environ.get(FLAG, "").lower() not in ("true", "1"):
-        raise Problem(404, "pending_off", f"The list of what is pending is turned off. {FLAG} turns it on.")
+        raise Problem(404, "pending_off", f"The list of pending rows is turned off. Set {FLAG} to true to turn it on.")
     here = desk(router)
     wanted: list[str] = sorted(set(statuses or OPEN))
     types = [job_type] if job_type else list(JobType)
@@ -384,7 +384,7 @@ def _pending(
         )
     if user_id == "all":
         if not here.principal.may(MANAGES):
-            raise Problem(403, "forbidden", "Only admins see what is pending of everybody.")
+            raise Problem(403, "forbidden", "Only admins can see everyone's pending rows.")
         if job_id is not None:
             return _listed(here, "pending", store.PENDING_OF_JOB, {**params, "job_id": job_id})
         return _listed(here, "pending", store.PENDING_OF_TENANT, params)

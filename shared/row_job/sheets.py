@@ -20,11 +20,10 @@ from itertools import islice
 from typing import Any, Final
 from xml.parsers import expat
 
-from shared.row_job import table
+from shared.row_job import fix, table
 from shared.row_job.images import DEFLATED, STORED, BadImage, Fetch, content, entries
 from shared.row_job.table import BadFile
 
-MOST_COLUMNS: Final = table.MOST_COLUMNS + 2  # with the key and what was wrong
 LARGEST_SHEET: Final = 2**31  # unpacked
 LARGEST_STRINGS: Final = 2**29
 MOST_TEXT: Final = 64 * 2**20  # bytes of strings that cells share, which are kept
@@ -364,7 +363,7 @@ class _Rows:
         text = "".join(self._cell)
         self._cell = None
         value = self._value(self._kind, self._style, text, self._is_formula)
-        if value and self._column < MOST_COLUMNS:
+        if value and self._column < fix.MOST_COLUMNS:
             self._row.extend([""] * (self._column + 1 - len(self._row)))
             self._row[self._column] = value
 

@@ -48,7 +48,7 @@ from shared.kernel.slices import Slice
 from shared.row_job import decide, store, table
 from shared.row_job.decide import Answered, Batch
 from shared.row_job.export import Exporting, end_export, is_export, start_export, unkeep
-from shared.row_job.fixing import Fixing, bytes_of, header_of, records_at
+from shared.row_job.fixing import Fixing, header_of, records_at
 from shared.row_job.model import (
     ERASE,
     EXPORT,
@@ -68,6 +68,7 @@ from shared.row_job.model import (
 )
 from shared.row_job.picturing import Picturing
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
+from shared.row_job.reading import bytes_of
 from shared.row_job.scan import Scanning, is_scan, start_scan
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -100,9 +101,9 @@ class RowMetric(StrEnum):
     QUEUE_DEPTH = "queue_depth"
 
 
-def work_lanes(slots: int, gen: int) -> list[NewLane]:
-    """One lane for each share of the rows. A later generation waits until the one before has ended."""
-    return [NewLane(key=f"work:{slot}:{gen}") for slot in range(slots)]
+def work_lane(slot: int, gen: int = 0) -> NewLane:
+    """The lane of one share of the rows. A later generation waits until the one before has ended."""
+    return NewLane(key=f"work:{slot}:{gen}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class RowJobs:
             "process_upto": wanted.canary,
         }  # fmt: skip
         tx.apply(Effect(store.ADD_JOB, job))
-        lanes = [NewLane(key=INGEST), *work_lanes(self.ports.settings.slots, 0)]
+        lanes = [NewLane(key=INGEST), *map(work_lane, range(self.ports.settings.slots))]
         # Of a file that starts its job by arriving, the job is its uploader's: whoever sees only their own runs must see this one.
         return NewRun(
             params=wanted.model_dump(mode="json", exclude_none=True),
@@ -187,7 +188,8 @@ class RowJobs:
         if said.get("provider") == UPSTREAM and said.get("change") == "changed":
             account = account_of(str(said.get("connection_id")))
             tx.open_gate(signal.tenant_id, account)
-            tx.wake_waiting(signal.tenant_id, account)  # the tick sends what it finds awake
+            while tx.wake_waiting(signal.tenant_id, account):  # some at a time; the tick sends what it finds awake
+                pass
         return []
 
     def on_arrival(self, tx: Tx, signal: Signal) -> Sequence[Start]:

@@ -12,7 +12,7 @@ from shared.kernel import db, direct
 from shared.kernel.clock import stopwatch
 from shared.kernel.model import Effect, Statement
 from shared.row_job import grid
-from shared.row_job.model import UPLOADS, Status, Which
+from shared.row_job.model import FIXED, UPLOADS, Status, Which
 from shared.row_job.ports import ExportState, FixRow, OpenRows, Progress, Snapshot
 from shared.row_job.table import Row
 
@@ -193,9 +193,19 @@ OPEN_AMONG = Statement(
 )
 SLOTS = Statement(
     "row_job.slots",
-    """select j.slots, j.columns, j.deleted_at is not null as deleted,
-              (select count(*) from lane l where l.run_id = j.run_id and l.key like 'work:%') as lanes
+    """select j.slots, j.columns, j.deleted_at is not null as deleted
        from file_jobs j where j.run_id = :run_id and j.tenant_id = :tenant_id for update of j""",
+)
+# The last lane of each share of the rows. Nobody claims one of them meanwhile: one that is free sees what was written here.
+NEWEST_LANES = Statement(
+    "row_job.newest_lanes",
+    f"""select split_part(l.key, ':', 2)::integer as slot, split_part(l.key, ':', 3)::integer as gen, l.id, l.status = 'active' as active,
+              l.claim_token is not null as claimed
+       from lane l where l.id = any(array(
+           select distinct on (split_part(o.key, ':', 2)) o.id from lane o
+           where o.run_id = :run_id and o.tenant_id = :tenant_id and o.key like 'work:%'
+           order by split_part(o.key, ':', 2), {_GENERATION} desc))
+       for no key update of l""",
 )
 PROMOTE = Statement(
     "row_job.promote",
@@ -323,7 +333,8 @@ PRUNE_EXPORT = Statement("row_job.prune_export", "delete from row_exports where 
 PRUNE_FIXES = Statement("row_job.prune_fixes", "delete from row_fixes where run_id = :run_id")
 
 # Fixes. A row is replaced only if it is as it was downloaded, and nobody works on it.
-HASH = "left(md5(i.input_json::text), 16)"
+_HASH = "left(md5({of}.input_json::text), 16)"
+HASH = _HASH.format(of="i")
 FIXABLE = Statement(
     "row_job.fixable",
     f"""select i.row_no, i.status, {HASH} as hash, i.input_json as input from job_items i
@@ -397,7 +408,7 @@ from file_jobs j join row_fixes x on x.run_id = j.run_id join files f on f.id = 
 where j.run_id = :run_id and j.tenant_id = :tenant_id and x.file_id = cast(:file_id as uuid)
 """)
 EXPORT_STATE = sa.text("""
-select e.job_id, e.gen, e.open, e.upto, j.run_id is null or j.deleted_at is not null as deleted, j.columns
+select e.job_id, e.gen, e.open, j.run_id is null or j.deleted_at is not null as deleted, j.columns
 from row_exports e left join file_jobs j on j.run_id = e.job_id where e.run_id = :run_id and e.tenant_id = :tenant_id
 """)
 HORIZON = sa.text("""
@@ -407,10 +418,21 @@ THERE = sa.text("""
 select count(*) as n from job_items i where i.run_id = :job_id and i.tenant_id = :tenant_id
   and i.row_no > cast(:after as bigint) and i.row_no <= cast(:upto as bigint)
 """)
+# What is in the bucket of a job: files of its exports, whole or not, also of those that failed; and those of fixed rows.
 EXPORTED = sa.text("""
 select f ->> 'key' as key from row_exports e cross join jsonb_array_elements(e.files) f
 where e.job_id = :job_id and e.tenant_id = :tenant_id
+union
+select c.key from row_exports e join lane l on l.run_id = e.run_id and l.key = 'export'
+cross join lateral (
+    select f ->> 'key' from jsonb_array_elements(coalesce(l.cursor -> 'files', '[]')) f
+    union all select l.cursor ->> 'tail') c (key)
+where e.job_id = :job_id and e.tenant_id = :tenant_id and c.key is not null
+union
+select l.cursor -> 'sheet' ->> 'tail' from lane l
+where l.run_id = :job_id and l.tenant_id = :tenant_id and l.key like 'fix:%' and l.cursor -> 'sheet' ->> 'tail' is not null
 """)
+FIXED_BY = sa.text("select x.file_id from row_fixes x where x.run_id = :job_id and x.tenant_id = :tenant_id")
 # A row as it was at the snapshot: as it was kept, or as it is.
 _AS_IT_WAS = ", ".join(
     f"case when k.row_no is null then i.{name} else k.{name} end as {name}"
@@ -427,7 +449,7 @@ _CELLS = ", ".join(f"{column.sql} as {column.name}" for column in grid.COLUMNS)
 COPY_ALL = f"""copy (select {_CELLS}, null as cut {_SNAPSHOT} {grid.BEST} {_PAGE} order by i.row_no)
 to stdout with (format csv, force_quote ({", ".join(grid.QUOTED)}))"""
 COPY_FAILED = f"""copy (select jsonb_build_object('n', i.row_no, 'status', v.status, 'error', v.last_error,
-                               'hash', left(md5(v.input_json::text), 16), 'input', v.input_json)
+                               'hash', {_HASH.format(of="v")}, 'input', v.input_json)
       {_SNAPSHOT} {_PAGE} and v.status in ('ERROR', 'NOT_FOUND', 'SKIPPED') order by i.row_no) to stdout"""
 
 
@@ -496,8 +518,12 @@ class RowStore:
             return int(line.scalars(THERE, asked)[0])
 
     def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]:
+        asked = {"job_id": job_id, "tenant_id": tenant_id}
         with direct.alone(self._engine, tenant_id) as line:
-            return [str(key) for key in line.scalars(EXPORTED, {"job_id": job_id, "tenant_id": tenant_id})]
+            keys = [str(key) for key in line.scalars(EXPORTED, asked)]
+        with direct.alone(self._engine, tenant_id) as line:
+            fixed = line.scalars(FIXED_BY, asked)
+        return [*keys, *(FIXED.format(tenant_id=tenant_id, file_id=file_id) for file_id in fixed)]
 
 
 def fix_rows(rows: Sequence[Mapping[str, Any]]) -> dict[int, FixRow]:

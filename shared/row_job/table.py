@@ -27,8 +27,9 @@ LONGEST_RECORD = 400_000  # characters; what is longer is taken for a quote that
 DELIMITERS = ",;\t|"
 SAYS = re.compile('"?sep=([,;\t|])"?(?:\r?\n|\r)')
 NO_TEXT = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"\x1f\x8b", b"%PDF-")
+BOM = codecs.BOM_UTF8
 # A BOM says it; without one, text of Windows is what is not UTF-8.
-BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+BOMS = ((BOM, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 SOUGHT = frozenset({"title", "sku"})  # one of them is needed to search for anything
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "title": ("title", "name", "product", "productname", "producttitle", "description"),

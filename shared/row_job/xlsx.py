@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from shared.row_job import grid
 
-MOST_ROWS: Final = 1_048_576  # of a sheet, with its header
 LARGEST_SHEET: Final = 2**30  # before it is packed; a page of the longest rows still fits below 2 GB
 LEVEL: Final = 1
 
@@ -49,7 +48,7 @@ class Sink(Protocol):
 
 
 class _Forward:
-    """Somewhere to write to and nothing else: whoever asks for the place or wants to go back learns that he cannot."""
+    """Somewhere to write to and nothing else: seeking and telling the position are refused."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

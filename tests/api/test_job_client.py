@@ -6,12 +6,13 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.cli import main as baton_main
 from infra.client import show
-from infra.client.http import Refusal
+from infra.client.http import Client, Refusal
 from infra.client.kinds import job as command
 from shared.kernel.auth import Role
 from tests.api.test_client import Command
@@ -118,6 +119,38 @@ def test_logs_are_followed_over_attempts_until_the_job_ends(
     ]  # fmt: skip
     assert baton("job", "logs", job_id, "--attempt", "1").strip() == "one\ntwo"
     assert "not found" in baton("job", "logs", job_id, "--attempt", "9", code=1).lower()
+
+
+def test_a_log_that_says_nothing_new_is_not_read_again_every_second(
+    baton: Command, door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log has up to 128 KB, and a command may be silent for hours. One that repeats itself is heard all the same."""
+    define(door, acme)
+    see_worker(door)
+    job_id = str(add(door, acme.admin))
+    take(door)
+    tried(door, acme, job_id, 1, "running", "x\n" * 1_100)
+    reads: list[str] = []
+    get = Client.get
+
+    def counted(self: Client, path: str, **asked: Any) -> Any:
+        reads.extend([path] if path.endswith("/attempts/1") else [])
+        return get(self, path, **asked)
+
+    def silent() -> Iterator[None]:
+        for _ in range(9):
+            yield
+        assert len(reads) == 1
+        tried(door, acme, job_id, 1, "running", "x\n" * 1_200)
+        yield
+        yield
+        assert len(reads) == 2
+        raise KeyboardInterrupt
+
+    steps = silent()
+    monkeypatch.setattr(Client, "get", counted)
+    monkeypatch.setattr(show, "pause", lambda: next(steps))
+    assert baton("job", "logs", job_id, "-f", code=130).count("x\n") == 1_200
 
 
 def test_a_log_that_was_cut_goes_on_where_it_was() -> None:

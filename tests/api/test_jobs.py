@@ -10,11 +10,13 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from shared.job_queue.ports import JobMetric
 from shared.job_queue.steps import Jobs
 from shared.job_queue.store import MOST_WORKERS
 from shared.kernel import db, run
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
+from shared.kernel.metrics import NoMeter
 from shared.kernel.offers import PgOffers
 from tests.support.door import Answer, Door, TenantHouse
 
@@ -344,8 +346,26 @@ def test_a_claim_whose_answer_was_lost_is_answered_again(door: Door, acme: Tenan
     assert asks("a", lost, again=False) == asks("a", lost, again=True) == sorted(jobs[:2])
     assert asks("b", lost, again=True) == [jobs[2]]  # another worker's claim is not told
     assert asks("a", never, again=True) == asks("a", other, again=False) == []
-    bare = {"worker_id": "a", "queues": queues, "again": True}
+    bare = {"worker_id": "nobody", "queues": queues, "again": True}
     assert door.call(acme.worker, "POST", "/worker/jobs/claim", bare).status == 422
+    assert door.value("select count(*) from job_workers where hostname = 'nobody'") == 0, "refused, and nothing written"
+
+
+def test_a_job_whose_command_a_worker_does_not_know_is_kept_for_another_at_no_cost(
+    door: Door, acme: TenantHouse
+) -> None:
+    """Guards that built-in commands, which need the database, lose no attempts to workers that cannot run them; and that what
+    such a worker can run is not held up by them."""
+    key = define(door, acme, max_attempts=1)
+    job_id = add(door, acme, key)
+    body = {"worker_id": "far:1", "queues": [queue_of(door, key)], "most": 2}
+    narrow = door.call(acme.worker, "POST", "/worker/jobs/claim", {**body, "commands": ["recompute-trained-tags"]})
+    assert (narrow.status, narrow.json()["jobs"]) == (200, [])
+    told = seen(door, acme, job_id)
+    assert (told["status"], told["attempt_count"], told["why"]["code"]) == ("queued", 0, "scheduled")
+    door.sql("update lane set next_due_at = now() where run_id = :id", id=job_id)
+    knowing = door.call(acme.worker, "POST", "/worker/jobs/claim", {**body, "commands": ["sync-dropbox"]})
+    assert [job["id"] for job in knowing.json()["jobs"]] == [job_id]
 
 
 def test_workers_of_a_tenant_are_nobody_elses_to_see(door: Door, acme: TenantHouse, globex: TenantHouse) -> None:
@@ -481,12 +501,14 @@ def test_dead_letters_are_redriven_as_they_were_counted(door: Door, acme: Tenant
     assert sorted(statuses) == ["canceled", "dead_letter", "queued", "queued"]
 
 
-@pytest.mark.parametrize("route", ["/jobs", "/jobs/batch"])
+@pytest.mark.parametrize("route", ["/jobs", "/jobs/batch", "/runs"])
 def test_a_job_with_the_same_key_that_is_retried_meanwhile_is_found(
     door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch, route: str
 ) -> None:
-    """Nobody had the key when it was looked for, and somebody when it was written."""
+    """Nobody had the key when it was looked for, and somebody when it was written. Only what was added is counted."""
     key = define(door, acme)
+    counted: list[str] = []
+    monkeypatch.setattr(NoMeter, "count", lambda _, metric, *__, **___: counted.append(metric))
     first = add(door, acme, key, dedupe_key="k")
     door.call(acme.member, "POST", f"/jobs/{first}/cancel", {"reason": "x"})
     looked = Jobs._active
@@ -502,8 +524,9 @@ def test_a_job_with_the_same_key_that_is_retried_meanwhile_is_found(
 
     monkeypatch.setattr(Jobs, "_active", look_and_then)
     asked: dict[str, Any] = {"definition_key": key, "dedupe_key": "k"}
-    answer = door.call(acme.member, "POST", route, {"jobs": [asked]} if route == "/jobs/batch" else asked)
-    assert (answer.status, looks) == (200, 2)
+    body = {"/jobs/batch": {"jobs": [asked]}, "/runs": {"kind": "job", "params": asked}}.get(route, asked)
+    answer = door.call(acme.member, "POST", route, body)
+    assert (answer.status, looks, counted.count(JobMetric.ENQUEUED)) == (200, 2, 1)
     told = answer.json()
     assert (told["jobs"][0] if route == "/jobs/batch" else told)["id"] == first
 

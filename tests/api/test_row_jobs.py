@@ -8,15 +8,20 @@ from uuid import UUID
 
 import boto3
 import pytest
+from botocore.stub import Stubber
 from moto import mock_aws
 
 from shared.kernel import aws
+from shared.kernel.errors import Permanent, Transient
+from shared.kernel.files import S3Files as Results
+from shared.kernel.files import UploadGone
 from shared.kernel.intake import take_in
 from shared.kernel.signals import announced, dispatch
 from shared.row_job.adapters.s3 import S3Files
 from tests.support.door import Door, TenantHouse
 from tests.support.pictures import packed, png
 from tests.support.rows import csv_of
+from tests.support.strict_s3 import hide_missing_keys, uploads_gone
 
 BUCKET = "baton-uploads"
 
@@ -29,6 +34,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
         aws.client.cache_clear()
+        hide_missing_keys(aws.client("s3"))
         s3 = boto3.client("s3", region_name="us-east-1")
         s3.create_bucket(Bucket=BUCKET)
         s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
@@ -219,5 +225,24 @@ def test_bytes_are_read_at_the_version_that_arrived(bucket: Any) -> None:
     bucket.put_object(Bucket=BUCKET, Key="k", Body=b"changed")
 
     assert S3Files(BUCKET).read("k", first, 2, 3) == b"234"
-    with pytest.raises(Exception, match="isn't there any more"):
-        S3Files(BUCKET).read("nothing", None, 0, 1)
+    for version in (None, first):
+        with pytest.raises(Permanent, match="isn't there any more"):
+            S3Files(BUCKET).read("nothing", version, 0, 1)
+
+
+def test_what_a_step_left_in_the_bucket_and_is_gone_is_written_again(bucket: Any) -> None:
+    """A function that may not list the bucket is told that it may not read what is missing. What it may not write is an error."""
+    files = Results({"BATON_BUCKET": BUCKET})
+    with pytest.raises(UploadGone):
+        files.get("exports/tail")
+    upload = files.begin("exports/a.csv")
+    with uploads_gone(aws.client("s3")):
+        with pytest.raises(UploadGone):
+            files.finish("exports/a.csv", upload, [], b"the end")
+        bucket.put_object(Bucket=BUCKET, Key="exports/a.csv", Body=b"all of it")
+        files.finish("exports/a.csv", upload, [], b"the end")  # it was finished, and nobody heard of it
+    with Stubber(aws.client("s3")) as stub:
+        stub.add_client_error("put_object", "AccessDenied")
+        with pytest.raises(Transient) as error:
+            files.put("exports/b.csv", b"x")
+    assert error.value.code == "no_storage"

@@ -128,6 +128,7 @@ def test_a_file_from_the_drop_to_rows_that_are_worked_on_again(
     expect(page.get_by_text("Only the first 3 rows are processed")).to_be_visible(timeout=SLOW_MS)
     table = page.get_by_role("table", name="Rows of the file")
     expect(table.get_by_role("row").filter(has_text="Product 1 Acme")).to_contain_text("Found", timeout=SLOW_MS)
+    expect(page.get_by_text("Continues when you process all rows.")).to_be_visible(timeout=SLOW_MS)
     act(page, "Pause")
     expect_state(page, "Paused")
     act(page, "Promote")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 from playwright.sync_api import expect
 
 from tests.browser.seed import owner
@@ -50,6 +51,32 @@ def test_a_schedule_is_added_with_its_next_runs_and_run_now(
     row.get_by_role("link", name="Nightly training").click()
     expect(page.get_by_role("table", name="Firings")).to_contain_text("Manual")
     assert serious_violations(page) == []
+
+
+def test_every_trigger_of_many_is_listed(cloud: Scene, enter: Enter, people: People, defined: None) -> None:
+    """Guards that those behind the first page are there, too."""
+    with owner(cloud.address.database_url) as connection:
+        many = sa.text(
+            """insert into job_triggers (id, tenant_id, label, is_enabled, trigger_type, event_name, event_filter, definition_id,
+                                         payload_template, dedupe_window_seconds, created_by)
+               select gen_random_uuid(), :tenant, 'Many ' || n, false, 'event', 'many.things', '{}', d.id, '{}', 300, 'user:x'
+               from generate_series(1, 120) n cross join job_definitions d where d.key = :key"""
+        )
+        connection.execute(many, {"tenant": people.foreman.tenant_id, "key": KEY})
+    try:
+        page = enter(people.foreman, "work/job/triggers")
+        rows = page.get_by_role("table", name="Triggers").get_by_role("row").filter(has_text="Many ")
+        expect(rows.first).to_be_visible()
+        for _ in range(20):
+            if rows.count() >= 120:
+                break
+            page.mouse.wheel(0, 20_000)
+            page.wait_for_timeout(250)
+        expect(page.get_by_text("New schedules use")).to_be_visible()
+        assert rows.count() == 120
+    finally:
+        with owner(cloud.address.database_url) as connection:
+            connection.execute(sa.text("delete from job_triggers where label like 'Many %'"))
 
 
 def test_an_event_is_tried_before_it_is_sent(enter: Enter, people: People, defined: None) -> None:

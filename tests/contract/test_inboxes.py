@@ -14,6 +14,7 @@ from uuid import UUID
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from botocore.stub import Stubber
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,6 +27,7 @@ from shared.kernel.clock import process_time
 from shared.kernel.errors import Permanent, Transient
 from shared.row_job.adapters.inbox import PART, Folder, FtpServer, Pumped, S3Inbox
 from shared.row_job.ports import Changed, Inbox, Listed
+from tests.support.strict_s3 import hide_missing_keys, uploads_gone
 
 BUCKET, TENANT, OTHER = "baton-uploads", UUID(int=7), UUID(int=8)
 HOSTILE = [
@@ -47,6 +49,7 @@ def bucket() -> Iterator[Any]:
             patch.setenv(name, "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         aws.client.cache_clear()
+        hide_missing_keys(aws.client("s3"))
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket=BUCKET)
         yield client
@@ -156,6 +159,26 @@ def test_a_file_that_is_written_again_meanwhile_is_not_brought(place: Place, s3:
 def test_a_file_that_is_gone_is_not_brought(place: Place) -> None:
     with pytest.raises(Changed):
         place.inbox.bring(Listed("gone.csv", 5, "1"), "uploads/x", None, 5.0)
+
+
+def test_an_upload_that_is_gone_and_made_no_file_is_begun_again(s3: Any, ftp: FtpStandIn, tmp_path: Path) -> None:
+    """A function that may not list the bucket is told that it may not read the file, not that it is missing."""
+    place = Place("folder", s3, ftp, tmp_path)
+    place.put("large.csv", b"title\n" + b"x" * (PART + 10))
+    (file,) = place.inbox.files()
+    half = place.inbox.bring(file, "uploads/x", None, 0.0)
+    assert half is not None
+
+    with uploads_gone(aws.client("s3")), pytest.raises(Changed):
+        place.inbox.bring(file, "uploads/x", half, 60.0)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_list_that_is_forbidden_is_no_empty_inbox() -> None:
+    with Stubber(aws.client("s3")) as stub:
+        stub.add_client_error("list_objects_v2", "AccessDenied")
+        with pytest.raises(Transient, match="AccessDenied"):
+            S3Inbox(BUCKET, TENANT).files()
 
 
 @pytest.mark.parametrize("name", ["ftp", "folder"])

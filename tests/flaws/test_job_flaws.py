@@ -16,7 +16,7 @@ from pg8000.exceptions import DatabaseError
 
 from shared.job_queue.decide import tail
 from shared.job_queue.model import Finished, Word
-from shared.kernel import run
+from shared.kernel import direct, run
 from shared.kernel.clock import new_id
 from shared.kernel.errors import Conflict, Refused
 from shared.kernel.model import StepOutcome
@@ -24,7 +24,7 @@ from shared.kernel.offers import PgOffers
 from shared.kernel.step import Lost, do_turn
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, BOB
-from tests.support.jobs import Office, job_office
+from tests.support.jobs import Office, a_taking, job_office
 
 
 @pytest.fixture(scope="session")
@@ -331,6 +331,57 @@ def test_a_command_goes_on_while_the_database_is_away_until_another_may_have_its
     assert do_turn(office.take_one(), kind, office.ports) is outcome
     assert heard == told
     assert office.seen(job).status == ("succeeded" if outcome is StepOutcome.DONE else "running")
+
+
+def test_a_lease_is_counted_from_when_the_job_was_asked_for(office: Office) -> None:
+    """Guards that time that passed before the command began, on the way or in line, is not counted on: with the database away,
+    the command would go on while another worker has the job."""
+    office.define()
+    office.add()
+    office.add()
+    kind = office.job
+    heard: list[Word] = []
+
+    def no_answer(_: object) -> Word:
+        raise away()
+
+    def beats(_: object, __: object, ___: float, beat: Callable[..., Word]) -> Finished:
+        heard.append(beat(1, "a", ""))
+        return Finished(exit_code=None, lost=True)
+
+    object.__setattr__(kind.take_step.__self__.ports, "beat", no_answer)
+    office.runner.ends = beats
+    ages = iter([59.0, 61.0])
+    late = replace(office.take_one(), since_asked_s=lambda: next(ages))
+    assert do_turn(late, kind, office.ports) is Lost.OVERTAKEN
+    assert heard == [Word.LOST]
+
+    too_late = replace(office.take_one(), since_asked_s=lambda: 60.0)
+    assert do_turn(too_late, kind, office.ports) is Lost.OVERTAKEN
+    assert len(office.runner.asked) == 1, "the lease is over: another may have begun"
+
+
+def test_a_turn_knows_when_it_was_asked_for_though_the_answer_took_long(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.define()
+    office.add()
+    office.add()
+    taking = a_taking()
+
+    def slow(what: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*given: Any, **more: Any) -> Any:
+            time.sleep(0.2)
+            return what(*given, **more)
+
+        return answer
+
+    monkeypatch.setattr(direct.Line, "all", slow(direct.Line.all))
+    turn = office.take_one()
+    monkeypatch.setattr(direct.Line, "apart", slow(direct.Line.apart))
+    office.do_together([turn], taking)
+    assert all(each.since_asked_s is not None and each.since_asked_s() >= 0.2 for each in (turn, *taking.taken))
+    assert len(taking.taken) == 1
 
 
 def test_a_job_that_could_not_be_begun_costs_no_attempt(office: Office) -> None:

@@ -119,7 +119,7 @@ class Exported:
         """Whether it was the last; `again`: what it did is forgotten, as by a process that died before its commit."""
         turn: Any = Turn(
             lane_id=self.run_id, run_id=self.run_id, tenant_id=TENANT, kind="query_run", key="export/1", holds_run=False,
-            epoch=1, seq=self.steps, resend_no=0, token=self.run_id, cursor={}, params={}, claims=0, attempts=0, steps=0,
+            epoch=1, seq=self.steps, resend_no=0, token=new_id(), cursor={}, params={}, claims=0, attempts=0, steps=0,
             max_steps=9, deadline_at=None, cancel_at=None, run_status=None, run_epoch=1, correlation_id=None, now=NOW,  # type: ignore[arg-type]
         )  # fmt: skip
         decision = export_step(turn, self.cursor, self.say, self.files, part=self.part)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -171,6 +172,61 @@ def test_a_bucket_that_forgot_the_parts_gets_them_again_of_the_same_instant(rows
     assert told(rows, job_id) != truth
 
 
+@pytest.mark.usefixtures("in_small_steps")
+def test_a_bucket_that_forgets_every_part_fails_the_export(rows: RowRig) -> None:
+    """Guards that nobody writes the same file for ever. A function that may write and not read would."""
+    job_id = rows.upload(csv_of(95))
+    rows.finish(job_id, 600)
+    reads: list[str] = []
+
+    def get(key: str) -> bytes:
+        reads.append(key)
+        assert len(reads) < 50, "it goes on for ever"
+        raise UploadGone("AccessDenied")
+
+    rows.results.get = get  # type: ignore[method-assign]
+    export_id = start(rows, job_id)
+    assert rows.finish(export_id, 3600) == "failed"
+    assert rows.run(export_id)["error"]["code"] == "no_storage"
+
+
+@pytest.mark.usefixtures("in_small_steps")
+@pytest.mark.parametrize("format_", ["csv", "xlsx"])
+def test_one_who_was_overtaken_and_writes_late_spoils_no_file(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    """It is frozen before it writes; another does its step, with other rows because it has other time, and goes on; then it
+    wakes up and writes."""
+    rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 40}))
+    job_id = rows.upload(csv_of(95))
+    rows.finish(job_id, 600)
+    real, frozen, woke = rows.results.put, list[tuple[str, bytes]](), list[str]()
+    puts = count()
+
+    def put(key: str, body: bytes) -> None:
+        if not frozen and next(puts):  # not in the first step: whoever does that again takes another snapshot
+            frozen.append((key, body))
+            monkeypatch.setattr(export, "PAGE", 5)
+            rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 30}))
+            raise Killed
+        real(key, body)
+        if frozen and not woke:
+            woke.append(key)
+            real(*frozen[0])
+
+    if format_ == "xlsx":  # each file in one piece
+        monkeypatch.setattr(export, "Parted", files.Parted)
+    rows.results.put = put  # type: ignore[method-assign]
+    export_id = start(rows, job_id, format_)
+    with suppress(Killed):
+        rows.finish(export_id, 600)
+    assert rows.finish(export_id, 3600) == "succeeded"
+    assert woke
+    read = from_csv if format_ == "csv" else from_calamine
+    found = [row for data in files_of(rows, export_id) for row in spelled(read(data)) if row != list(grid.HEADERS)]
+    assert found == told(rows, job_id)[1:]
+
+
 @pytest.mark.parametrize("written", [0, 1])
 def test_an_export_that_failed_takes_another_snapshot_when_it_is_retried(
     rows: RowRig, monkeypatch: pytest.MonkeyPatch, written: int
@@ -253,6 +309,33 @@ def test_a_job_that_is_deleted_takes_its_files_with_it(rows: RowRig) -> None:
     assert not [key for key in left if key in rows.results.held]
     with pytest.raises(NotFound):
         start(rows, job_id)
+
+
+@pytest.mark.usefixtures("in_small_steps")
+def test_a_job_that_is_deleted_takes_what_failed_exports_and_fixes_left(rows: RowRig) -> None:
+    rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 20}))
+    job_id = broken(rows, 60)
+    header, *found = exported(rows, job_id, "xlsx", "failed")
+    bring_back(rows, job_id, saved_by_a_spreadsheet([header, *found]))
+    real = rows.results.put
+
+    def full(key: str, body: bytes) -> None:
+        if "-2-" in key:
+            raise ConnectionError("the bucket is full")
+        real(key, body)
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(export, "Parted", files.Parted)
+    rows.results.put = full  # type: ignore[method-assign]
+    failed = start(rows, job_id, "xlsx")
+    assert rows.finish(failed, 86_400) == "failed"
+    monkey.undo()
+    left = [key for key in rows.results.held if "fixed-" in key or str(failed) in key]
+    assert len(left) == 2
+
+    control.delete(rows.ports, rows.kind, TENANT, job_id, BY)
+    rows.pass_time(60)
+    assert not [key for key in left if key in rows.results.held]
 
 
 def test_two_who_ask_before_it_began_get_one_export(rows: RowRig) -> None:
@@ -499,6 +582,60 @@ def test_a_spreadsheet_whose_parts_the_bucket_forgot_is_written_down_again(
 
     assert forgot
     assert (told_of["fixed"], told_of["unmatched"]) == (60, 0)
+
+
+def test_a_reader_of_a_spreadsheet_who_was_overtaken_and_writes_late_spoils_nothing(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixing, "SHEET_S", 0.0)
+    monkeypatch.setattr(images, "PIECE", 600)
+    rows.provider.says = lambda *_: Answered(what="invalid", ms=5, message="no such thing")
+    job_id = rows.upload(csv_of(60))
+    rows.finish(job_id, 600)
+    rows.provider.says = lambda *_: None
+    header, *found = exported(rows, job_id, "xlsx", "failed")
+    content = saved_by_a_spreadsheet([header, *[[*line[:2], f"Fixed {line[0]}", *line[3:]] for line in found]])
+    real, frozen, woke = rows.results.put, list[tuple[str, bytes]](), list[str]()
+
+    def put(key: str, body: bytes) -> None:
+        if not frozen:
+            frozen.append((key, body))
+            monkeypatch.setattr(images, "PIECE", 900)
+            raise Killed
+        real(key, body)
+        if not woke:
+            woke.append(key)
+            real(*frozen[0])
+
+    rows.results.put = put  # type: ignore[method-assign]
+    with suppress(Killed):
+        bring_back(rows, job_id, content)
+    assert rows.finish(job_id, 3 * 86_400) == "succeeded"
+    (told_of,) = rows.rows("select fixed, unmatched from row_fixes")
+    assert woke
+    assert (told_of["fixed"], told_of["unmatched"]) == (60, 0)
+
+
+def test_a_spreadsheet_whose_parts_are_always_gone_is_reported_and_harms_nothing(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixing, "SHEET_S", 0.0)
+    monkeypatch.setattr(images, "PIECE", 600)
+    rows.provider.says = lambda item, strategy: Answered(what="invalid", ms=5, message="no")
+    job_id = rows.upload(csv_of(60))
+    rows.finish(job_id, 600)
+    header, *found = exported(rows, job_id, "xlsx", "failed")
+    reads: list[str] = []
+
+    def get(key: str) -> bytes:
+        reads.append(key)
+        assert len(reads) < 50, "it goes on for ever"
+        raise UploadGone("AccessDenied")
+
+    rows.results.get = get  # type: ignore[method-assign]
+    told_of = bring_back(rows, job_id, saved_by_a_spreadsheet([header, *found]))
+    assert (told_of["fixed"], told_of["examples"][0]["code"]) == (0, "no_storage")
+    assert reads
 
 
 @pytest.mark.parametrize(

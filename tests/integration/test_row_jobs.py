@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
-from shared.kernel import direct
+from shared.kernel import direct, sql
 from shared.kernel import run as runs
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Conflict, NotFound, Refused
 from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import Signal
-from shared.row_job import control, decide, fix, picturing, steps, store
+from shared.row_job import control, decide, fix, grid, picturing, steps, store
 from shared.row_job.decide import Answered
 from shared.row_job.model import Found, Item, Status
 from shared.row_job.steps import RowMetric, row_job
@@ -336,29 +339,102 @@ def test_lanes_that_wait_for_those_before_them_look_less_and_less_often(rows: Ro
     rows.pass_time(1800)
     assert rows.statuses(run_id) == {"DONE": 4, "PENDING": 2}
 
-    def steps() -> int:
+    def taken() -> int:
         return int(rows.rows("select sum(seq)::integer as n from lane where run_id = :id", id=run_id)[0]["n"])
 
-    for _ in range(3):
+    for gen in range(1, 4):  # as if each time somebody had been at work
+        with runs.changing(rows.ports, TENANT, run_id) as (tx, run, dues):
+            dues.extend(
+                runs.create_lanes(tx, run, [steps.work_lane(slot, gen) for slot in (0, 1)], rows.kind, rows.ports)
+            )
         assert rows.reprocess(run_id, row_nos=[5, 6]) == 2
         rows.pass_time(10)
         assert rows.statuses(run_id) == {"DONE": 4, "PENDING": 2}, "the lanes that were there took them at once"
-    before = steps()
+    before = taken()
     rows.pass_time(900)
 
-    assert steps() - before <= 6 * (900 / 300 + 10) + 2 * 10
+    assert taken() - before <= 6 * (900 / 300 + 10) + 2 * 10
 
 
-def test_a_row_found_before_keeps_its_result_while_it_is_looked_for_again(rows: RowRig) -> None:
+@pytest.mark.parametrize(("what", "status"), [("not_found", "NOT_FOUND"), ("invalid", "ERROR")])
+def test_a_row_that_is_not_found_again_keeps_its_result_and_shows_no_old_offer(
+    rows: RowRig, what: Any, status: str
+) -> None:
+    """Whoever reads a price beside NOT_FOUND takes it for today's. While it is looked for, the last one is shown."""
+
+    def shown(run_id: UUID) -> tuple[str, str]:
+        asked = {"run_id": run_id, "tenant_id": TENANT, "after_row": 0, "most": 10}
+        with rows.owner.connect() as connection:
+            (row,) = connection.execute(store.ITEMS_IN_ORDER, asked).mappings()
+        told = dict(zip(grid.HEADERS, grid.encode(row["cells"], grid.HEADERS), strict=True))
+        return told["status"], told["price"] + told["found_title"]
+
     run_id = rows.upload(csv_of(1))
     rows.finish(run_id, 600)
-    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5)
+    assert shown(run_id) == ("DONE", "9.90Product 1")
+    rows.provider.says = lambda item, strategy: Answered(what=what, ms=5)
     rows.reprocess(run_id, row_nos=[1])
+    assert shown(run_id) == ("PENDING", "9.90Product 1")
     rows.finish(run_id)
 
-    (row,) = rows.items(run_id)
-    assert row["status"] == "NOT_FOUND"
-    assert row["result_json"]["offers"][0]["title"] == found("Product 1").offers[0].title
+    assert shown(run_id) == (status, "")
+    assert rows.items(run_id)[0]["result_json"]["offers"][0]["title"] == found("Product 1").offers[0].title
+
+
+def work_lanes(rows: RowRig, run_id: UUID) -> list[str]:
+    return [
+        row["key"]
+        for row in rows.rows("select key from lane where run_id = :id and key like 'work:%' order by key", id=run_id)
+    ]
+
+
+def test_rows_that_are_opened_one_by_one_need_no_more_lanes(rows: RowRig) -> None:
+    """Each fix by hand would leave a lane for every share of the rows."""
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.row_no == 6 else None
+    run_id = rows.upload(csv_of(6))
+    rows.pass_time(60)
+    first = work_lanes(rows, run_id)
+    for n in range(1, 6):  # one lane has ended, the other waits for a row that comes again
+        assert rows.reprocess(run_id, row_nos=[n]) == 1
+        rows.pass_time(10)
+    assert rows.statuses(run_id) == {"DONE": 5, "PENDING": 1}
+    rows.provider.says = lambda item, strategy: None
+    assert rows.finish(run_id) == "succeeded"
+    for n in range(1, 6):
+        assert rows.reprocess(run_id, row_nos=[n]) == 1
+        assert rows.finish(run_id, 600) == "succeeded"
+
+    assert work_lanes(rows, run_id) == first == ["work:0:0", "work:1:0"]
+    assert len(rows.provider.calls) == 7 + 10
+    assert max(rows.provider.keys.values()) == 1
+
+
+def test_a_lane_that_is_claimed_while_it_is_woken_is_not_relied_on(rows: RowRig) -> None:
+    """It may have seen that nothing is left, and end: the rows would be nobody's."""
+    rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.row_no == 2 else None
+    run_id = rows.upload(csv_of(2))
+    rows.pass_time(60)
+    with (
+        rows.another_process() as other,
+        rows.another_process() as third,
+        ThreadPoolExecutor(1) as pool,
+        third.engine.connect() as connection,
+    ):
+        connection.execute(
+            sa.text(
+                """update lane set claim_token = gen_random_uuid(), lease_until = next_due_at + interval '1 minute'
+                   where run_id = :id and key = 'work:0:0'"""
+            ),
+            {"id": run_id},
+        )
+        waits = pool.submit(other.reprocess, run_id, row_nos=[2])
+        blocked = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%update lane%'"
+        while not rows.rows(blocked) and not waits.done():
+            time.sleep(0.01)
+        connection.commit()
+        assert waits.result() == 1
+
+    assert work_lanes(rows, run_id) == ["work:0:0", "work:0:1", "work:1:0"]
 
 
 REFUSED = Answered(what="refused", ms=5, message="The product search doesn't accept the connection's key (status 401).")
@@ -388,6 +464,31 @@ def test_a_refused_key_stops_the_calls_and_costs_no_row_an_attempt(rows: RowRig)
 
     assert rows.finish(run_id, 300) == "succeeded", "not after a quarter of an hour"
     assert {(row["status"], row["attempts"]) for row in rows.items(run_id)} == {("DONE", 1)}
+
+
+def test_a_connection_that_works_again_wakes_all_that_waited_for_it(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are: so many at once is a bound of one statement, not of what is woken."""
+    rows.provider.says = lambda item, strategy: REFUSED
+    run_id = rows.upload(csv_of(4))
+    rows.pass_time(60)
+    few = sa.text(sql.WAKE_WAITING.text.replace(f"limit {sql.MOST_WOKEN}", "limit 1"))
+    assert few.text != sql.WAKE_WAITING.text
+    monkeypatch.setattr(sql, "WAKE_WAITING", few)
+    rows.rows("update gate set key = 'product_search:7' returning 1")
+    waited = rows.rows(
+        "update lane set waits_for = 'gate:product_search:7' where waits_for = 'gate:product_search' returning resend_no"
+    )
+    assert len(waited) == 2
+    said = {"connection_id": "7", "provider": "product_search", "name": "x", "change": "changed"}
+    with rows.ports.store.begin(TENANT) as tx:
+        rows.kind.listens["provider.connection.changed"](
+            tx, Signal(1, TENANT, "provider.connection.changed", said, BEGINNING)
+        )
+
+    woken = rows.rows("select resend_no from lane where run_id = :id and waits_for is not null", id=run_id)
+    assert sum(row["resend_no"] for row in woken) == sum(row["resend_no"] for row in waited) + 2
 
 
 def test_a_tenants_jobs_share_what_may_be_at_work(rows: RowRig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -432,6 +433,17 @@ def test_a_released_lane_is_free_and_only_its_own_claim_is_uncounted(house: Hous
 
     lane = house.lane(run_id)
     assert (lane.claim_token, lane.lease_until, lane.claims) == (None, None, 1)
+
+
+def test_what_is_to_follow_a_commit_follows_nothing_else(house: House) -> None:
+    done: list[str] = []
+    with suppress(ValueError), house.store.begin(ALICE) as tx:
+        tx.after_commit(lambda: done.append("taken back"))
+        raise ValueError
+    with house.store.begin(ALICE) as tx:
+        tx.after_commit(lambda: done.append("committed"))
+        assert done == []
+    assert done == ["committed"]
 
 
 def test_the_state_of_a_lane_tells_its_current_baton(house: House) -> None:

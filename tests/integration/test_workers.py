@@ -239,6 +239,7 @@ class Api:
 
     def post(self, path: str, body: Any, within_s: float = 35) -> Any:
         if path.endswith("/claim"):
+            assert "recompute-trained-tags" in body["commands"], "what it cannot run, another gets"
             return {"jobs": [self.jobs.pop()] if self.jobs else []}
         self.told.append((path.rsplit("/", 1)[1], body))
         if path.endswith("/heartbeat"):

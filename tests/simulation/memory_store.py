@@ -103,13 +103,15 @@ class MemoryStore:
         self._undo.clear()
         self._depth = 1
         try:
-            yield MemoryTx(self, tenant_id)
+            yield (tx := MemoryTx(self, tenant_id))
         except BaseException:
             for undo in reversed(self._undo):
                 undo()
             raise
         finally:
             self._depth = 0
+        for then in tx.then:
+            then()
 
     # Statements of their own.
 
@@ -468,6 +470,10 @@ class MemoryTx:
     def __init__(self, store: MemoryStore, tenant_id: UUID | None) -> None:
         self.s = store
         self.tenant_id = tenant_id
+        self.then: list[Callable[[], None]] = []
+
+    def after_commit(self, then: Callable[[], None]) -> None:
+        self.then.append(then)
 
     def insert_pulled_run(
         self, run_id: UUID, tenant_id: UUID, kind: str, new: NewRun, lane_id: UUID, max_steps: int

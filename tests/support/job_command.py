@@ -41,8 +41,14 @@ match told.get("what", "ok"):
         print(child.pid, flush=True)
     case "exit":
         sys.exit(int(told["n"]))
-    case "escapes":  # another session, another parent, no output in common; then it ends, or hangs
-        grandchild = "import os,sys,time\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\nos.close(1)\nos.close(2)\ntime.sleep(300)"
+    case (
+        "escapes"
+    ):  # another session, another parent, no output in common; then it ends, or hangs, once the number is told
+        grandchild = (
+            "import os,time\nready, tell = os.pipe()\n"
+            "if os.fork(): os.read(ready, 1); os._exit(0)\n"
+            "print(os.getpid(), flush=True)\nos.close(1)\nos.close(2)\nos.write(tell, b'.')\ntime.sleep(300)"
+        )
         subprocess.run([sys.executable, "-c", grandchild], start_new_session=True, check=True)
         sys.stdout.flush()
         if told.get("n"):

@@ -193,3 +193,47 @@ def test_a_form_reaches_the_emulator_whole_if_it_has_the_key(token: str | None, 
     asyncio.run(ask())
 
     assert b"".join(came) == (sent if told == "all of it" else b"")
+
+
+@pytest.mark.parametrize(
+    ("key", "service", "path", "status"),
+    [
+        ("000000000000", "s3", "/files/exports/x", 403),
+        ("ASIAROLE", "s3", "/files/exports/x", 403),
+        ("SECRET", "s3", "/files/exports/x", 404),  # the cloud's owner may list the bucket
+        ("000000000000", "s3", "/files", 404),
+        ("000000000000", "lambda", "/2015-03-31/functions/x", 404),
+    ],
+)
+def test_a_function_is_not_told_which_keys_are_not_there(key: str, service: str, path: str, status: int) -> None:
+    """As in AWS without the right to list: otherwise what only works here would be found out there."""
+    came: list[Any] = []
+
+    async def emulator(_: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b"<Error>", "more_body": True})
+        await send({"type": "http.response.body", "body": b"<Code>NoSuchKey</Code></Error>"})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        came.append(message)
+
+    signed = (
+        f"AWS4-HMAC-SHA256 Credential={key}/20261117/us-east-1/{service}/aws4_request, SignedHeaders=host, Signature=0"
+    )
+    headers = {**OURS, "authorization": signed, "x-amz-security-token": "SECRET"}
+    scope = {
+        "type": "http", "method": "GET", "path": path, "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+
+    async def ask() -> None:
+        await guarded(emulator, port=4566, access_key="SECRET", checks_signatures=True)(scope, receive, send)
+
+    asyncio.run(ask())
+
+    body = b"".join(each.get("body", b"") for each in came[1:])
+    assert came[0]["status"] == status
+    assert (b"AccessDenied" in body, b"NoSuchKey" in body) == (status == 403, status == 404)

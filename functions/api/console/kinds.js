@@ -16,6 +16,7 @@
 //   Actions   component ({ run, reload }): buttons beside Pause, Cancel run and Retry
 //   facts     (run) => [[name, value], …]: what the Overview of a run says about it, from `run.params`
 //   words     { retry, failed, cancel, canceling }: what these actions mean for a run of it, where the general words do not fit
+//   continues (sentence) => "when you promote it", or null: what ends a wait that no time ends, by the sentence of its `why`
 //   waits     { queued: { path, label } }: by the code of a wait, the page of this kind that has what ends it
 //   laneName  (key) => "$200 – $2,000", or null for a key it does not know
 //   phaseName (key) => "Crawl": the phase that a lane belongs to, for the timeline. Default: its lane's name
@@ -29,7 +30,7 @@ import { sentence } from "./format.js";
 const FILES = JSON.parse(document.querySelector('meta[name="baton-kinds"]').content);
 const known = new Map();
 
-const GENERAL = { one: null, many: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], waits: {}, laneName: () => null, phaseName: () => null, moved: () => null, problem: null };
+const GENERAL = { one: null, many: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], continues: () => null, waits: {}, laneName: () => null, phaseName: () => null, moved: () => null, problem: null };
 const general = (name) => ({ ...GENERAL, name, title: sentence(name), isDeployed: name in FILES });
 export const manyOf = (kind) => kind.many ?? kind.title;
 

@@ -31,6 +31,7 @@ from infra.client.http import Client, Patient, Refusal
 STATUSES = ["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 SOURCES = ["manual", "event", "schedule", "system"]
 ENDED = frozenset({"succeeded", "failed", "canceled", "dead_letter"})
+REREAD = 10  # looks at a log that seems to be as it was, until all of it is read again
 ANCHOR = 1_000  # so many characters tell where a log that is cut at its beginning goes on
 LIST = ("id", "definition_key", "status", "attempts", "source", "queued_at", "started_at", "finished_at", "worker")
 LESS = ("source", "queued_at", "worker", "started_at")
@@ -214,13 +215,17 @@ def _print(stdout: str | None, stderr: str | None) -> None:
 
 def _follow(client: Client, job_id: str) -> int:
     """The log of the latest attempt, and of those that come after it, until the job ends. 0: it succeeded."""
-    seen, told, said = 0, ("", ""), ""
+    seen, told, said, same = 0, ("", ""), "", 0
+    listed: Any = None
     client = Patient.like(client, lambda text: print(f"--- {text}", file=sys.stderr))
     while True:
         job = client.get(f"/jobs/{job_id}")
         newest = client.get(f"/jobs/{job_id}/attempts", limit=1)["attempts"]
         number = newest[0]["attempt_no"] if newest else 0
-        for each in range(max(seen, number - 1 if seen == 0 else seen, 1), number + 1):
+        same, listed = same + 1 if newest == listed else 0, newest
+        # The list has the end of the log: where that is as it was, the whole of it is read now and then.
+        whole = range(max(seen, number - 1 if seen == 0 else seen, 1), number + 1) if same % REREAD == 0 else ()
+        for each in whole:
             attempt = client.get(f"/jobs/{job_id}/attempts/{each}")
             if each != seen:
                 seen, told = each, ("", "")

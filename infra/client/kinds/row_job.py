@@ -54,7 +54,9 @@ def add_commands(commands: Commands) -> None:
     listed = with_limit(with_id(command(below, "items", items, "list the rows of a job")))
     listed.add_argument("--status", dest="statuses", action="append", help="only rows in this state")
     listed.add_argument(
-        "--sort", choices=["row_no", "updated_at", "-updated_at"], help="in which order; filtered rows never by row_no"
+        "--sort",
+        choices=["row_no", "updated_at", "-updated_at"],
+        help="the order; row_no can't be combined with --status",
     )
     waiting = with_limit(
         command(below, "pending", pending, "list the rows of all jobs that wait or are being worked on")
@@ -62,7 +64,9 @@ def add_commands(commands: Commands) -> None:
     waiting.add_argument("--status", dest="statuses", action="append", help="PENDING or PROCESSING")
     waiting.add_argument("--job", dest="id", type=an_id, help="only rows of this job: its ID, or its first characters")
     waiting.set_defaults(id_of="run")
-    waiting.add_argument("--type", dest="job_type", choices=["csv", "image"], help="only rows of such jobs")
+    waiting.add_argument(
+        "--type", dest="job_type", choices=["csv", "image"], help="only rows of CSV jobs or of image jobs"
+    )
     waiting.add_argument("--all", action="store_true", help="rows of everyone in the tenant (admins)")
     taken = with_id(command(below, "export", export, "write the rows of a job to a file and download it"))
     taken.add_argument("--format", choices=["csv", "xlsx"], default="csv", help="what kind of file")
@@ -74,7 +78,7 @@ def add_commands(commands: Commands) -> None:
     mended = with_id(command(below, "fix", fix, "change cells of a row that failed, and work on it again"))
     mended.add_argument("row", type=int, help="the row's number in the file")
     mended.add_argument("--set", dest="cells", metavar="COLUMN=VALUE", type=pair, action="append", required=True,
-                        help="a cell and what it shall hold")  # fmt: skip
+                        help="a column and its new value; may be repeated")  # fmt: skip
     with_id(command(below, "watch", watch, "show the progress of a row job until it ends"))
     for name, text in (
         ("pause", "pause a row job"),

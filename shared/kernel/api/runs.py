@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
 from pydantic import Field
 
+from shared.kernel import db
 from shared.kernel import run as relay
 from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
@@ -21,6 +22,7 @@ from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, LaneId, Limit, RunId, Short, Told
 from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import READS, STARTS
+from shared.kernel.catalogue import Kind
 from shared.kernel.clock import read_id
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
@@ -33,6 +35,7 @@ from shared.kernel.ports import Ports
 from shared.kernel.redact import redact_json
 
 router = Router()  # type: ignore[no-untyped-call]
+T = TypeVar("T")
 
 
 class Shown(StrEnum):
@@ -341,6 +344,23 @@ def start(
     kind = here.kinds.get(kind_name)
     if kind is None:
         raise Problem(422, "unknown_kind", f"Unknown kind {kind_name!r}. Available: {', '.join(sorted(here.kinds))}.")
+    return looking_twice(lambda: _start(here, kind, params, label, key, request))
+
+
+def looking_twice(start: Callable[[], T]) -> T:
+    """Between our look for what is open under a key and our write, somebody may retry the run that has it. The second look
+    finds it."""
+    try:
+        return start()
+    except Exception as error:
+        if db.sqlstate(error) != relay.UNIQUE:
+            raise
+    return start()
+
+
+def _start(
+    here: Desk, kind: Kind, params: dict[str, Any], label: str | None, key: str | None, request: bytes
+) -> Response[str]:
     with here.begin() as (line, tx):
         kept = here.once(line, key, request)
         if kept is not None:

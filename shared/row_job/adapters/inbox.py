@@ -21,6 +21,7 @@ from uuid import UUID
 from shared.kernel import aws
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.files import HIDDEN
 from shared.kernel.http import is_public
 from shared.row_job.adapters.s3 import GONE, LARGEST_UPLOAD
 from shared.row_job.model import INBOX, type_of
@@ -77,7 +78,7 @@ class S3Inbox:
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
     def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None:  # noqa: ARG002 - it is one call
-        with _asking_s3():
+        with _asking_s3(GONE | HIDDEN):
             aws.client("s3").copy_object(
                 Bucket=self._bucket, Key=key, CopySource={"Bucket": self._bucket, "Key": self._prefix + file.name},
                 CopySourceIfMatch=file.stamp, TaggingDirective="REPLACE",
@@ -126,8 +127,9 @@ class Pumped:
         except ClientError as error:
             if _code(error) != "NoSuchUpload":
                 raise
-            if s3.head_object(Bucket=upload["Bucket"], Key=upload["Key"])["ContentLength"] != file.size:
-                raise Changed from None
+            with _asking_s3(GONE | HIDDEN):
+                if s3.head_object(Bucket=upload["Bucket"], Key=upload["Key"])["ContentLength"] != file.size:
+                    raise Changed from None
         return None
 
     def _bring_parts(self, file: Listed, upload: dict[str, Any], parts: int, seconds: float) -> int:
@@ -352,13 +354,13 @@ def _as_listed(name: str, facts: os.stat_result) -> Listed:
 
 
 @contextmanager
-def _asking_s3() -> Iterator[None]:
+def _asking_s3(gone: frozenset[str] = GONE) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as in s3.py
 
     try:
         yield
     except ClientError as error:
-        if _code(error) in {*GONE, "PreconditionFailed", "412"}:
+        if _code(error) in {*gone, "PreconditionFailed", "412"}:
             raise Changed from None
         raise Transient(f"S3 didn't do it ({_code(error)}).", "no_file_now") from None
     except BotoCoreError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 from shared.kernel import aws
 from shared.kernel.errors import Permanent, Transient
+from shared.kernel.files import HIDDEN
 
 GONE = frozenset({"NoSuchKey", "NoSuchVersion", "404"})
 LARGEST_UPLOAD = 5 * 1024**3
@@ -26,7 +27,7 @@ class S3Files:
             body: bytes = aws.client("s3").get_object(**asked)["Body"].read()
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in GONE:
+            if code in GONE | HIDDEN:
                 raise Permanent("The uploaded file isn't there any more.", "file_gone") from None
             if code == "InvalidRange":
                 return b""

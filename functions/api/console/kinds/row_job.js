@@ -23,15 +23,17 @@ const facts = ({ params }) => [
   params.canary && ["Canary", `${number(params.canary)} rows`],
 ].filter(Boolean);
 
+const isHeld = (sentence) => /canary/.test(sentence ?? "");
+
 // A job that waits after its first rows: the one thing that frees it is in the header, too.
 function Actions({ run, reload }) {
   const mayAct = useMay(STARTS);
-  const isHeld = run.params.canary && !run.finished_at && /canary/.test(run.why?.sentence ?? "");
+  const waits = run.params.canary && !run.finished_at && isHeld(run.why?.sentence);
   const promote = async (reason) => {
     await post(`row-jobs/${run.id}/promote`, { reason });
     await reload();
   };
-  return mayAct && isHeld ? html`<${Action} label="Process all rows" tone="main" explains=${`The first ${plural(run.params.canary, "row")} are done. Process the rest of the file.`} action=${promote} done="Processing all rows." />` : null;
+  return mayAct && waits ? html`<${Action} label="Process all rows" tone="main" explains=${`The first ${plural(run.params.canary, "row")} are done. Process the rest of the file.`} action=${promote} done="Processing all rows." />` : null;
 }
 
 export default {
@@ -43,6 +45,7 @@ export default {
   tabs: [{ path: "rows", title: "Rows", View: view("Rows") }, { path: "pending", title: "Pending", View: pending("Pending") },
     { path: "files", title: "Exports", View: later(async () => (await import("./row_job/files.js")).default) }, { path: "pace", title: "Pace", View: view("Pace") }],
   facts,
+  continues: (sentence) => (isHeld(sentence) ? "when you process all rows" : null),
   laneName,
   words: { cancel: "Slices in hand end, up to 5 seconds. Rows that are done stay.", retry: "Reads on and works on the rows that are open." },
 };

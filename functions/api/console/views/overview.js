@@ -90,12 +90,13 @@ function Wait({ of, gates, again }) {
   const isOne = of.runs === 1;
   const text = useNamed(of.sentence);
   const place = kindOf(of.kind).waits[of.code];
+  const then = kindOf(of.kind).continues(of.sentence);
   const gate = of.code === "gate" && gates.find((each) => each.key === of.held_by);
   const action = {
     gate: () => gate && html`<${OpenGate} gate=${gate} onDone=${again} />`,
     retrying: () => (isOne ? html`<${RunNow} run=${of.run_id} onDone=${again} />` : html`<${Bulk} label="Run now" filter=${{}} actions=${["wake"]} onDone=${again} explains="The next attempt of everything that is retrying runs now instead of later." />`),
     paused: () => (isOne ? html`<${Resume} run=${of.run_id} onDone=${again} />` : html`<${Bulk} label="Resume" filter=${{ status: "paused" }} actions=${["resume"]} onDone=${again} />`),
-    due_later: () => isOne && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
+    due_later: () => isOne && !then && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
     unsent: () => isOne && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
   }[of.code]?.() ?? (place && html`<${Link} to=${place.path ? `work/${of.kind}/${place.path}` : `work/${of.kind}`} class="button">${place.label}<//>`);
   const list = { paused: "runs?status=paused", queued: "runs?status=queued" }[of.code] ?? `runs?state=${of.state}`;
@@ -103,7 +104,7 @@ function Wait({ of, gates, again }) {
     <${Cell} className="nowrap"><${Status} of=${of.state} /><//>
     <${Cell} name="Cause" className="long"><${Link} to=${isOne ? `runs/${of.run_id}` : list} class="cause" title=${text}>${text}<//>${isOne && html`<span class="below">${runName({ ...of, id: of.run_id })}</span>`}<//>
     <${Cell} name="Runs" className="count">${number(of.runs)}<//>
-    <${Cell} name="Continues">${of.until ? html`<${Until} at=${of.until} />` : html`<span class="quiet">${{ paused: "when resumed", queued: "when free", inactive: "when it is active" }[of.code] ?? "now"}</span>`}<//>
+    <${Cell} name="Continues">${then ? html`<span class="quiet">${then}</span>` : of.until ? html`<${Until} at=${of.until} />` : html`<span class="quiet">${{ paused: "when resumed", queued: "when free", inactive: "when it is active" }[of.code] ?? "now"}</span>`}<//>
     <${Cell} className="actions">${action || null}<//></tr>`;
 }
 

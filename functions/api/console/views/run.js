@@ -96,7 +96,10 @@ function Next({ run, reload }) {
     queued: () => "Starts when a worker is free.",
     retrying: () => html`Next attempt ${why?.until ? at : "is running now"}. ${why?.until && html`<${RunNow} run=${run.id} onDone=${reload} />`}`,
     throttled: () => html`Continues ${at}, or when <${Link} to="rate-limits">the rate limit<//> is opened. ${why?.held_by && html`<${OpenGateOf} id=${why.held_by} onDone=${reload} />`}`,
-    waiting: () => html`Continues ${at}. ${why?.until && html`<${RunNow} run=${run.id} onDone=${reload} />`}`,
+    waiting: () => {
+      const then = kindOf(run.kind).continues(why?.sentence); // looking again by itself changes nothing
+      return then ? `Continues ${then}.` : html`Continues ${at}. ${why?.until && html`<${RunNow} run=${run.id} onDone=${reload} />`}`;
+    },
     paused: () => "Resume it to continue.",
     stalled: () => "Overdue; retried automatically.",
     failed: () => kindOf(run.kind).words.failed ?? "Fix the cause, then retry: failed work resumes from its last step.",

@@ -24,7 +24,12 @@ export default function Triggers({ path = [] }) {
 
 function All() {
   const [turn, again] = useTurn();
-  const answer = useAnswer("jobs/triggers", { limit: 100 }, 15, turn);
+  const [zone, setZone] = useState(null);
+  const load = async (cursor) => {
+    const { triggers, timezone, next } = await get("jobs/triggers", { cursor, limit: 50 });
+    setZone(timezone);
+    return { rows: triggers, next };
+  };
   const row = (each) => html`<tr key=${each.id} class=${each.is_enabled ? "" : "over"}>
     <${Cell} className="long"><${Link} to=${`work/job/triggers/${each.id}`} class="name">${each.label}<//><div class="quiet">starts <code>${each.definition_key}</code></div><//>
     <${Cell} name="Starts" className="long">${each.trigger_type === "event" ? html`on <code>${each.event_name}</code>` : html`<code>${each.cron_expr}</code><div class="quiet">${each.timezone}</div>`}<//>
@@ -33,11 +38,10 @@ function All() {
     <${Cell} name="Status"><${StatusOf} of=${each} /><//>
     <${Cell} className="actions"><${Switch} of=${each} again=${again} /><//></tr>`;
   return html`<${Heading} title="Triggers"><${Add} again=${again} /><//>
-    <${Answer} of=${answer}>${({ triggers, timezone }) => html`
-      ${triggers.length === 0
-        ? html`<${Empty}><p>No triggers yet. A trigger starts a job when something happens, or at set times. Add one here or with <code>baton trigger add</code>.</p><//>`
-        : html`<${Table} caption="Triggers" columns=${COLUMNS} className="triggers"><tbody>${triggers.map(row)}</tbody><//>`}
-      <${Zone} of=${timezone} again=${again} />`}<//>`;
+    <${Table} caption="Triggers" columns=${COLUMNS} className="triggers">
+      <${Pages} turn=${turn} load=${load} row=${row} columns=${COLUMNS.length} every_s=${15}
+        empty=${html`<${Empty}><p>No triggers yet. A trigger starts a job when something happens, or at set times. Add one here or with <code>baton trigger add</code>.</p><//>`} /><//>
+    ${zone && html`<${Zone} of=${zone} again=${again} />`}`;
 }
 
 function Zone({ of, again }) {
