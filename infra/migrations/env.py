@@ -17,7 +17,7 @@ ONE_AT_A_TIME = sa.text("select pg_advisory_lock(hashtext('baton.migrations'))")
 def _run() -> None:
     asked = context.config.attributes
 
-    def has_the_rest_of_the_time(ctx: Any, **_: Any) -> None:
+    def has_the_rest_of_the_time(ctx: Any, step: Any, heads: Any, run_args: Any) -> None:  # noqa: ARG001 - named by Alembic
         """After each revision: all of them together have the time, not each of them."""
         ctx.connection.exec_driver_sql(within(asked["ends"]))
 
