@@ -309,18 +309,34 @@ def test_a_bad_parameter_is_refused_by_its_name(sources: SourceRig, params: dict
     assert sources.rows("select id from run") == []
 
 
-def test_a_table_that_is_not_there_is_named_before_anything_is_asked(sources: SourceRig) -> None:
+def test_a_table_that_does_not_fit_the_file_is_named_before_anything_is_asked_with_what_to_do(
+    sources: SourceRig,
+) -> None:
     opened(sources, simple(TOKEN, query=BY_TOKEN), pages())
     with sources.owner.connect() as connection:
         connection.exec_driver_sql("drop table any_items")
-    with pytest.raises(Refused, match="table any_items is not there: write its migration"):
+    missing = "Table any_items is missing. Write its migration with `baton source migration sources/any.toml`"
+    with pytest.raises(Refused, match=missing):
         sources.start("any")
     sources.deploy(simple(TOKEN, query=BY_TOKEN))
-    text = simple(TOKEN, 'columns = { size = "int /size" }', query=BY_TOKEN)
+    edited(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN))
+    with pytest.raises(
+        Refused, match=r"Table any_items has no column n\. .* `baton source migration sources/any.toml --again`"
+    ):
+        sources.start("any")
+    sources.deploy(simple(TOKEN, COLUMNS, query=BY_TOKEN))
+    edited(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN).replace('n = "int /n"', 'n = "time /n"'))
+    changed = (
+        "Column n of table any_items is bigint, but the file needs timestamp with time zone. Give the column a new name"
+    )
+    with pytest.raises(Refused, match=changed):
+        sources.start("any")
+
+
+def edited(sources: SourceRig, text: str) -> None:
+    """The file alone: its tables stay as they are."""
     (sources.folder / "any.toml").write_text(text)
     sources.files._known = None
-    with pytest.raises(Refused, match="table any_items has no size"):
-        sources.start("any")
 
 
 def test_a_tenant_may_ask_for_less_at_once(sources: SourceRig) -> None:

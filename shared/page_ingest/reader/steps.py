@@ -144,20 +144,32 @@ def _tables_are_there(tx: Tx, resources: Sequence[CompiledResource]) -> None:
     for row in tx.read(store.COLUMNS, {"tables": [each.table for each in resources]}):
         found.setdefault(row["table_name"], {})[row["column_name"]] = row["data_type"]
     for each in resources:
-        there = found.get(each.table)
-        lacks = [
-            column.name for column in each.resource.columns
-            if there is not None and there.get(column.name) != CALLED.get(TYPES[column.type], TYPES[column.type])
-        ]  # fmt: skip
-        if there is None or lacks:
-            what = (
-                f"table {each.table} is not there"
-                if there is None
-                else f"table {each.table} has no {lacks[0]} of its type"
+        wrong = _what_it_lacks(each, found.get(each.table))
+        if wrong is not None:
+            raise Refused("no_table", wrong)
+
+
+def _what_it_lacks(each: CompiledResource, there: Mapping[str, str] | None) -> str | None:
+    """What is wrong with a table for this file, and what to do. `there`: its columns and how Postgres calls their types."""
+    file = f"sources/{each.table.removesuffix(f'_{each.resource.name}')}.toml"
+    if there is None:
+        return (
+            f"Table {each.table} is missing. Write its migration with `baton source migration {file}`, with --again if the source"
+            " already has tables. Then review and deploy it."
+        )
+    for column in each.resource.columns:
+        wanted = CALLED.get(TYPES[column.type], TYPES[column.type])
+        if column.name not in there:
+            return (
+                f"Table {each.table} has no column {column.name}. Write a migration with `baton source migration {file} --again`."
+                " Then review and deploy it."
             )
-            raise Refused(
-                "no_table", f"{what}: write its migration with `baton source migration`, review and deploy it"
+        if there[column.name] != wanted:
+            return (
+                f"Column {column.name} of table {each.table} is {there[column.name]}, but the file needs {wanted}. Give the column"
+                f" a new name in the file, and add it with `baton source migration {file} --again`."
             )
+    return None
 
 
 def gates(turn: Turn) -> list[str]:
