@@ -299,7 +299,9 @@ def try_source(asked: Annotated[TrySource, Body()]) -> Tried:
     compiled = _tightened(asked)
     return Tried(
         **_asking(
-            compiled, asked, lambda client: try_out(client, compiled, asked.resource, asked.begin, process_time())
+            compiled,
+            asked,
+            lambda client: try_out(client, compiled, asked.resource, asked.begin, asked.to, process_time()),
         )
     )
 

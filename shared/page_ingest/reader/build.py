@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,9 +17,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from shared.kernel import control, direct, sql
-from shared.kernel.clock import process_time, read_id
+from shared.kernel.clock import process_time, read_id, stopwatch
 from shared.kernel.connections import Account, Accounts, NoVault, Vault, secret_name
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Later, Permanent
 from shared.kernel.model import Turn, account_name
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
@@ -30,8 +31,10 @@ from shared.page_ingest.reader.providers import PREFIX, Place, deployed, provide
 from shared.page_ingest.reader.steps import Ports
 from shared.page_ingest.reader.store import SourceStore
 from shared.page_ingest.source.compile import Compiled
+from shared.page_ingest.source.model import Pace
 
 PATIENCE_S = 0.25  # a slot so near is waited for; for any other the lane waits
+LONGEST_PAUSE_S = 10.0  # of a person who tries a source and watches
 
 
 def source_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
@@ -76,7 +79,27 @@ def client_of(
     wire = HttpWire(
         source.name, hosts, gate=gate, time_left_s=time_left_s, secrets=list(secret.values()), standin=standin
     )  # fmt: skip
-    return Client(source=source, settings=settings, secret=secret, wire=wire)
+    return Client(
+        source=source, settings=settings, secret=secret, wire=wire, before=unhurried(source.rate.pace, time_left_s)
+    )
+
+
+def unhurried(pace: Pace | None, time_left_s: Callable[[], float]) -> Callable[[], None]:
+    """The file's pace for who tries a source or checks a connection. Steps of runs share theirs by the account instead."""
+    if pace is None:
+        return lambda: None
+    asked: deque[float] = deque(maxlen=pace.requests)
+    elapsed = stopwatch()
+
+    def wait() -> None:
+        if len(asked) == pace.requests:
+            wait_s = asked[0] + pace.per - elapsed()
+            if wait_s > min(LONGEST_PAUSE_S, time_left_s()):
+                raise Later(wait_s, f"the pace of the file, {pace.text}")
+            time.sleep(max(0.0, wait_s))
+        asked.append(elapsed())
+
+    return wait
 
 
 @dataclass(slots=True)

@@ -56,8 +56,8 @@ def windows(split: Split, begin: str | None, end: str | None, t: datetime) -> li
     assert split.window is not None
     if begin is None:
         raise Permanent("from is needed: this list is read in windows of time", "bad_params")
-    last = min(t, _moment(end)) if end is not None else t
-    at, last = _floor(_moment(begin), split), _floor(last, split)
+    last = min(t, moment(end)) if end is not None else t
+    at, last = _floor(moment(begin), split), _floor(last, split)
     if at >= last:
         raise Permanent(f"from {begin} to {said(last)} there is no time to read", "bad_params")
     found = []
@@ -70,7 +70,7 @@ def windows(split: Split, begin: str | None, end: str | None, t: datetime) -> li
     return found
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
     try:
         return instant(text)
     except (ValueError, OverflowError):
