@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from shared.page_ingest.reader.files import secret_model
 from shared.page_ingest.reader.model import SourceParams
 from shared.page_ingest.source.compile import compile_source
 from tests.support.ingest import a_turn
-from tests.support.rig import TENANT
+from tests.support.rig import BEGINNING, TENANT
 from tests.support.sources import SourceRig, simple
 
 TOKEN, BY_TOKEN = 'token = "/next", size = 5', 'limit = "{size}", cursor = "{token}"'
@@ -531,9 +532,51 @@ def test_rows_of_a_parent_are_read_after_it_each_with_a_watermark_of_its_own(sou
     run_id = sources.start("any")
     assert sources.finish(run_id) == "succeeded walked"
     assert len(sources.keys("any_orders")) == 450 + 6
-    assert len(sources.lanes(run_id, "part/orders/")) == 3
+    slices = [lane["cursor"] for lane in sources.lanes(run_id, "part/orders/")]
+    assert [each["received_before"] for each in slices] == [200 + 6, 200, 50]
     assert {since for _, since in seen} == {""}
     assert sources.rows("select * from source_mark") == []  # walked: nobody knows whether a shop was missed
+
+
+COUNTED_FAMILY = FAMILY.replace(
+    'key = ["/id"]\n[resources.orders]', 'key = ["/id"]\ncount = { at = "/n" }\n[resources.orders]'
+)
+
+
+class Shops:
+    """Shops that are counted, each with its orders. `said`: what was asked of each. `odd`: what a shop answers instead."""
+
+    def __init__(self, sources: SourceRig, *shops: str, text: str = COUNTED_FAMILY) -> None:
+        self.shops: list[dict[str, Any]] = [{"id": shop} for shop in shops]
+        self.orders = {shop: [f"{shop}-1"] for shop in shops}
+        self.said: dict[str, str] = {}
+        self.odd: dict[str, Reply] = {}
+        opened(sources, text, self)
+
+    def __call__(self, request: Request, path: str) -> Reply:
+        if path == "/shops":
+            return pages(*self.shops)(request, path)
+        shop = path.split("/")[2]
+        self.said[shop] = asked(request, "since")
+        orders = ({"id": each, "at": "2025-06-01T00:00:00Z"} for each in self.orders.get(shop, []))
+        return self.odd.get(shop) or pages(*orders)(request, path)
+
+
+def test_each_parent_goes_on_at_its_own_watermark_and_a_new_one_begins_at_the_start(sources: SourceRig) -> None:
+    upstream = Shops(sources, "a", "b")
+    begun = BEGINNING + timedelta(seconds=sources.now)
+    run_id = sources.start("any")
+
+    assert sources.finish(run_id) == "succeeded through T"
+
+    marks = sources.rows("select resource, part, through, run_id from source_mark order by part")
+    assert [tuple(mark.values()) for mark in marks] == [("orders", shop, begun, run_id) for shop in "ab"]
+    upstream.shops.append({"id": "c"})
+    upstream.orders["c"] = ["c-1"]
+    assert sources.read("any") == "succeeded through T"
+    from_there = iso(begun - timedelta(minutes=10))
+    assert upstream.said == {"a": from_there, "b": from_there, "c": ""}
+    assert sources.keys("any_orders") == ["a-1", "b-1", "c-1"]
 
 
 @pytest.mark.parametrize("values", [["open", "closed", "a/b c"]])

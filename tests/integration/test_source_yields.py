@@ -143,18 +143,32 @@ def test_a_list_that_ends_with_the_reserve_closes_the_gate_for_all_others(source
 # --- retention
 
 
+def marked(sources: SourceRig, run_id: UUID, parents: int) -> None:
+    """Watermarks that a run wrote, as if it had read the children of so many parents."""
+    sources.rows(
+        """insert into source_mark (tenant_id, source, connection, resource, part, scope, through, run_id)
+           select :tenant, 'any', '', 'orders', :run || n, 's', timestamptz '2025-01-01', cast(:run as uuid) from generate_series(1, :parents) n
+           returning run_id""",
+        tenant=TENANT, run=str(run_id), parents=parents,
+    )  # fmt: skip
+
+
 def test_the_rows_and_the_quarantine_of_an_old_run_leave_in_small_batches(
     sources: SourceRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeping, "BATCH", 3)
     opened(sources, QUARANTINE, *({"id": n, "n": n if n < 5 else "no"} for n in range(10)))
-    sources.read("any")
+    old = sources.start("any")
+    sources.finish(old)
+    marked(sources, old, 4)
+    young = UUID(int=2)
+    marked(sources, young, 1)
     sources.now += 91 * 86_400
     batches: list[tuple[int, int]] = []
 
     def left() -> int:
-        counted = "select (select count(*) from source_raw) + (select count(*) from source_quarantine) as n"
-        return int(sources.rows(counted)[0]["n"])
+        tables = ("source_raw", "source_quarantine", "source_mark")
+        return sum(int(sources.rows(f"select count(*) as n from {table}")[0]["n"]) for table in tables)
 
     def prune(tx: Tx, run: Run, most: int) -> int:
         assert sources.kind.prune is not None
@@ -165,6 +179,7 @@ def test_the_rows_and_the_quarantine_of_an_old_run_leave_in_small_batches(
     before = left()
     assert sweep(sources.ports, Catalogue(replace(sources.kind, prune=prune)))["run"] == 1
 
-    assert left() == 0
-    assert sum(said for said, _ in batches) == before == 15
+    assert [row["run_id"] for row in sources.rows("select run_id from source_mark")] == [young]
+    assert left() == 1
+    assert sum(said for said, _ in batches) == before - 1 == 19
     assert all(said <= most == 3 for said, most in batches)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 from shared.kernel.errors import Permanent
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.model import Request, Resource, Source, Split
 
 Words = Mapping[str, str | int | bool | None]
@@ -126,12 +127,6 @@ def _as_text(value: Any) -> str:
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
-
-
-def instant(text: str) -> datetime:
-    """A time of a cursor: ISO 8601 in UTC."""
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def said(at: datetime, format_: str) -> str | int:

@@ -6,27 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from shared.kernel.model import Json, NewLane, account_name
 from shared.page_ingest.model import USUAL_TIME_LIMIT_S, AllPartitions, AtLeast
-from shared.page_ingest.reader.fill import instant
+from shared.page_ingest.reader.words import Moment, Name
 
 Part = Mapping[str, Any]  # `resource`, and what of it: from and to, low and high, value, slice
-
-
-def _is_a_moment(text: str) -> str:
-    try:
-        instant(text)
-    except (ValueError, OverflowError):
-        raise ValueError(f"{text} is not a day or a time") from None
-    return text
-
-
-Moment = Annotated[
-    str, Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?$"), AfterValidator(_is_a_moment)
-]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
 class SourceParams(BaseModel):
@@ -117,6 +103,7 @@ class ReadCursor:
     sure: bool = False  # half a page names a next one
     parent: str | None = None  # of a slice: the parent that is being read, and how many were
     parents: int = 0
+    received_before: int = 0  # of a slice: the rows of the parents that were read
     ended: bool = False
     ok: bool = False
     clean: bool = False

@@ -10,8 +10,8 @@ from typing import Any
 
 from shared.kernel.errors import Permanent
 from shared.page_ingest.reader import fill
-from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import Part, PlanCursor
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.model import Duration, Resource, Split
 from shared.page_ingest.source.read import MOST_PARTITIONS
 

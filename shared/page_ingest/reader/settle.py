@@ -12,7 +12,6 @@ from typing import Any
 from shared.kernel.model import Ending, Lane, LaneStatus, NewLane, NextPhase, Problem, Run, RunStatus, Settlement
 from shared.page_ingest.decide import AUDIT_SHARE
 from shared.page_ingest.model import AtLeast
-from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import (
     AuditCursor,
     ConsolidateCursor,
@@ -23,6 +22,7 @@ from shared.page_ingest.reader.model import (
     read_lane,
 )
 from shared.page_ingest.reader.plan import covered, mark_scope, said, undivided
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.model import Claim
 
 # How much each says; whoever is made of several says what the least of them does.

@@ -32,7 +32,6 @@ from shared.page_ingest.reader import answers, plan, settle, store, walk
 from shared.page_ingest.reader.answers import PageRead, Row
 from shared.page_ingest.reader.client import OAUTH, Client, Expired
 from shared.page_ingest.reader.files import Files, scope_of
-from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import (
     AuditCursor,
     ConsolidateCursor,
@@ -42,6 +41,7 @@ from shared.page_ingest.reader.model import (
     read_lane,
 )
 from shared.page_ingest.reader.store import SourceStore
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.compile import Compiled, CompiledResource
 from shared.page_ingest.source.migration import TYPES
 from shared.page_ingest.source.model import Claim, Resource
@@ -187,8 +187,10 @@ def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:
-    gone = tx.apply(Effect(store.PRUNE_QUARANTINE, {"run_id": run.id, "most": most}))
-    return gone + tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most - gone}))
+    gone = 0
+    for statement in (store.PRUNE_QUARANTINE, store.PRUNE_MARKS, store.PRUNE):
+        gone += tx.apply(Effect(statement, {"run_id": run.id, "most": most - gone}))
+    return gone
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -612,7 +614,7 @@ class Reading:
         why = cursor.why if cursor.why is not None or cursor.ok else "a list of children was not read to its end"
         fresh = cursor.from_the_start().but(
             parent=self.parent["key"], parents=cursor.parents + 1, why=why, began=cursor.began, restarts=0,
-            quarantined=cursor.quarantined, since=None,
+            quarantined=cursor.quarantined, since=None, received_before=cursor.received_before + cursor.received,
         )  # fmt: skip
         self.cursor, self.parent = fresh, None
         return (
@@ -640,7 +642,11 @@ class Reading:
     def _anew(self, cursor: ReadCursor) -> Continue:
         """From the partition's first page. What was seen before does not count for the new walk."""
         if self.parent is not None:
-            cursor = cursor.but(parent=self.cursor.parent, parents=self.cursor.parents, why=self.cursor.why)
+            was = self.cursor
+            cursor = cursor.but(
+                parent=was.parent, parents=was.parents, why=was.why, received_before=was.received_before,
+                quarantined=was.quarantined,
+            )  # fmt: skip
         return Continue(cursor=cursor.to_json(), effects=self.effects(), rows=self.read)
 
     def _ask_for_less(self, error: PageTooBig) -> Decision:

@@ -138,6 +138,12 @@ PRUNE_QUARANTINE = Statement(
     """delete from source_quarantine where id = any(array(
            select id from source_quarantine where run_id = :run_id order by id limit :most))""",
 )
+# A list that nobody has read since is read in full again: its connection or parent may be gone for good, and nobody would know.
+PRUNE_MARKS = Statement(
+    "source.prune_marks",
+    """delete from source_mark where ctid = any(array(
+           select ctid from source_mark where run_id = :run_id limit :most))""",
+)
 COLUMNS = Statement(
     "source.columns",
     """select table_name, column_name, data_type from information_schema.columns
