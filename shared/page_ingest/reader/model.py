@@ -52,6 +52,8 @@ class PlanCursor:
     parts: Sequence[Part] = ()
     marks: Mapping[str, str] = field(default_factory=dict)
     planned: bool = False
+    # Of a later generation: how many readings of each list above it had ended by then. Runs that began before have none.
+    above: Mapping[str, int] | None = None
     # Of the first plan: what the file says that is needed to judge the run, so that nobody has to read it again for that.
     shape: Mapping[str, Any] | None = None
 
