@@ -87,7 +87,7 @@ def test_an_estimate_names_partitions_requests_and_minutes(door: Door, tenant: T
         ({"source": "openalex", "tighten": {"works.size": 500}, **SPAN}, 400, "can only be smaller"),
         ({"source": "openalex", "from": "soon"}, 422, "from"), ({"source": "openalex", "from": "2025-13-01"}, 422, "from"),
         ({"source": "openalex", "from": "0001-01-01T00:00+01:00"}, 422, "from"),
-        ({"source": "openalex", "from": "0999-01-01"}, 400, "more than 5000 windows"), ({"source": "openalex", "file": "x"}, 422, "file"),
+        ({"source": "openalex", "from": "0999-01-01"}, 400, "more than 5,000 windows"), ({"source": "openalex", "file": "x"}, 422, "file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_tried_says_why(

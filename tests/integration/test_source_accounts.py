@@ -159,7 +159,7 @@ def test_a_connection_that_is_changed_during_a_log_in_stays_changed(sources: Sou
         return upstream(request, path)
 
     sources.anything.respond = respond
-    with pytest.raises(NoVault, match="the connection was changed"):
+    with pytest.raises(NoVault, match="The connection was changed"):
         a_client(sources).log_in()
 
     assert upstream.current() == "refresh-of-a-person"
@@ -267,7 +267,7 @@ def test_a_file_that_means_something_else_stops_the_runs_that_pinned_it(sources:
     (sources.folder / "any.toml").write_text(text.replace("size = 5", "size = 4") + "\n# and a comment")
     sources.files._known = None
     assert sources.finish(run_id) == "failed partitions_failed"
-    assert "has changed since this run began" in sources.error(run_id)
+    assert "has changed since this run started" in sources.error(run_id)
 
 
 def test_a_comment_strands_no_run(sources: SourceRig) -> None:

@@ -140,6 +140,30 @@ def test_a_list_that_ends_with_the_reserve_closes_the_gate_for_all_others(source
     assert [moment < 1_000 for moment in at] == [True, False, False], "the first answer has left nothing for the others"
 
 
+@pytest.mark.parametrize("first", ["count", "page"])
+def test_a_second_question_leaves_the_reserve_alone_too(sources: SourceRig, first: str) -> None:
+    """A list whose count is a question of its own: before its first page, and again after its last one."""
+    at: list[float] = []
+
+    def respond(request: Request, path: str) -> Reply:
+        at.append(sources.now)
+        is_used_up = len(at) == (1 if first == "count" else 2)
+        resets = {"X-Left": "0", "X-Resets": "500"} if is_used_up else {"X-Left": "99", "X-Resets": "0"}
+        body = {"n": 2} if path == "/count" else {"items": [{"id": "a"}, {"id": "b"}]}
+        return Reply(body=Reply.json(body).body, headers=resets)
+
+    rate = 'rate = { left = "header:x-left", resets = "header:x-resets", resets_as = "seconds", reserve = 5 }'
+    sources.open({})
+    sources.deploy(simple('link = "next"', 'count = { at = "/n", get = "/count" }', head=[rate]))
+    sources.anything.respond = respond
+
+    assert sources.read("any") == "succeeded complete"
+
+    asked_before = 1 if first == "count" else 2
+    assert len([moment for moment in at if moment < at[0] + 500]) == asked_before
+    assert len(at) <= 6
+
+
 # --- retention
 
 

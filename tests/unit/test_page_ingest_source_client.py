@@ -139,7 +139,7 @@ split = { parent = "p", key = "/slug" }
     wire = DirectWire(lambda *_: Reply.json([{"id": 1}]))
     client = Client(source=compiled.source, settings={}, secret={}, wire=wire)
 
-    with pytest.raises(Permanent, match="a row of p has no /slug to ask with"):
+    with pytest.raises(Permanent, match="A row of p has no /slug, so its items can't be read"):
         tryout.try_out(client, compiled, "items", None, None, BEGINNING)
     assert [path for _, path in wire.sent] == ["/p"]
 

@@ -52,7 +52,7 @@ def check(compiled: Compiled, standin: str | None, account: Account, time_left_s
         standin=standin,
     )  # fmt: skip
     if source.auth.way == "refresh_token":
-        return "Kept. The first run logs in: each log-in may change the refresh token."
+        return "Saved. The first run signs in; every login may replace the refresh token, so this check does not."
     if source.auth.way in OAUTH:
         client.token = client.log_in().value
     resource = next(each.resource for each in compiled.resources if plan.parent_of(each.resource) is None)
@@ -160,14 +160,17 @@ class Rotation:
             row = line.one(sql.CONNECTION, params)
         held = None if row is None else self.clients.vault.get(secret_name(self.tenant_id, self._id), row["secret_ref"])
         if row is None or held is None:
-            raise Permanent("the connection is gone, and with it the place of its refresh token", "connection_gone")
+            raise Permanent(
+                "The connection was deleted, so its refresh token can't be read. Add a connection, and start a new run.",
+                "connection_gone",
+            )
         self.before, self.secret = row["secret_ref"], held
         return held
 
     def save(self, field: str, value: str) -> None:
         version = self.clients.vault.renew(secret_name(self.tenant_id, self._id), {**self.secret, field: value})
         if not self.clients.store.rotate(self.tenant_id, self.provider, self._id, self.before, version):
-            raise NoVault("the connection was changed while its refresh token was: log in again if it does not work")
+            raise NoVault("The connection was changed during a login. If it no longer works, connect it again.")
 
     @property
     def _id(self) -> UUID:

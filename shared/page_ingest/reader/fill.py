@@ -87,14 +87,14 @@ def _text(text: str, words: Words, *, slashes: Collection[str] = (), in_path: bo
     def value(match: re.Match[str]) -> str:
         found = words.get(match[1])
         if found is None:
-            raise Permanent(f"{{{match[1]}}} has no value to be filled in with", "bad_settings")
+            raise Permanent(f"{{{match[1]}}} has no value. Check the settings of the connection.", "bad_settings")
         said = _as_text(found)
         if in_path:
             if not said or any(part in {"", ".", ".."} for part in said.split("/")):
-                raise Permanent(f"{{{match[1]}}} cannot be part of a path: it is empty or a dot", "bad_value")
+                raise Permanent(f"{{{match[1]}}} is empty or a dot, so it can't be part of a path.", "bad_value")
             return quote(said, safe="/" if match[1] in slashes else "")
         if match[1] == "parent" and text != match[0] and not _PLAIN.fullmatch(said):
-            raise Permanent("a row of the parent has an id that cannot be part of a longer text", "bad_value")
+            raise Permanent("A row of the parent has an ID that can't be put into a longer text.", "bad_value")
         return said
 
     return _WORD.sub(value, text)

@@ -73,9 +73,9 @@ def start(files: Files, tx: Tx, starting: Starting) -> NewRun:
     found = files.all().get(wanted.source)
     if found is None:
         known = ", ".join(["nivoda", *files.all()])
-        raise Refused("bad_params", f"source: {wanted.source} is unknown. There are: {known}")
+        raise Refused("bad_params", f"source: {wanted.source} is unknown. Available: {known}")
     if wanted.digest not in (None, found.digest):
-        raise Refused("bad_params", "digest: the file of this source means something else by now")
+        raise Refused("bad_params", "digest: the file of this source has changed.")
     wanted = wanted.model_copy(update={"digest": found.digest})
     try:
         compiled = files.pinned(wanted)
@@ -84,7 +84,7 @@ def start(files: Files, tx: Tx, starting: Starting) -> NewRun:
     chosen = _chosen(compiled, wanted)
     wanted = with_connection(tx, starting.tenant_id, wanted, wanted.source)
     if wanted.connection is None and (compiled.source.auth.way != "none" or compiled.source.settings):
-        raise Refused("bad_params", f"connection: {wanted.source} needs one: its account and settings are there")
+        raise Refused("bad_params", f"connection: {wanted.source} needs one for its account and settings.")
     _tables_are_there(tx, [each for each in compiled.resources if each.resource.name in chosen])
     if wanted.replay:
         lanes = [NewLane(key=f"replay/{name}", cursor={"resource": name, "after": 0}) for name in chosen]
@@ -100,7 +100,7 @@ def _chosen(compiled: Compiled, wanted: SourceParams) -> list[str]:
     known = [each.resource.name for each in compiled.resources]
     unknown = [name for name in wanted.resources or [] if name not in known]
     if unknown:
-        raise Refused("bad_params", f"resources: {unknown[0]} is unknown. There are: {', '.join(known)}")
+        raise Refused("bad_params", f"resources: {unknown[0]} is unknown. Available: {', '.join(known)}")
     ways = [
         [each.name for each in found]
         for found in plan.generations(compiled.source.resources, wanted.resources or known)
@@ -340,7 +340,8 @@ class Asking:
         """A run is about one list. If its connection was pointed elsewhere meanwhile, it cannot go on."""
         if scope != self.scope:
             raise Permanent(
-                "the settings of the connection have changed since this run began: start a new one", "settings_changed"
+                "The settings of the connection have changed since this run started. Start a new run.",
+                "settings_changed",
             )
 
     @property
@@ -512,9 +513,11 @@ class Reading:
             cursor = self.cursor = cursor.but(began=self.asked.turn.seq)
         if cursor.pages == 0 and cursor.counted is None and self._counts_apart():
             counted, exact = client.count(resource, self.part, self.since)
-            cursor = self.cursor = cursor.but(counted=counted, exact=exact)
+            self.cursor = cursor.but(counted=counted, exact=exact)
             self.moved = True
         cursor = self._paid()
+        if client.pause is not None:  # the page is for the next step: what is left of the rate is for others
+            return self._so_far(throttled=client.pause)
         asked = walk.request(resource, cursor)
         try:
             page = client.page(resource, self.part, self.since, asked)
@@ -539,6 +542,8 @@ class Reading:
         if known is not None:
             return known
         try:
+            if self.asked.client.pause is not None:
+                raise self.asked.client.pause
             return ask()
         except (Transient, Throttled, Later):
             self.cursor, self.moved = self.cursor.but(owes=what), True
@@ -548,7 +553,7 @@ class Reading:
         """What an earlier step could not ask any more. A count that is taken before the last page is as good: the audit counts
         once more."""
         cursor, client = self.cursor, self.asked.client
-        if cursor.owes is None:
+        if cursor.owes is None or client.pause is not None:
             return cursor
         if cursor.owes == "count":
             paid = cursor.but(owes=None, known=client.count(self.resource, self.part, self.since))
@@ -601,7 +606,10 @@ class Reading:
             return None
         value = row["value"]
         if type(value) is not int and not (isinstance(value, str) and 0 < len(value) <= answers.LONGEST_KEY):
-            raise Permanent(f"a row of {split.parent} has no {split.parent_key} to ask with", "bad_parent")
+            raise Permanent(
+                f"A row of {split.parent} has no {split.parent_key}, so its {self.resource.name} can't be read.",
+                "bad_parent",
+            )
         since = None
         if self.resource.since is not None and row["through"] is not None and not asked.params.full:
             since = plan.said(instant(row["through"]) - _span(self.resource))

@@ -28,14 +28,14 @@ LANES_AT_ONCE = 5  # of the smallest size of database connections
 def resource_of(compiled: Compiled, name: str | None) -> CompiledResource:
     known = {each.resource.name: each for each in compiled.resources}
     if name is not None and name not in known:
-        raise Permanent(f"resource: {name} is unknown. There are: {', '.join(known)}", "bad_params")
+        raise Permanent(f"resource: {name} is unknown. Available: {', '.join(known)}", "bad_params")
     return known[name] if name is not None else compiled.resources[0]
 
 
 def logged_in(client: Client) -> Client:
     if client.source.auth.way == "refresh_token":
         raise Permanent(
-            "a source with a refresh token cannot be tried: each log-in would change the token", "bad_params"
+            "A source with a refresh token can't be tried: every login would replace the token.", "bad_params"
         )
     if client.source.auth.way in OAUTH and client.token is None:
         client.token = client.log_in().value
@@ -58,7 +58,10 @@ def first_part(
         assert resource.split is not None
         value = answers.at(orjson.loads(kept[0].body), resource.split.parent_key)
         if type(value) is not int and not (isinstance(value, str) and value):
-            raise Permanent(f"a row of {parent} has no {resource.split.parent_key} to ask with", "bad_parent")
+            raise Permanent(
+                f"A row of {parent} has no {resource.split.parent_key}, so its {resource.name} can't be read.",
+                "bad_parent",
+            )
         return {"resource": resource.name, "parent": value}
     until = now if to is None else min(now, plan.moment(to))
     return plan.roots(resource, begin or plan.said(until - USUAL_BEGIN), to, now)[-1]
