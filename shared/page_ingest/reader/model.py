@@ -102,6 +102,7 @@ class ReadCursor:
         None  # a question that a page led to and that had to wait: `count` or `half`; it is asked before the page
     )
     known: Sequence[Any] | None = None  # what was counted then, and whether exactly
+    numbered: bool = False  # links count pages
     sure: bool = False  # half a page names a next one
     parent: str | None = None  # of a slice: the parent that is being read, and how many were
     parents: int = 0

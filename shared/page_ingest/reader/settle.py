@@ -101,6 +101,8 @@ def claimed(best: str, parts: Sequence[Lane], drifted: set[str]) -> Told:
     if bad:
         why = next((lane.cursor["why"] for lane in bad if lane.cursor["why"]), "a count has changed since")
         return "drifted", f"{len(bad)} of {len(parts)} partitions changed while they were read: {why}"
+    if RANK[best] > RANK[Claim.WALKED] and any(lane.cursor.get("numbered") for lane in parts):
+        return Claim.WALKED, "its links are page numbers, and a row that moves while the list is read can be skipped"
     return best, REASONS[best]
 
 

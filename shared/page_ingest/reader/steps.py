@@ -623,6 +623,7 @@ class Reading:
         fresh = cursor.from_the_start().but(
             parent=self.parent["key"], parents=cursor.parents + 1, why=why, began=cursor.began, restarts=0,
             quarantined=cursor.quarantined, since=None, received_before=cursor.received_before + cursor.received,
+            numbered=cursor.numbered,
         )  # fmt: skip
         self.cursor, self.parent = fresh, None
         return (
@@ -653,7 +654,7 @@ class Reading:
             was = self.cursor
             cursor = cursor.but(
                 parent=was.parent, parents=was.parents, why=was.why, received_before=was.received_before,
-                quarantined=was.quarantined,
+                quarantined=was.quarantined, numbered=was.numbered,
             )  # fmt: skip
         return Continue(cursor=cursor.to_json(), effects=self.effects(), rows=self.read)
 
