@@ -199,13 +199,12 @@ def counts_pages(resource: Resource, link: str) -> bool:
 
 def doubted(resource: Resource, cursor: ReadCursor, page: PageRead) -> Asked | None:
     """What to ask where a list ends with its first page, and that page is full: half of it. If that names no next page either,
-    the file looks for it in the wrong place, and the list would always be one page long."""
+    the file looks for it in the wrong place, and the list would always be one page long. A count does not help: it may be that of
+    the page."""
     style, size = resource.page.style, cursor.limit
     named = style in ("link", "next", "token") and page.at_end is None
-    counted = _proven(cursor)
-    is_all = counted is not None and counted <= len(page.rows)
     is_full = named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1
-    return half_of(resource, cursor) if is_full and not is_all and not cursor.sure else None
+    return half_of(resource, cursor) if is_full and not cursor.sure else None
 
 
 def half_of(resource: Resource, cursor: ReadCursor) -> Asked:
