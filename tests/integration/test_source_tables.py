@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from infra.migrations.head import VERSIONS, newest_revision
 from infra.migrations.run import migrate
+from shared.page_ingest.reader.files import Files
 from shared.page_ingest.source.compile import compile_source
 from shared.page_ingest.source.migration import OWN, migration
 from tests.support.databases import ServerAdmin
@@ -94,6 +95,25 @@ def test_a_file_that_has_grown_gets_its_new_columns_and_lists_and_keeps_its_rows
         assert asked(database, COLUMNS, table=table) == [("a",), ("b",)]
         assert asked(database, WALLS, table=table) == BEHIND_WALLS
     assert asked(database, "select source_key, a, b from shop_items") == [("k", None, None)]
+
+
+def test_a_table_of_somebody_else_is_not_taken_for_one_of_a_source(database: sa.Engine, versions: Path) -> None:
+    text = shop("a").replace('source = "shop"', 'source = "job"')
+    written(versions, text, again=True)  # job_items is a table of the product
+
+    with pytest.raises(sa.exc.DatabaseError, match="source_key"):
+        migrate(database.url.render_as_string(hide_password=False), versions)
+
+    assert asked(database, COLUMNS, table="job_items") == []
+
+
+def test_two_sources_never_share_a_table(tmp_path: Path) -> None:
+    """`a_b` with a list `c`, and `a` with a list `b_c`: what one does not see would be gone for the other."""
+    for name, resource in (("a", "b_c"), ("a_b", "c"), ("z", "c")):
+        text = simple('link = "next"').replace('"any"', f'"{name}"').replace("resources.items", f"resources.{resource}")
+        (tmp_path / f"{name}.toml").write_text(text)
+
+    assert list(Files(tmp_path).all()) == ["a", "z"]
 
 
 def test_tables_that_were_made_before_get_the_walls_of_today(postgres_server: ServerAdmin, versions: Path) -> None:

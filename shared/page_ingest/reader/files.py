@@ -46,6 +46,10 @@ class Files:
                 if found.source.name in self._known:
                     logger.error("two files are one source", extra={"file": path.name, "source": found.source.name})
                     continue
+                taken = {each.table for known in self._known.values() for each in known.resources}
+                if shared := sorted(taken & {each.table for each in found.resources}):  # a_b and c, a and b_c
+                    logger.error("two sources have one table", extra={"file": path.name, "tables": shared})
+                    continue
                 self._known[found.source.name] = found
         return self._known
 

@@ -31,11 +31,13 @@ def table_sql(each: CompiledResource, *, again: bool = False) -> str:
 
 
 def columns_sql(each: CompiledResource) -> str:
-    """For a table that is there: the columns that the file has and the table has not."""
-    return "".join(
+    """For a table that is there: the columns that the file has and the table has not. One of somebody else has no `source_key`,
+    and is left alone."""
+    added = "".join(
         f'alter table {each.table} add column if not exists "{column.name}" {TYPES[column.type]};\n'
         for column in each.resource.columns
     )
+    return f"select source_key from {each.table} limit 0;\n{added}"  # noqa: S608 - names of a compiled file
 
 
 def secured_by(each: CompiledResource) -> str:
