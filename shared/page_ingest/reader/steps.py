@@ -713,6 +713,8 @@ def _look_up(cursor: ConsolidateCursor, asked: Asking) -> Decision:
         effect = Effect(judged, {"connection": asked.connection})
         fuse = blown(cursor.gone, cursor.alive, gone.most) if is_blown else None
         return Finish(cursor=cursor.but(fuse=fuse).to_json(), effects=[effect])
+    if not cursor.after and not _can_be_looked_up(each, asked, names):
+        return Finish(cursor=cursor.but(fuse=NOTHING_IS_FOUND).to_json())
     missed: list[str] = []
     failure: Exception | None = None
     for row in rows:
@@ -736,3 +738,12 @@ def _look_up(cursor: ConsolidateCursor, asked: Asking) -> Decision:
     if failure is not None:
         return _so_far(cursor.to_json(), failure, effects)
     return Continue(cursor=cursor.to_json(), effects=effects)
+
+
+NOTHING_IS_FOUND = "a row that was just listed could not be looked up either: none was judged"
+
+
+def _can_be_looked_up(each: CompiledResource, asked: Asking, names: Sequence[str]) -> bool:
+    """Whether a look-up finds what is there: a path that is wrong in the file says of every row that it is gone."""
+    row = asked.store.just_seen(asked.turn, each.table, names, asked.connection)
+    return row is None or not asked.client.is_gone(each.resource, row)

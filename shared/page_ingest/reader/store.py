@@ -263,6 +263,17 @@ where d.source_key > :after and {_unseen()} order by d.source_key limit :most
 
 
 @lru_cache(maxsize=200)
+def just_seen(table: str, columns: tuple[str, ...]) -> sa.TextClause:
+    """A row that this run has listed."""
+    names = ", ".join(f'd."{name}"' for name in columns)
+    return sa.text(f"""
+select {names} from {table} d
+where d.tenant_id = :tenant_id and d.connection = :connection and d.run_id = :run_id and d.gone_at is null
+order by d.source_key limit 1
+""")  # noqa: S608 - as above
+
+
+@lru_cache(maxsize=200)
 def note_missed(table: str) -> Statement:
     """Not of what a newer run has found while it was looked up."""
     return Statement(
@@ -360,6 +371,11 @@ class SourceStore:
         with direct.alone(self._engine, turn.tenant_id) as line:
             asked = {"run_id": turn.run_id, "after": after, "most": most, **params}
             return list(line.all(to_look_up(table, tuple(columns)), asked))
+
+    def just_seen(self, turn: Turn, table: str, columns: Sequence[str], connection: str) -> Mapping[str, Any] | None:
+        params = {"tenant_id": turn.tenant_id, "connection": connection, "run_id": turn.run_id}
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            return line.one(just_seen(table, tuple(columns)), params)
 
     def quarantined(self, turn: Turn, source: str, connection: str, resource: str, after: int, most: int) -> list[Any]:
         params = {
