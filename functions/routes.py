@@ -15,7 +15,7 @@ ROUTERS = (
     stream.router,
     bulk.router,
     gates.router,
-    connections.routes(all_providers(), live_vault()),
+    connections.routes(all_providers, live_vault()),
     *all_routers(),
     triggers.router,
 )

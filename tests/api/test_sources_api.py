@@ -87,7 +87,7 @@ def test_an_estimate_names_partitions_requests_and_minutes(door: Door, tenant: T
         ({"source": "openalex", "tighten": {"works.size": 500}, **SPAN}, 400, "can only be smaller"),
         ({"source": "openalex", "from": "soon"}, 422, "from"), ({"source": "openalex", "from": "2025-13-01"}, 422, "from"),
         ({"source": "openalex", "from": "0001-01-01T00:00+01:00"}, 422, "from"),
-        ({"source": "openalex", "from": "0999-01-01"}, 400, "more than 5000 windows"), ({"source": "openalex", "file": "x"}, 422, "file"),
+        ({"source": "openalex", "from": "0999-01-01"}, 400, "more than 5,000 windows"), ({"source": "openalex", "file": "x"}, 422, "file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_tried_says_why(
@@ -141,6 +141,51 @@ def test_a_run_shows_its_lists_with_claim_and_reason(door: Door, tenant: TenantH
         2,
     )
     assert door.call(tenant.viewer, "GET", f"/page-ingestions/{run_id}").status == 404
+
+
+LANE = """insert into lane (id, run_id, tenant_id, kind, key, holds_run, status, cursor, next_due_at, check_at, max_steps)
+          values (gen_random_uuid(), :r, :t, 'page_ingest', :key, true, :status, cast(:cursor as jsonb), now(), now(), 9)"""
+
+
+def test_a_run_is_summed_up_by_the_last_reading_of_each_partition(door: Door, tenant: TenantHouse) -> None:
+    run_id = door.start(tenant)
+    sourced(door, tenant, run_id)
+    door.sql("delete from lane where run_id = :r", r=run_id)
+    readings = [("a", 1, "done", 5), ("a#2", 2, "done", 7), ("a#10", 10, "failed", 1), ("b", 1, "done", 3)]
+    for key, crawl, status, received in readings:
+        cursor = {
+            "part": {"resource": "works"}, "crawl": crawl, "pages": 1, "received": received, "received_before": 100, "counted": 9,
+            "quarantined": 2, "clean": True,
+        }  # fmt: skip
+        door.sql(LANE, r=run_id, t=tenant.id, key=f"part/works/{key}", status=status, cursor=json.dumps(cursor))
+
+    (works,) = door.call(tenant.viewer, "GET", f"/source-runs/{run_id}").json()["resources"]
+    parts = door.call(tenant.viewer, "GET", f"/source-runs/{run_id}/partitions").json()["partitions"]
+
+    told = {
+        name: works[name] for name in ("partitions", "done", "failed", "received", "counted", "quarantined", "reread")
+    }
+    assert told == {
+        "partitions": 2,
+        "done": 1,
+        "failed": 1,
+        "received": 204,
+        "counted": 18,
+        "quarantined": 4,
+        "reread": 9,
+    }
+    assert sorted(part["received"] for part in parts) == [101, 103, 105, 107]
+
+
+def test_a_member_sees_the_rows_of_their_own_runs(door: Door, tenant: TenantHouse) -> None:
+    source_rows(door, tenant)
+    lists: list[tuple[str, dict[str, Any]]] = [("/source-rows", {"resource": "works"}), ("/source-quarantine", {})]
+    for path, query in lists:
+        seen = [
+            len(door.call(who, "GET", path, source="openalex", **query).json()["rows"])
+            for who in (tenant.member, tenant.viewer, tenant.admin)
+        ]
+        assert seen == [0, 2, 2], path
 
 
 def test_rows_come_with_their_lineage_and_a_run_can_be_started(door: Door, tenant: TenantHouse) -> None:

@@ -91,3 +91,14 @@ def test_who_asks_no_upstream_does_not_import_its_adapter() -> None:
     done = subprocess.run([sys.executable, "-c", wanted], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_the_api_starts_without_the_compiler_of_sources() -> None:
+    """Whoever asks for a run waits for every import of a cold start."""
+    wanted = (
+        "import sys, functions.routes; print([m for m in sys.modules if m.startswith('shared.page_ingest.source')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", wanted], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

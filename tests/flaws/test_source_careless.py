@@ -124,17 +124,19 @@ def test_a_link_without_a_path_keeps_that_of_the_page_before_it_and_not_of_the_f
 # --- pages that are not turned
 
 
+@pytest.mark.parametrize("count", ["", 'count = { at = "/count" }'])
 @pytest.mark.parametrize("style", ["token", "next", "link"])
-def test_a_file_that_looks_for_the_next_page_in_the_wrong_place_fails(style: str) -> None:
-    """The list would look as if it had one page, for ever."""
+def test_a_file_that_looks_for_the_next_page_in_the_wrong_place_fails(style: str, count: str) -> None:
+    """The list would look as if it had one page, for ever; also with a count that is only that of the page."""
     page = {"token": 'token = "/nxt", size = 6', "next": 'next = "/nxt", size = 6', "link": 'link = "next", size = 6'}
     query = 'limit = "{size}", cursor = "{token}"' if style == "token" else 'limit = "{size}"'
 
     def respond(request: Request, _: str) -> Any:
         at, size = int(asked(request, "cursor", "0")), int(asked(request, "limit"))
-        return {"items": rows(*range(at, min(at + size, 40))), "next": str(at + size)}
+        found = rows(*range(at, min(at + size, 40)))
+        return {"items": found, "next": str(at + size), "count": len(found)}
 
-    claim, why = outcome(world(simple(page[style], query=query), respond).run())
+    claim, why = outcome(world(simple(page[style], count, query=query), respond).run())
     assert (claim, "names no next one" in why) == ("failed", True), why
 
 

@@ -288,7 +288,7 @@ def test_a_list_is_not_counted_again_under_other_settings() -> None:
     claim, why = outcome(made.run())
 
     assert claim == "failed"
-    assert "the settings of the connection have changed" in why
+    assert "The settings of the connection have changed" in why
 
 
 def test_the_audit_leaves_the_reserve_to_others_too() -> None:

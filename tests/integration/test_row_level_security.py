@@ -46,7 +46,10 @@ TRIGGER_TABLES = ["job_triggers", "trigger_firings"]
 # Workers that have a database work for all tenants and are nobody's; tests/api/test_jobs.py has those of a tenant.
 WORKER_TABLES = ["job_workers"]
 # Here the API sees, beside the tenant, only the runs of one person if that person sees no others.
-OWN_RUN_TABLES = {"run", "lane", "step", "history", "remote_call", "pulse", "raw_item", "diamond"}
+OWN_RUN_TABLES = {
+    "run", "lane", "step", "history", "remote_call", "pulse", "raw_item", "diamond", "source_raw", "source_quarantine",
+    "source_mark", "openalex_works",
+}  # fmt: skip
 ROLES = ("baton_owner", "baton_worker", "baton_api", "baton_people")
 
 TENANT_TABLES = """
@@ -670,6 +673,10 @@ ROW_OF = {
                    values (:run_id, 'stone', :tenant, 'nivoda', 'o', 1, 'p', 1, 'h', '{}', now())""",
     "diamond": """insert into diamond (tenant_id, source, external_id, offer_id, price_cents, rest, source_run, said_by, said_at)
                   values (:tenant, 'nivoda', 'stone', 'o', 1, '{}', :run_id, :run_id, now())""",
+    "source_quarantine": """insert into source_quarantine (tenant_id, source, connection, resource, key, run_id, partition, page, why, payload, at)
+                            values (:tenant, 'openalex', '', 'works', 'k', :run_id, 'p', 1, 'w', '{}', now())""",
+    "openalex_works": """insert into openalex_works (tenant_id, connection, source_key, rest, hash, run_id, partition, page, said_by, said_at)
+                         values (:tenant, '', 'k', '{}', 'h', :run_id, 'p', 1, :run_id, now())""",
 }
 
 
@@ -678,14 +685,23 @@ def test_what_a_run_fetched_is_not_shown_to_a_member_whose_run_it_is_not(house: 
     run_id = house.start(ALICE, target=3)
     house.sql("update run set created_by = 'user:ann' where id = :id", id=run_id)
     house.sql(ROW_OF[table], run_id=run_id, tenant=ALICE)
-    counted = sa.text(f"select count(*) from {table} where source = 'nivoda' and external_id = 'stone'")
+    of_run = "source_run" if table == "diamond" else "run_id"
+    counted = sa.text(f"select count(*) from {table} where {of_run} = :run_id")
 
     seen = {}
     for owner in (None, "user:ann", "user:max"):
         with member_of(house, ALICE, owner) as connection:
-            seen[owner] = connection.scalar(counted)
+            seen[owner] = connection.scalar(counted, {"run_id": run_id})
 
     assert seen == {None: 1, "user:ann": 1, "user:max": 0}
+
+
+@pytest.mark.parametrize("table", ["source_raw", "source_mark"])
+def test_the_api_cannot_read_what_only_steps_need(house: House, table: str) -> None:
+    with pytest.raises(sa.exc.DatabaseError) as refused:
+        count(house, "baton_api", ALICE, table)
+
+    assert db.sqlstate(refused.value) == "42501"
 
 
 def test_an_event_of_one_tenant_does_not_swallow_that_of_another(house: House) -> None:

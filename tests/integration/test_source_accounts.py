@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from shared.page_ingest.reader.files import secret_model
 from shared.page_ingest.reader.model import SourceParams
 from shared.page_ingest.source.compile import compile_source
 from tests.support.ingest import a_turn
-from tests.support.rig import TENANT
+from tests.support.rig import BEGINNING, TENANT
 from tests.support.sources import SourceRig, simple
 
 TOKEN, BY_TOKEN = 'token = "/next", size = 5', 'limit = "{size}", cursor = "{token}"'
@@ -158,7 +159,7 @@ def test_a_connection_that_is_changed_during_a_log_in_stays_changed(sources: Sou
         return upstream(request, path)
 
     sources.anything.respond = respond
-    with pytest.raises(NoVault, match="the connection was changed"):
+    with pytest.raises(NoVault, match="The connection was changed"):
         a_client(sources).log_in()
 
     assert upstream.current() == "refresh-of-a-person"
@@ -266,7 +267,7 @@ def test_a_file_that_means_something_else_stops_the_runs_that_pinned_it(sources:
     (sources.folder / "any.toml").write_text(text.replace("size = 5", "size = 4") + "\n# and a comment")
     sources.files._known = None
     assert sources.finish(run_id) == "failed partitions_failed"
-    assert "has changed since this run began" in sources.error(run_id)
+    assert "has changed since this run started" in sources.error(run_id)
 
 
 def test_a_comment_strands_no_run(sources: SourceRig) -> None:
@@ -309,18 +310,34 @@ def test_a_bad_parameter_is_refused_by_its_name(sources: SourceRig, params: dict
     assert sources.rows("select id from run") == []
 
 
-def test_a_table_that_is_not_there_is_named_before_anything_is_asked(sources: SourceRig) -> None:
+def test_a_table_that_does_not_fit_the_file_is_named_before_anything_is_asked_with_what_to_do(
+    sources: SourceRig,
+) -> None:
     opened(sources, simple(TOKEN, query=BY_TOKEN), pages())
     with sources.owner.connect() as connection:
         connection.exec_driver_sql("drop table any_items")
-    with pytest.raises(Refused, match="table any_items is not there: write its migration"):
+    missing = "Table any_items is missing. Write its migration with `baton source migration sources/any.toml`"
+    with pytest.raises(Refused, match=missing):
         sources.start("any")
     sources.deploy(simple(TOKEN, query=BY_TOKEN))
-    text = simple(TOKEN, 'columns = { size = "int /size" }', query=BY_TOKEN)
+    edited(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN))
+    with pytest.raises(
+        Refused, match=r"Table any_items has no column n\. .* `baton source migration sources/any.toml --again`"
+    ):
+        sources.start("any")
+    sources.deploy(simple(TOKEN, COLUMNS, query=BY_TOKEN))
+    edited(sources, simple(TOKEN, COLUMNS, query=BY_TOKEN).replace('n = "int /n"', 'n = "time /n"'))
+    changed = (
+        "Column n of table any_items is bigint, but the file needs timestamp with time zone. Give the column a new name"
+    )
+    with pytest.raises(Refused, match=changed):
+        sources.start("any")
+
+
+def edited(sources: SourceRig, text: str) -> None:
+    """The file alone: its tables stay as they are."""
     (sources.folder / "any.toml").write_text(text)
     sources.files._known = None
-    with pytest.raises(Refused, match="table any_items has no size"):
-        sources.start("any")
 
 
 def test_a_tenant_may_ask_for_less_at_once(sources: SourceRig) -> None:
@@ -515,9 +532,51 @@ def test_rows_of_a_parent_are_read_after_it_each_with_a_watermark_of_its_own(sou
     run_id = sources.start("any")
     assert sources.finish(run_id) == "succeeded walked"
     assert len(sources.keys("any_orders")) == 450 + 6
-    assert len(sources.lanes(run_id, "part/orders/")) == 3
+    slices = [lane["cursor"] for lane in sources.lanes(run_id, "part/orders/")]
+    assert [each["received_before"] for each in slices] == [200 + 6, 200, 50]
     assert {since for _, since in seen} == {""}
     assert sources.rows("select * from source_mark") == []  # walked: nobody knows whether a shop was missed
+
+
+COUNTED_FAMILY = FAMILY.replace(
+    'key = ["/id"]\n[resources.orders]', 'key = ["/id"]\ncount = { at = "/n" }\n[resources.orders]'
+)
+
+
+class Shops:
+    """Shops that are counted, each with its orders. `said`: what was asked of each. `odd`: what a shop answers instead."""
+
+    def __init__(self, sources: SourceRig, *shops: str, text: str = COUNTED_FAMILY) -> None:
+        self.shops: list[dict[str, Any]] = [{"id": shop} for shop in shops]
+        self.orders = {shop: [f"{shop}-1"] for shop in shops}
+        self.said: dict[str, str] = {}
+        self.odd: dict[str, Reply] = {}
+        opened(sources, text, self)
+
+    def __call__(self, request: Request, path: str) -> Reply:
+        if path == "/shops":
+            return pages(*self.shops)(request, path)
+        shop = path.split("/")[2]
+        self.said[shop] = asked(request, "since")
+        orders = ({"id": each, "at": "2025-06-01T00:00:00Z"} for each in self.orders.get(shop, []))
+        return self.odd.get(shop) or pages(*orders)(request, path)
+
+
+def test_each_parent_goes_on_at_its_own_watermark_and_a_new_one_begins_at_the_start(sources: SourceRig) -> None:
+    upstream = Shops(sources, "a", "b")
+    begun = BEGINNING + timedelta(seconds=sources.now)
+    run_id = sources.start("any")
+
+    assert sources.finish(run_id) == "succeeded through T"
+
+    marks = sources.rows("select resource, part, through, run_id from source_mark order by part")
+    assert [tuple(mark.values()) for mark in marks] == [("orders", shop, begun, run_id) for shop in "ab"]
+    upstream.shops.append({"id": "c"})
+    upstream.orders["c"] = ["c-1"]
+    assert sources.read("any") == "succeeded through T"
+    from_there = iso(begun - timedelta(minutes=10))
+    assert upstream.said == {"a": from_there, "b": from_there, "c": ""}
+    assert sources.keys("any_orders") == ["a-1", "b-1", "c-1"]
 
 
 @pytest.mark.parametrize("values", [["open", "closed", "a/b c"]])

@@ -84,7 +84,9 @@ def test_a_row_that_cannot_be_looked_up_is_not_judged_and_stops_no_other(sources
 
     assert sources.read("any") == "succeeded walked"
 
-    assert upstream.looked_up == ["a%2Fb", "row-5", "row-6", "row-7"], "what a row says is one segment of a path"
+    assert upstream.looked_up == ["row-10", "a%2Fb", "row-5", "row-6", "row-7"], (
+        "what a row says is one segment of a path"
+    )
     assert numbers(sources, gone=True) == {7}
 
 
@@ -103,6 +105,22 @@ def test_a_404_that_the_file_calls_something_else_is_not_gone(sources: SourceRig
 
     assert sources.finish(run_id) == "succeeded walked"
     assert numbers(sources, gone=True) == {9}
+
+
+def test_a_look_up_that_does_not_find_what_was_just_listed_judges_nothing(sources: SourceRig) -> None:
+    """The path in the file is wrong, say, and answers 404 whatever is asked; the list skipped a row."""
+    upstream = Rows(sources, simple('link = "next"', LOOKED_UP))
+    sources.read("any")
+    skipped = upstream.listed.pop(7)
+    upstream.odd = {f"row-{n}": Reply.json({}, 404) for n in range(20)}
+
+    assert sources.read("any") == "succeeded walked"
+
+    assert numbers(sources, gone=True) == set()
+    assert fuse_of(sources) == "a row that was just listed could not be looked up either: none was judged"
+    upstream.listed[7] = skipped
+    assert sources.read("any") == "succeeded walked"
+    assert fuse_of(sources) is None
 
 
 # --- two runs in a row

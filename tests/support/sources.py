@@ -112,7 +112,9 @@ class SourceRig(Rig):
                 connection.exec_driver_sql(f"drop table if exists {each.table}")
                 connection.exec_driver_sql("set search_path to public; set role baton_owner")
                 connection.exec_driver_sql(table_sql(each))
-                connection.exec_driver_sql(tenant_table(each.table, worker="select, insert, update", api="select"))
+                connection.exec_driver_sql(
+                    tenant_table(each.table, worker="select, insert, update", api="select", run="run_id")
+                )
                 connection.exec_driver_sql("reset role; reset search_path")
         return compiled
 

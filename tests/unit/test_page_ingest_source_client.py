@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from infra.cli import main
 from infra.local.standins.server import Reply
-from shared.kernel.errors import Permanent
-from shared.page_ingest.reader import tryout
+from shared.kernel.errors import Later, Permanent
+from shared.page_ingest.reader import build, tryout
 from shared.page_ingest.reader.client import Client
 from shared.page_ingest.source import draft
-from shared.page_ingest.source.compile import compile_source
+from shared.page_ingest.source.compile import Compiled, compile_source
 from tests.support.rig import BEGINNING
 from tests.support.source_model import DirectWire
 
@@ -137,9 +139,72 @@ split = { parent = "p", key = "/slug" }
     wire = DirectWire(lambda *_: Reply.json([{"id": 1}]))
     client = Client(source=compiled.source, settings={}, secret={}, wire=wire)
 
-    with pytest.raises(Permanent, match="a row of p has no /slug to ask with"):
-        tryout.try_out(client, compiled, "items", None, BEGINNING)
+    with pytest.raises(Permanent, match="A row of p has no /slug, so its items can't be read"):
+        tryout.try_out(client, compiled, "items", None, None, BEGINNING)
     assert [path for _, path in wire.sent] == ["/p"]
+
+
+WINDOWS = """source = "any"
+hosts = ["api.example.com"]
+auth = "none"
+rate = { pace = "PACE" }
+[resources.items]
+get = "/items"
+query = { from = "{from}", to = "{to}", cursor = "{token}" }
+page = { token = "/next" }
+rows = "/items"
+key = ["/id"]
+count = { at = "/n", get = "/count" }
+split = { window = "P1D", as = "date", most = 10 }
+"""
+
+
+def windows(pace: str, count: int = 5, window: str = "P1D") -> tuple[Compiled, DirectWire, Client]:
+    """A list whose pages never end, behind the client that the product makes for who tries it."""
+    compiled = compile_source("any.toml", WINDOWS.replace("PACE", pace).replace("P1D", window).encode())
+    more = itertools.count(1)
+    wire = DirectWire(lambda *_: Reply.json({"items": [{"id": next(more)}], "next": f"t{next(more)}", "n": count}))
+    client = build.client_of(compiled, {}, {}, gate="any", time_left_s=lambda: 60.0)
+    client.wire = wire
+    return compiled, wire, client
+
+
+def test_a_list_is_tried_up_to_the_day_that_was_asked_for() -> None:
+    compiled, _, client = windows("100/s")
+
+    found = tryout.try_out(client, compiled, None, None, "2025-03-05", BEGINNING)
+
+    assert found["partition"] == {"from": "2025-03-04T00:00:00Z", "to": "2025-03-05T00:00:00Z"}
+
+
+def test_a_try_asks_no_faster_than_the_file_says() -> None:
+    compiled, wire, client = windows("2/h")
+
+    found = tryout.try_out(client, compiled, None, "2025-03-04", "2025-03-05", BEGINNING)
+
+    assert (len(wire.sent), len(found["pages"]), found["ended"], found["counted"]) == (2, 2, False, None)
+    with pytest.raises(Later, match="the pace of the file, 2/h"):
+        tryout.try_out(client, compiled, None, "2025-03-04", "2025-03-05", BEGINNING)
+    began = time.monotonic()
+    compiled, wire, client = windows("2/s")
+    tryout.try_out(client, compiled, None, "2025-03-04", "2025-03-05", BEGINNING)
+    assert (len(wire.sent), time.monotonic() - began >= 1) == (4, True)
+
+
+def test_an_estimate_asks_no_faster_than_the_file_says_and_guesses_the_rest() -> None:
+    compiled, wire, client = windows("3/h")
+
+    (found,) = tryout.estimate(client, compiled, "2025-01-01", "2025-01-11", BEGINNING)["resources"]
+
+    assert (len(wire.sent), found["asked"], found["partitions"], found["rows"], found["exact"]) == (3, 3, 10, 50, False)
+
+
+def test_an_estimate_of_partitions_that_are_all_too_large_asks_for_forty_counts() -> None:
+    compiled, wire, client = windows("10000/s", count=1_000, window="P90D")
+
+    (found,) = tryout.estimate(client, compiled, "2024-01-01", "2025-01-01", BEGINNING)["resources"]
+
+    assert len(wire.sent) == found["asked"] == tryout.MOST_COUNTS == 40
 
 
 def test_a_tenants_values_are_shown_as_they_would_work(capsys: pytest.CaptureFixture[str]) -> None:

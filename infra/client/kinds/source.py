@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
     made.add_argument(
         "--from", dest="begin", metavar="TIME", help="the first day or time of lists that are read in windows"
     )
-    made.add_argument("--to", metavar="TIME")
+    made.add_argument("--to", metavar="TIME", help="where they end (default: now)")
     made.add_argument("--full", action="store_true", help="every row, not only what changed since the last run")
     made.add_argument("--replay", action="store_true", help="try the rows of the quarantine again; nothing is asked")
     made.add_argument(
@@ -69,7 +69,7 @@ def _trying(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--from", dest="begin", metavar="TIME", help="the first day or time of lists that are read in windows"
     )
-    made.add_argument("--to", metavar="TIME")
+    made.add_argument("--to", metavar="TIME", help="where they end (default: now)")
     made.add_argument(
         "--setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of the file; may be repeated"
     )
@@ -204,8 +204,9 @@ def try_out(options: argparse.Namespace) -> int:
 
     known = _compiled(options)
     found = _asking(
-        options, known, lambda client: tryout.try_out(client, known, options.resource, options.begin, process_time())
-    )
+        options, known,
+        lambda client: tryout.try_out(client, known, options.resource, options.begin, options.to, process_time()),
+    )  # fmt: skip
     if options.json:
         print(json.dumps(found))
         return 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -104,17 +105,21 @@ class Checked(Told):
     checked_at: datetime
 
 
-def routes(providers: Iterable[Provider], vault: Vault) -> Router:
-    """The routes over the providers that the kinds of work brought."""
+def routes(providers: Callable[[], Iterable[Provider]], vault: Vault) -> Router:
+    """The routes over the providers that the kinds of work bring. They are asked for once, by the first who needs them: every
+    cold start would read all sources for it."""
     router = Router()  # type: ignore[no-untyped-call]
-    office = Office({each.name: each for each in providers}, vault)
+
+    @cache
+    def office() -> Office:
+        return Office({each.name: each for each in providers()}, vault)
 
     @operation(router, "GET", "/providers", READS, tag="connections")
     def list_providers() -> Providers:
         """List the upstreams to connect to, and what each connection needs."""
         offered = [
             Offered(name=name, settings=each.settings.model_json_schema(), secret=each.secret.model_json_schema())
-            for name, each in sorted(office.providers.items())
+            for name, each in sorted(office().providers.items())
         ]
         return Providers(providers=offered)
 
@@ -139,7 +144,7 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
     )  # fmt: skip
     def make_connection(asked: Annotated[MakeConnection, Body()], idempotency_key: Key = None) -> Response[str]:
         """Add a connection: an account at an upstream."""
-        return office.make(desk(router), asked, idempotency_key)
+        return office().make(desk(router), asked, idempotency_key)
 
     @operation(router, "GET", "/connections/<connection_id>", READS, tag="connections")
     def get_connection(connection_id: ConnectionId) -> Connection:
@@ -152,20 +157,20 @@ def routes(providers: Iterable[Provider], vault: Vault) -> Router:
     @operation(router, "PUT", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def put_connection(connection_id: ConnectionId, asked: Annotated[PutConnection, Body()]) -> Done:
         """Change a connection. Runs that use it pick up the change at their next step."""
-        office.put(desk(router), connection_id, asked)
+        office().put(desk(router), connection_id, asked)
         return Done()
 
     @operation(router, "DELETE", "/connections/<connection_id>", MANAGES, tag="connections", refuses=[409])
     def delete_connection(connection_id: ConnectionId) -> Done:
         """Delete a connection and its secret. Runs that use it fail at their next step."""
-        office.delete(desk(router), connection_id)
+        office().delete(desk(router), connection_id)
         return Done()
 
     @operation(router, "POST", "/connections/<connection_id>/check", MANAGES, tag="connections", refuses=[409])
     def check_connection(connection_id: ConnectionId) -> Checked:
         """Check a connection: sign in to the upstream once."""
         most_s, elapsed = min(LONGEST_CHECK_S, time_left_s(router) - SPARE_S), stopwatch()
-        return office.check(desk(router), connection_id, lambda: most_s - elapsed())
+        return office().check(desk(router), connection_id, lambda: most_s - elapsed())
 
     return router
 

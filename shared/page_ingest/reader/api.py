@@ -6,51 +6,55 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import sqlalchemy as sa
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Query
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, desk, operation, time_left_s
 from shared.kernel.api.shapes import Asked, Cursor, Limit, RunId, Told, fitting
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import process_time, stopwatch
-from shared.kernel.connections import problems, secret_name
+from shared.kernel.connections import Accounts
 from shared.kernel.errors import NotFound, StepError
 from shared.kernel.paging import USUAL_PAGE
+from shared.kernel.sql import FIND_CONNECTION
 from shared.kernel.vault import live_vault
-from shared.page_ingest.reader.model import Moment, Name
-from shared.page_ingest.source.compile import Compiled, CompiledResource
-from shared.page_ingest.source.tighten import Widened, tightened
+from shared.page_ingest.reader.words import Moment, Name
+
+if TYPE_CHECKING:
+    from shared.page_ingest.source.compile import Compiled, CompiledResource
 
 router = Router()  # type: ignore[no-untyped-call]
 LONGEST_TRY_S = 20.0
 SPARE_S = 3.0
 
-CONNECTION = sa.text("""
-select id, settings, secret_ref from connection
-where tenant_id = :tenant_id and provider = :provider and secret_ref is not null and (id::text = :wanted or name = :wanted)
-order by name = :wanted limit 1
-""")
-# A run of a source: its partitions by resource, and what was said of each resource at the end.
-SUMMARY = sa.text("""
+OF_A_SOURCE = (
+    "r.id = :run_id and r.tenant_id = :tenant_id and r.kind = 'page_ingest' and r.params ->> 'source' <> 'nivoda'"
+)
+IS_OF_A_SOURCE = sa.text(f"select r.id from run r where {OF_A_SOURCE}")  # noqa: S608 - our own words
+# Rows that came so far; of a slice of parents, those of its earlier lists too.
+RECEIVED = "(l.cursor ->> 'received')::bigint + coalesce((l.cursor ->> 'received_before')::bigint, 0)"
+# A run of a source: the last reading of each of its partitions by resource, and what was said of each resource at the end.
+SUMMARY = sa.text(f"""
 select r.id, r.params ->> 'source' as source, r.params ->> 'digest' as digest, r.status, r.outcome,
        (select coalesce(jsonb_agg(to_jsonb(p) order by p.resource), '[]') from (
             select l.cursor -> 'part' ->> 'resource' as resource, count(*) as partitions,
                    count(*) filter (where l.status = 'done') as done, count(*) filter (where l.status = 'failed') as failed,
-                   sum((l.cursor ->> 'received')::bigint) as received, sum((l.cursor ->> 'counted')::bigint) as counted,
+                   sum({RECEIVED}) as received, sum((l.cursor ->> 'counted')::bigint) as counted,
                    sum((l.cursor ->> 'quarantined')::bigint) as quarantined, max((l.cursor ->> 'crawl')::integer) - 1 as reread
-            from lane l where l.run_id = r.id and l.tenant_id = :tenant_id and l.key like 'part/%' group by 1) p) as parts,
+            from (select distinct on (split_part(key, '#', 1)) status, cursor from lane
+                  where run_id = r.id and tenant_id = :tenant_id and key like 'part/%'
+                  order by split_part(key, '#', 1), (cursor ->> 'crawl')::integer desc) l group by 1) p) as parts,
        (select coalesce(jsonb_agg(jsonb_build_object('resource', l.cursor ->> 'resource', 'claim', l.cursor ->> 'claim',
                             'reason', l.cursor ->> 'reason', 't', l.cursor ->> 't', 'fuse', l.cursor ->> 'fuse') order by l.key), '[]')
         from lane l where l.run_id = r.id and l.tenant_id = :tenant_id and l.key like 'consolidate/' || r.epoch || '/%') as ends
-from run r
-where r.id = :run_id and r.tenant_id = :tenant_id and r.kind = 'page_ingest' and r.params ->> 'source' <> 'nivoda'
-""")
+from run r where {OF_A_SOURCE}
+""")  # noqa: S608 - our own words
 
 
 @lru_cache(maxsize=2)
@@ -59,7 +63,7 @@ def list_parts(*, after: bool) -> sa.TextClause:
     return sa.text(f"""
 select l.key, l.id as lane_id, l.status, l.cursor -> 'part' ->> 'resource' as resource,
        (l.cursor ->> 'crawl')::integer as crawl, (l.cursor ->> 'pages')::bigint as pages,
-       (l.cursor ->> 'received')::bigint as received, (l.cursor ->> 'counted')::bigint as counted,
+       {RECEIVED} as received, (l.cursor ->> 'counted')::bigint as counted,
        (l.cursor ->> 'quarantined')::bigint as quarantined, (l.cursor ->> 'clean')::boolean as clean, l.cursor ->> 'why' as why,
        l.attempts, l.last_error, l.updated_at
 from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.key like 'part/%' {further}
@@ -299,7 +303,9 @@ def try_source(asked: Annotated[TrySource, Body()]) -> Tried:
     compiled = _tightened(asked)
     return Tried(
         **_asking(
-            compiled, asked, lambda client: try_out(client, compiled, asked.resource, asked.begin, process_time())
+            compiled,
+            asked,
+            lambda client: try_out(client, compiled, asked.resource, asked.begin, asked.to, process_time()),
         )
     )
 
@@ -320,6 +326,7 @@ def estimate_source(asked: Annotated[TrySource, Body()]) -> Estimated:
 
 def _tightened(asked: TrySource) -> Compiled:
     from shared.page_ingest.source.compile import compiled  # noqa: PLC0415 - as above
+    from shared.page_ingest.source.tighten import Widened, tightened  # noqa: PLC0415 - as above
 
     found = one_source(asked.source)
     try:
@@ -335,12 +342,13 @@ def _asking(compiled: Compiled, asked: TrySource, ask: Callable[[Any], dict[str,
 
     here = desk(router)
     most_s, elapsed = min(LONGEST_TRY_S, time_left_s(router) - SPARE_S), stopwatch()
-    settings, secret = _account(here, compiled, asked.connection)
-    client = build.client_of(
-        compiled, settings, secret, gate=account_name(asked.source, asked.connection),
-        time_left_s=lambda: most_s - elapsed(), standin=providers.Place.from_env(os.environ, providers.PREFIX).standin,
-    )  # fmt: skip
+    standin = providers.Place.from_env(os.environ, providers.PREFIX).standin
     try:
+        settings, secret = _account(here, compiled, asked.connection)
+        client = build.client_of(
+            compiled, settings, secret, gate=account_name(asked.source, asked.connection),
+            time_left_s=lambda: most_s - elapsed(), standin=standin,
+        )  # fmt: skip
         return ask(client)
     except StepError as error:
         raise Problem(400, "source_refused", str(error)) from None
@@ -354,15 +362,10 @@ def _account(here: Desk, compiled: Compiled, connection: str | None) -> tuple[di
         if source.auth.way != "none" or source.settings:
             raise Problem(400, "bad_params", f"connection: {source.name} needs one")
         return {}, {}
-    row = here.one(CONNECTION, provider=source.name, wanted=connection)
-    if row is None:
+    found = here.one(FIND_CONNECTION, provider=source.name, wanted=connection)
+    if found is None:
         raise Problem(400, "unknown_connection", f"connection: no connection to {source.name} has this name or id.")
-    held = live_vault().get(secret_name(here.tenant_id, row["id"]), row["secret_ref"]) or {}
-    try:
-        account = providers.provider(compiled).account(row["settings"], held)
-    except ValidationError as error:
-        said = problems(error, "connection")
-        raise Problem(400, "connection_outdated", f"connection: it must be changed: {said}") from None
+    account = Accounts(here.engine, live_vault()).of(here.tenant_id, providers.provider(compiled), str(found["id"]))
     return account.settings.model_dump(), build.revealed(account.secret)
 
 
@@ -393,7 +396,7 @@ def _read(name: str, part: Mapping[str, Any], end: Mapping[str, Any]) -> ReadRes
 def list_source_partitions(run_id: RunId, limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> SourceParts:
     """The partitions of a source's run, each with how far it is."""
     here = desk(router)
-    if here.one(SUMMARY, run_id=run_id) is None:
+    if here.one(IS_OF_A_SOURCE, run_id=run_id) is None:
         raise NotFound
     pager = here.pager("source-partitions", {"run_id": run_id})
     place = pager.place(cursor)

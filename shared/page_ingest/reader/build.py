@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,9 +17,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from shared.kernel import control, direct, sql
-from shared.kernel.clock import process_time, read_id
+from shared.kernel.clock import process_time, read_id, stopwatch
 from shared.kernel.connections import Account, Accounts, NoVault, Vault, secret_name
-from shared.kernel.errors import Permanent
+from shared.kernel.errors import Later, Permanent
 from shared.kernel.model import Turn, account_name
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
@@ -30,8 +31,10 @@ from shared.page_ingest.reader.providers import PREFIX, Place, deployed, provide
 from shared.page_ingest.reader.steps import Ports
 from shared.page_ingest.reader.store import SourceStore
 from shared.page_ingest.source.compile import Compiled
+from shared.page_ingest.source.model import Pace
 
 PATIENCE_S = 0.25  # a slot so near is waited for; for any other the lane waits
+LONGEST_PAUSE_S = 10.0  # of a person who tries a source and watches
 
 
 def source_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports:
@@ -49,7 +52,7 @@ def check(compiled: Compiled, standin: str | None, account: Account, time_left_s
         standin=standin,
     )  # fmt: skip
     if source.auth.way == "refresh_token":
-        return "Kept. The first run logs in: each log-in may change the refresh token."
+        return "Saved. The first run signs in; every login may replace the refresh token, so this check does not."
     if source.auth.way in OAUTH:
         client.token = client.log_in().value
     resource = next(each.resource for each in compiled.resources if plan.parent_of(each.resource) is None)
@@ -76,7 +79,27 @@ def client_of(
     wire = HttpWire(
         source.name, hosts, gate=gate, time_left_s=time_left_s, secrets=list(secret.values()), standin=standin
     )  # fmt: skip
-    return Client(source=source, settings=settings, secret=secret, wire=wire)
+    return Client(
+        source=source, settings=settings, secret=secret, wire=wire, before=unhurried(source.rate.pace, time_left_s)
+    )
+
+
+def unhurried(pace: Pace | None, time_left_s: Callable[[], float]) -> Callable[[], None]:
+    """The file's pace for who tries a source or checks a connection. Steps of runs share theirs by the account instead."""
+    if pace is None:
+        return lambda: None
+    asked: deque[float] = deque(maxlen=pace.requests)
+    elapsed = stopwatch()
+
+    def wait() -> None:
+        if len(asked) == pace.requests:
+            wait_s = asked[0] + pace.per - elapsed()
+            if wait_s > min(LONGEST_PAUSE_S, time_left_s()):
+                raise Later(wait_s, f"the pace of the file, {pace.text}")
+            time.sleep(max(0.0, wait_s))
+        asked.append(elapsed())
+
+    return wait
 
 
 @dataclass(slots=True)
@@ -137,14 +160,17 @@ class Rotation:
             row = line.one(sql.CONNECTION, params)
         held = None if row is None else self.clients.vault.get(secret_name(self.tenant_id, self._id), row["secret_ref"])
         if row is None or held is None:
-            raise Permanent("the connection is gone, and with it the place of its refresh token", "connection_gone")
+            raise Permanent(
+                "The connection was deleted, so its refresh token can't be read. Add a connection, and start a new run.",
+                "connection_gone",
+            )
         self.before, self.secret = row["secret_ref"], held
         return held
 
     def save(self, field: str, value: str) -> None:
         version = self.clients.vault.renew(secret_name(self.tenant_id, self._id), {**self.secret, field: value})
         if not self.clients.store.rotate(self.tenant_id, self.provider, self._id, self.before, version):
-            raise NoVault("the connection was changed while its refresh token was: log in again if it does not work")
+            raise NoVault("The connection was changed during a login. If it no longer works, connect it again.")
 
     @property
     def _id(self) -> UUID:

@@ -46,6 +46,10 @@ class Files:
                 if found.source.name in self._known:
                     logger.error("two files are one source", extra={"file": path.name, "source": found.source.name})
                     continue
+                taken = {each.table for known in self._known.values() for each in known.resources}
+                if shared := sorted(taken & {each.table for each in found.resources}):  # a_b and c, a and b_c
+                    logger.error("two sources have one table", extra={"file": path.name, "tables": shared})
+                    continue
                 self._known[found.source.name] = found
         return self._known
 
@@ -53,9 +57,11 @@ class Files:
         """The file of a run as it was when the run began, with what its tenant has made tighter."""
         found = self.all().get(params.source)
         if found is None:
-            raise Permanent(f"there is no source {params.source} (any more)", "unknown_source")
+            raise Permanent(
+                f"Source {params.source} is not deployed anymore. Deploy its file again, then retry.", "unknown_source"
+            )
         if params.digest is not None and params.digest != found.digest:
-            said = f"the file of {params.source} has changed since this run began: start a new one"
+            said = f"The file of {params.source} has changed since this run started. Start a new run."
             raise Permanent(said, "source_changed")
         if not params.tighten:
             return found

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 from shared.kernel.errors import Permanent
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.model import Request, Resource, Source, Split
 
 Words = Mapping[str, str | int | bool | None]
@@ -86,14 +87,14 @@ def _text(text: str, words: Words, *, slashes: Collection[str] = (), in_path: bo
     def value(match: re.Match[str]) -> str:
         found = words.get(match[1])
         if found is None:
-            raise Permanent(f"{{{match[1]}}} has no value to be filled in with", "bad_settings")
+            raise Permanent(f"{{{match[1]}}} has no value. Check the settings of the connection.", "bad_settings")
         said = _as_text(found)
         if in_path:
             if not said or any(part in {"", ".", ".."} for part in said.split("/")):
-                raise Permanent(f"{{{match[1]}}} cannot be part of a path: it is empty or a dot", "bad_value")
+                raise Permanent(f"{{{match[1]}}} is empty or a dot, so it can't be part of a path.", "bad_value")
             return quote(said, safe="/" if match[1] in slashes else "")
         if match[1] == "parent" and text != match[0] and not _PLAIN.fullmatch(said):
-            raise Permanent("a row of the parent has an id that cannot be part of a longer text", "bad_value")
+            raise Permanent("A row of the parent has an ID that can't be put into a longer text.", "bad_value")
         return said
 
     return _WORD.sub(value, text)
@@ -126,12 +127,6 @@ def _as_text(value: Any) -> str:
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
-
-
-def instant(text: str) -> datetime:
-    """A time of a cursor: ISO 8601 in UTC."""
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def said(at: datetime, format_: str) -> str | int:

@@ -6,27 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from shared.kernel.model import Json, NewLane, account_name
 from shared.page_ingest.model import USUAL_TIME_LIMIT_S, AllPartitions, AtLeast
-from shared.page_ingest.reader.fill import instant
+from shared.page_ingest.reader.words import Moment, Name
 
 Part = Mapping[str, Any]  # `resource`, and what of it: from and to, low and high, value, slice
-
-
-def _is_a_moment(text: str) -> str:
-    try:
-        instant(text)
-    except (ValueError, OverflowError):
-        raise ValueError(f"{text} is not a day or a time") from None
-    return text
-
-
-Moment = Annotated[
-    str, Field(pattern=r"^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?$"), AfterValidator(_is_a_moment)
-]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
 
 class SourceParams(BaseModel):
@@ -66,6 +52,8 @@ class PlanCursor:
     parts: Sequence[Part] = ()
     marks: Mapping[str, str] = field(default_factory=dict)
     planned: bool = False
+    # Of a later generation: how many readings of each list above it had ended by then. Runs that began before have none.
+    above: Mapping[str, int] | None = None
     # Of the first plan: what the file says that is needed to judge the run, so that nobody has to read it again for that.
     shape: Mapping[str, Any] | None = None
 
@@ -114,9 +102,11 @@ class ReadCursor:
         None  # a question that a page led to and that had to wait: `count` or `half`; it is asked before the page
     )
     known: Sequence[Any] | None = None  # what was counted then, and whether exactly
+    numbered: bool = False  # links count pages
     sure: bool = False  # half a page names a next one
     parent: str | None = None  # of a slice: the parent that is being read, and how many were
     parents: int = 0
+    received_before: int = 0  # of a slice: the rows of the parents that were read
     ended: bool = False
     ok: bool = False
     clean: bool = False

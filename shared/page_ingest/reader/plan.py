@@ -10,8 +10,8 @@ from typing import Any
 
 from shared.kernel.errors import Permanent
 from shared.page_ingest.reader import fill
-from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import Part, PlanCursor
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.model import Duration, Resource, Split
 from shared.page_ingest.source.read import MOST_PARTITIONS
 
@@ -55,22 +55,28 @@ def windows(split: Split, begin: str | None, end: str | None, t: datetime) -> li
     """From `begin` to `end`, and never later than the run's own start: what comes after it is of the next run."""
     assert split.window is not None
     if begin is None:
-        raise Permanent("from is needed: this list is read in windows of time", "bad_params")
-    last = min(t, _moment(end)) if end is not None else t
-    at, last = _floor(_moment(begin), split), _floor(last, split)
+        raise Permanent("from: This list is read in windows of time. Say where to start.", "bad_params")
+    last = min(t, moment(end)) if end is not None else t
+    at, last = _floor(moment(begin), split), _floor(last, split)
     if at >= last:
-        raise Permanent(f"from {begin} to {said(last)} there is no time to read", "bad_params")
+        raise Permanent(
+            f"There is nothing to read between {begin} and {said(last)}. Choose an earlier from or a later to.",
+            "bad_params",
+        )
     found = []
     while at < last:
         after = min(last, _plus(at, split.window))
         found.append({"from": said(at), "to": said(after)})
         at = after
         if len(found) > MOST_PARTITIONS:
-            raise Permanent(f"more than {MOST_PARTITIONS} windows: read less at once", "too_many_partitions")
+            raise Permanent(
+                f"This would take more than {MOST_PARTITIONS:,} windows. Choose a later from or an earlier to.",
+                "too_many_partitions",
+            )
     return found
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
     try:
         return instant(text)
     except (ValueError, OverflowError):
@@ -92,7 +98,7 @@ def _plus(at: datetime, span: Duration) -> datetime:
     months = at.month - 1 + span.months
     year, month = at.year + months // 12, months % 12 + 1
     if year > 9_000:
-        raise Permanent("the windows reach too far", "bad_params")
+        raise Permanent("The windows go beyond the year 9000. Choose an earlier to.", "bad_params")
     moved = at.replace(year=year, month=month, day=min(at.day, monthrange(year, month)[1]))
     return moved + timedelta(seconds=span.seconds)
 
@@ -170,7 +176,10 @@ def taken(cursor: PlanCursor) -> PlanCursor:
 
 def bounded(cursor: PlanCursor) -> PlanCursor:
     if len(cursor.parts) + len(cursor.todo or ()) > MOST_PARTITIONS:
-        raise Permanent(f"more than {MOST_PARTITIONS} partitions: read less at once", "too_many_partitions")
+        raise Permanent(
+            f"This would take more than {MOST_PARTITIONS:,} partitions. Choose a later from or an earlier to.",
+            "too_many_partitions",
+        )
     return cursor
 
 

@@ -5,6 +5,7 @@ A run never claims more than its file can prove, and never more than what happen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 from shared.kernel.model import Ending, Lane, LaneStatus, NewLane, NextPhase, Problem, Run, RunStatus, Settlement
 from shared.page_ingest.decide import AUDIT_SHARE
 from shared.page_ingest.model import AtLeast
-from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import (
     AuditCursor,
     ConsolidateCursor,
@@ -23,6 +23,7 @@ from shared.page_ingest.reader.model import (
     read_lane,
 )
 from shared.page_ingest.reader.plan import covered, mark_scope, said, undivided
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.model import Claim
 
 # How much each says; whoever is made of several says what the least of them does.
@@ -57,7 +58,7 @@ def _generation(
     plan = held.get(f"plan/{generation}")
     if plan is None:
         first = held["plan/0"].cursor
-        cursor = PlanCursor(t=first["t"], scope=first["scope"], generation=generation)
+        cursor = PlanCursor(t=first["t"], scope=first["scope"], generation=generation, above=_readings(held))
         return NextPhase([NewLane(key=f"plan/{generation}", cursor=cursor.to_json())])
     if plan.status is not LaneStatus.DONE:
         return _failed("the list could not be divided into partitions", [plan])
@@ -84,7 +85,9 @@ def _generation(
         return NextPhase(audit_lanes(run.epoch, generation, len(audits) + 1, audited))
     for name in names:
         own = [lane for lane in parts if lane.cursor["part"]["resource"] == name]
-        told[name] = _under(claimed(shape["best"][name], own, drifted), name, shape, told)
+        found = claimed(shape["best"][name], own, drifted)
+        parent = shape["parents"].get(name)
+        told[name] = found if parent is None else _under(found, parent, told[parent], held, plan.cursor.get("above"))
     return None
 
 
@@ -98,6 +101,8 @@ def claimed(best: str, parts: Sequence[Lane], drifted: set[str]) -> Told:
     if bad:
         why = next((lane.cursor["why"] for lane in bad if lane.cursor["why"]), "a count has changed since")
         return "drifted", f"{len(bad)} of {len(parts)} partitions changed while they were read: {why}"
+    if RANK[best] > RANK[Claim.WALKED] and any(lane.cursor.get("numbered") for lane in parts):
+        return Claim.WALKED, "its links are page numbers, and a row that moves while the list is read can be skipped"
     return best, REASONS[best]
 
 
@@ -108,12 +113,27 @@ REASONS: Mapping[str, str] = {
 }
 
 
-def _under(own: Told, name: str, shape: Mapping[str, Any], told: Mapping[str, Told]) -> Told:
-    """Never more than the parent: the rows of one that was missed are missed too."""
-    parent = shape["parents"].get(name)
-    if parent is None or RANK[told[parent][0]] >= RANK[own[0]]:
-        return own
-    return told[parent][0], f"because of its parent {parent}: {told[parent][1]}"
+def _under(own: Told, parent: str, of_parent: Told, held: Mapping[str, Lane], above: Mapping[str, int] | None) -> Told:
+    """Never more than the parent: the rows of one that was missed, or whose list was not read, are missed too."""
+    proofs = [own, (of_parent[0], f"because of its parent {parent}: {of_parent[1]}")]
+    if above is not None and above.get(parent, 0) != _readings(held).get(parent, 0):
+        proofs.append(("drifted", f"its parent {parent} was read again after this list was divided; start another run"))
+    readings = [lane for lane in latest(held.values()) if lane.cursor["part"]["resource"] == parent]
+    if any(lane.cursor["quarantined"] for lane in readings):
+        said_ = f"rows of its parent {parent} are in quarantine, and the lists that belong to them were not read"
+        proofs.append(("partial", said_))
+    return min(proofs, key=lambda told: RANK[told[0]])
+
+
+def _readings(held: Mapping[str, Lane]) -> dict[str, int]:
+    """How many readings of partitions of each list have come to their end."""
+    return dict(
+        Counter(
+            lane.cursor["part"]["resource"]
+            for key, lane in held.items()
+            if key.startswith("part/") and lane.status is LaneStatus.DONE
+        )
+    )
 
 
 def _consolidate(run: Run, held: Mapping[str, Lane], shape: Mapping[str, Any], name: str, told: Told) -> NewLane:

@@ -32,7 +32,6 @@ from shared.page_ingest.reader import answers, plan, settle, store, walk
 from shared.page_ingest.reader.answers import PageRead, Row
 from shared.page_ingest.reader.client import OAUTH, Client, Expired
 from shared.page_ingest.reader.files import Files, scope_of
-from shared.page_ingest.reader.fill import instant
 from shared.page_ingest.reader.model import (
     AuditCursor,
     ConsolidateCursor,
@@ -42,6 +41,7 @@ from shared.page_ingest.reader.model import (
     read_lane,
 )
 from shared.page_ingest.reader.store import SourceStore
+from shared.page_ingest.reader.words import instant
 from shared.page_ingest.source.compile import Compiled, CompiledResource
 from shared.page_ingest.source.migration import TYPES
 from shared.page_ingest.source.model import Claim, Resource
@@ -73,9 +73,9 @@ def start(files: Files, tx: Tx, starting: Starting) -> NewRun:
     found = files.all().get(wanted.source)
     if found is None:
         known = ", ".join(["nivoda", *files.all()])
-        raise Refused("bad_params", f"source: {wanted.source} is unknown. There are: {known}")
+        raise Refused("bad_params", f"source: {wanted.source} is unknown. Available: {known}")
     if wanted.digest not in (None, found.digest):
-        raise Refused("bad_params", "digest: the file of this source means something else by now")
+        raise Refused("bad_params", "digest: the file of this source has changed.")
     wanted = wanted.model_copy(update={"digest": found.digest})
     try:
         compiled = files.pinned(wanted)
@@ -84,7 +84,7 @@ def start(files: Files, tx: Tx, starting: Starting) -> NewRun:
     chosen = _chosen(compiled, wanted)
     wanted = with_connection(tx, starting.tenant_id, wanted, wanted.source)
     if wanted.connection is None and (compiled.source.auth.way != "none" or compiled.source.settings):
-        raise Refused("bad_params", f"connection: {wanted.source} needs one: its account and settings are there")
+        raise Refused("bad_params", f"connection: {wanted.source} needs one for its account and settings.")
     _tables_are_there(tx, [each for each in compiled.resources if each.resource.name in chosen])
     if wanted.replay:
         lanes = [NewLane(key=f"replay/{name}", cursor={"resource": name, "after": 0}) for name in chosen]
@@ -100,7 +100,7 @@ def _chosen(compiled: Compiled, wanted: SourceParams) -> list[str]:
     known = [each.resource.name for each in compiled.resources]
     unknown = [name for name in wanted.resources or [] if name not in known]
     if unknown:
-        raise Refused("bad_params", f"resources: {unknown[0]} is unknown. There are: {', '.join(known)}")
+        raise Refused("bad_params", f"resources: {unknown[0]} is unknown. Available: {', '.join(known)}")
     ways = [
         [each.name for each in found]
         for found in plan.generations(compiled.source.resources, wanted.resources or known)
@@ -144,20 +144,32 @@ def _tables_are_there(tx: Tx, resources: Sequence[CompiledResource]) -> None:
     for row in tx.read(store.COLUMNS, {"tables": [each.table for each in resources]}):
         found.setdefault(row["table_name"], {})[row["column_name"]] = row["data_type"]
     for each in resources:
-        there = found.get(each.table)
-        lacks = [
-            column.name for column in each.resource.columns
-            if there is not None and there.get(column.name) != CALLED.get(TYPES[column.type], TYPES[column.type])
-        ]  # fmt: skip
-        if there is None or lacks:
-            what = (
-                f"table {each.table} is not there"
-                if there is None
-                else f"table {each.table} has no {lacks[0]} of its type"
+        wrong = _what_it_lacks(each, found.get(each.table))
+        if wrong is not None:
+            raise Refused("no_table", wrong)
+
+
+def _what_it_lacks(each: CompiledResource, there: Mapping[str, str] | None) -> str | None:
+    """What is wrong with a table for this file, and what to do. `there`: its columns and how Postgres calls their types."""
+    file = f"sources/{each.table.removesuffix(f'_{each.resource.name}')}.toml"
+    if there is None:
+        return (
+            f"Table {each.table} is missing. Write its migration with `baton source migration {file}`, with --again if the source"
+            " already has tables. Then review and deploy it."
+        )
+    for column in each.resource.columns:
+        wanted = CALLED.get(TYPES[column.type], TYPES[column.type])
+        if column.name not in there:
+            return (
+                f"Table {each.table} has no column {column.name}. Write a migration with `baton source migration {file} --again`."
+                " Then review and deploy it."
             )
-            raise Refused(
-                "no_table", f"{what}: write its migration with `baton source migration`, review and deploy it"
+        if there[column.name] != wanted:
+            return (
+                f"Column {column.name} of table {each.table} is {there[column.name]}, but the file needs {wanted}. Give the column"
+                f" a new name in the file, and add it with `baton source migration {file} --again`."
             )
+    return None
 
 
 def gates(turn: Turn) -> list[str]:
@@ -175,8 +187,10 @@ def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
 
 
 def prune(tx: Tx, run: Run, most: int) -> int:
-    gone = tx.apply(Effect(store.PRUNE_QUARANTINE, {"run_id": run.id, "most": most}))
-    return gone + tx.apply(Effect(store.PRUNE, {"run_id": run.id, "most": most - gone}))
+    gone = 0
+    for statement in (store.PRUNE_QUARANTINE, store.PRUNE_MARKS, store.PRUNE):
+        gone += tx.apply(Effect(statement, {"run_id": run.id, "most": most - gone}))
+    return gone
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
@@ -326,7 +340,8 @@ class Asking:
         """A run is about one list. If its connection was pointed elsewhere meanwhile, it cannot go on."""
         if scope != self.scope:
             raise Permanent(
-                "the settings of the connection have changed since this run began: start a new one", "settings_changed"
+                "The settings of the connection have changed since this run started. Start a new run.",
+                "settings_changed",
             )
 
     @property
@@ -498,9 +513,11 @@ class Reading:
             cursor = self.cursor = cursor.but(began=self.asked.turn.seq)
         if cursor.pages == 0 and cursor.counted is None and self._counts_apart():
             counted, exact = client.count(resource, self.part, self.since)
-            cursor = self.cursor = cursor.but(counted=counted, exact=exact)
+            self.cursor = cursor.but(counted=counted, exact=exact)
             self.moved = True
         cursor = self._paid()
+        if client.pause is not None:  # the page is for the next step: what is left of the rate is for others
+            return self._so_far(throttled=client.pause)
         asked = walk.request(resource, cursor)
         try:
             page = client.page(resource, self.part, self.since, asked)
@@ -525,6 +542,8 @@ class Reading:
         if known is not None:
             return known
         try:
+            if self.asked.client.pause is not None:
+                raise self.asked.client.pause
             return ask()
         except (Transient, Throttled, Later):
             self.cursor, self.moved = self.cursor.but(owes=what), True
@@ -534,7 +553,7 @@ class Reading:
         """What an earlier step could not ask any more. A count that is taken before the last page is as good: the audit counts
         once more."""
         cursor, client = self.cursor, self.asked.client
-        if cursor.owes is None:
+        if cursor.owes is None or client.pause is not None:
             return cursor
         if cursor.owes == "count":
             paid = cursor.but(owes=None, known=client.count(self.resource, self.part, self.since))
@@ -587,7 +606,10 @@ class Reading:
             return None
         value = row["value"]
         if type(value) is not int and not (isinstance(value, str) and 0 < len(value) <= answers.LONGEST_KEY):
-            raise Permanent(f"a row of {split.parent} has no {split.parent_key} to ask with", "bad_parent")
+            raise Permanent(
+                f"A row of {split.parent} has no {split.parent_key}, so its {self.resource.name} can't be read.",
+                "bad_parent",
+            )
         since = None
         if self.resource.since is not None and row["through"] is not None and not asked.params.full:
             since = plan.said(instant(row["through"]) - _span(self.resource))
@@ -600,7 +622,8 @@ class Reading:
         why = cursor.why if cursor.why is not None or cursor.ok else "a list of children was not read to its end"
         fresh = cursor.from_the_start().but(
             parent=self.parent["key"], parents=cursor.parents + 1, why=why, began=cursor.began, restarts=0,
-            quarantined=cursor.quarantined, since=None,
+            quarantined=cursor.quarantined, since=None, received_before=cursor.received_before + cursor.received,
+            numbered=cursor.numbered,
         )  # fmt: skip
         self.cursor, self.parent = fresh, None
         return (
@@ -628,7 +651,11 @@ class Reading:
     def _anew(self, cursor: ReadCursor) -> Continue:
         """From the partition's first page. What was seen before does not count for the new walk."""
         if self.parent is not None:
-            cursor = cursor.but(parent=self.cursor.parent, parents=self.cursor.parents, why=self.cursor.why)
+            was = self.cursor
+            cursor = cursor.but(
+                parent=was.parent, parents=was.parents, why=was.why, received_before=was.received_before,
+                quarantined=was.quarantined, numbered=was.numbered,
+            )  # fmt: skip
         return Continue(cursor=cursor.to_json(), effects=self.effects(), rows=self.read)
 
     def _ask_for_less(self, error: PageTooBig) -> Decision:
@@ -686,6 +713,8 @@ def _look_up(cursor: ConsolidateCursor, asked: Asking) -> Decision:
         effect = Effect(judged, {"connection": asked.connection})
         fuse = blown(cursor.gone, cursor.alive, gone.most) if is_blown else None
         return Finish(cursor=cursor.but(fuse=fuse).to_json(), effects=[effect])
+    if not cursor.after and not _can_be_looked_up(each, asked, names):
+        return Finish(cursor=cursor.but(fuse=NOTHING_IS_FOUND).to_json())
     missed: list[str] = []
     failure: Exception | None = None
     for row in rows:
@@ -709,3 +738,12 @@ def _look_up(cursor: ConsolidateCursor, asked: Asking) -> Decision:
     if failure is not None:
         return _so_far(cursor.to_json(), failure, effects)
     return Continue(cursor=cursor.to_json(), effects=effects)
+
+
+NOTHING_IS_FOUND = "a row that was just listed could not be looked up either: none was judged"
+
+
+def _can_be_looked_up(each: CompiledResource, asked: Asking, names: Sequence[str]) -> bool:
+    """Whether a look-up finds what is there: a path that is wrong in the file says of every row that it is gone."""
+    row = asked.store.just_seen(asked.turn, each.table, names, asked.connection)
+    return row is None or not asked.client.is_gone(each.resource, row)

@@ -138,6 +138,12 @@ PRUNE_QUARANTINE = Statement(
     """delete from source_quarantine where id = any(array(
            select id from source_quarantine where run_id = :run_id order by id limit :most))""",
 )
+# A list that nobody has read since is read in full again: its connection or parent may be gone for good, and nobody would know.
+PRUNE_MARKS = Statement(
+    "source.prune_marks",
+    """delete from source_mark where ctid = any(array(
+           select ctid from source_mark where run_id = :run_id limit :most))""",
+)
 COLUMNS = Statement(
     "source.columns",
     """select table_name, column_name, data_type from information_schema.columns
@@ -257,6 +263,17 @@ where d.source_key > :after and {_unseen()} order by d.source_key limit :most
 
 
 @lru_cache(maxsize=200)
+def just_seen(table: str, columns: tuple[str, ...]) -> sa.TextClause:
+    """A row that this run has listed."""
+    names = ", ".join(f'd."{name}"' for name in columns)
+    return sa.text(f"""
+select {names} from {table} d
+where d.tenant_id = :tenant_id and d.connection = :connection and d.run_id = :run_id and d.gone_at is null
+order by d.source_key limit 1
+""")  # noqa: S608 - as above
+
+
+@lru_cache(maxsize=200)
 def note_missed(table: str) -> Statement:
     """Not of what a newer run has found while it was looked up."""
     return Statement(
@@ -354,6 +371,11 @@ class SourceStore:
         with direct.alone(self._engine, turn.tenant_id) as line:
             asked = {"run_id": turn.run_id, "after": after, "most": most, **params}
             return list(line.all(to_look_up(table, tuple(columns)), asked))
+
+    def just_seen(self, turn: Turn, table: str, columns: Sequence[str], connection: str) -> Mapping[str, Any] | None:
+        params = {"tenant_id": turn.tenant_id, "connection": connection, "run_id": turn.run_id}
+        with direct.alone(self._engine, turn.tenant_id) as line:
+            return line.one(just_seen(table, tuple(columns)), params)
 
     def quarantined(self, turn: Turn, source: str, connection: str, resource: str, after: int, most: int) -> list[Any]:
         params = {

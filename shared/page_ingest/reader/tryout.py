@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from shared.page_ingest.source.model import Resource
 
 PAGES = 3
 ROWS_SHOWN = 5
-MOST_COUNTS = 40
+MOST_COUNTS = 40  # of one list
 USUAL_BEGIN = timedelta(days=31)
 USUAL_REQUEST_S = 0.5
 LANES_AT_ONCE = 5  # of the smallest size of database connections
@@ -27,26 +28,28 @@ LANES_AT_ONCE = 5  # of the smallest size of database connections
 def resource_of(compiled: Compiled, name: str | None) -> CompiledResource:
     known = {each.resource.name: each for each in compiled.resources}
     if name is not None and name not in known:
-        raise Permanent(f"resource: {name} is unknown. There are: {', '.join(known)}", "bad_params")
+        raise Permanent(f"resource: {name} is unknown. Available: {', '.join(known)}", "bad_params")
     return known[name] if name is not None else compiled.resources[0]
 
 
 def logged_in(client: Client) -> Client:
     if client.source.auth.way == "refresh_token":
         raise Permanent(
-            "a source with a refresh token cannot be tried: each log-in would change the token", "bad_params"
+            "A source with a refresh token can't be tried: every login would replace the token.", "bad_params"
         )
     if client.source.auth.way in OAUTH and client.token is None:
         client.token = client.log_in().value
     return client
 
 
-def first_part(client: Client, compiled: Compiled, resource: Resource, begin: str | None, now: datetime) -> Part:
+def first_part(
+    client: Client, compiled: Compiled, resource: Resource, begin: str | None, to: str | None, now: datetime
+) -> Part:
     """The newest window, the first value, or the first row of the parent."""
     parent = plan.parent_of(resource)
     if parent is not None:
         above = compiled.source.resources[parent]
-        part = first_part(client, compiled, above, begin, now)
+        part = first_part(client, compiled, above, begin, to, now)
         cursor = ReadCursor(part=part, t=plan.said(now), scope="", limit=above.page.size)
         page = client.page(above, part, None, walk.request(above, cursor))
         kept = [row for row in page.rows if row.state in (answers.ROW, answers.GONE)]
@@ -55,17 +58,23 @@ def first_part(client: Client, compiled: Compiled, resource: Resource, begin: st
         assert resource.split is not None
         value = answers.at(orjson.loads(kept[0].body), resource.split.parent_key)
         if type(value) is not int and not (isinstance(value, str) and value):
-            raise Permanent(f"a row of {parent} has no {resource.split.parent_key} to ask with", "bad_parent")
+            raise Permanent(
+                f"A row of {parent} has no {resource.split.parent_key}, so its {resource.name} can't be read.",
+                "bad_parent",
+            )
         return {"resource": resource.name, "parent": value}
-    return plan.roots(resource, begin or plan.said(now - USUAL_BEGIN), None, now)[-1]
+    until = now if to is None else min(now, plan.moment(to))
+    return plan.roots(resource, begin or plan.said(until - USUAL_BEGIN), to, now)[-1]
 
 
-def try_out(client: Client, compiled: Compiled, name: str | None, begin: str | None, now: datetime) -> dict[str, Any]:
-    """The first pages of a list, as a run would read them."""
+def try_out(
+    client: Client, compiled: Compiled, name: str | None, begin: str | None, to: str | None, now: datetime
+) -> dict[str, Any]:
+    """The first pages of a list, as a run would read them; fewer where the pace of the file allows no more for now."""
     each = resource_of(compiled, name)
     resource = each.resource
     logged_in(client)
-    part = first_part(client, compiled, resource, begin, now)
+    part = first_part(client, compiled, resource, begin, to, now)
     while resource.split is not None and resource.split.then is not None and "then" not in part:
         smaller = plan.divided(resource, part)
         if smaller is None:
@@ -78,11 +87,17 @@ def try_out(client: Client, compiled: Compiled, name: str | None, begin: str | N
     counted: int | None = None
     for _ in range(PAGES):
         asked = walk.request(resource, cursor)
-        page = client.page(resource, part, None, asked)
+        try:
+            page = client.page(resource, part, None, asked)
+        except Later:
+            if not pages:
+                raise
+            break
         cursor = walk.after_page(resource, cursor, page, asked, None)
         half = walk.doubted(resource, cursor, page)
         if half is not None:
-            walk.hold_to_next(resource, cursor, client.page(resource, part, None, half))
+            with suppress(Later):
+                walk.hold_to_next(resource, cursor, client.page(resource, part, None, half))
         counted = page.count if page.count is not None else counted
         states = [row.state for row in page.rows]
         pages.append({"rows": len(states), **{state: states.count(state) for state in set(states)}})
@@ -92,7 +107,8 @@ def try_out(client: Client, compiled: Compiled, name: str | None, begin: str | N
             break
     names = [column.name for column in resource.columns]
     if resource.count is not None and resource.count.request is not None:
-        counted, _ = client.count(resource, part, None)
+        with suppress(Later):
+            counted, _ = client.count(resource, part, None)
     return {
         "resource": resource.name,
         "partition": {key: value for key, value in part.items() if key != "resource"},
@@ -116,7 +132,7 @@ def _plain(values: Any) -> list[Any]:
 def estimate(
     client: Client, compiled: Compiled, begin: str | None, to: str | None, now: datetime, name: str | None = None
 ) -> dict[str, Any]:
-    """Partitions, requests and minutes of a run; where counts are needed, at most some are asked for, and the rest guessed."""
+    """Partitions, requests and minutes of a run; where counts are needed, at most some are asked for at the file's pace, and the rest guessed."""
     chosen = compiled.resources if name is None else [resource_of(compiled, name)]
     logged_in(client)
     told = [_estimated(client, each, begin, to, now) for each in chosen]
@@ -135,7 +151,7 @@ def _estimated(
     cursor = PlanCursor(todo=plan.roots(resource, begin, to, now), parts=[])
     rows: list[int] = []
     before = client.asked
-    while cursor.todo and len(rows) < MOST_COUNTS:
+    while cursor.todo and client.asked - before < MOST_COUNTS:
         if resource.count is None or resource.since is not None:
             cursor = plan.taken(cursor)
             continue

@@ -7,9 +7,11 @@ find the last rows goes back. For the others the upstream says where the next pa
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 from shared.kernel.errors import Permanent
 from shared.page_ingest import decide
@@ -23,6 +25,12 @@ MOST_PAGES = 1_000_000
 MOST_RESTARTS = 5
 MOST_SAME = 3  # times that the same rows may come again under another name
 LOST = "lost"  # the mark of a list by offset whose last rows were not where they had been
+# Words in a link that count pages or rows, and those of a place. A guess, so it only ever lowers a claim.
+COUNTING = re.compile(
+    r"\$?_?(page|p|pg|offset|start|skip|from)([_-]?(no|nr|num|number|index|at|row))?|page\[(number|offset)\]",
+    re.IGNORECASE,
+)
+PLACING = ("cursor", "token", "after", "before", "marker", "scroll", "continu", "seek")
 RESTARTS_SMALLER = frozenset({"number", "link", "next"})  # a smaller page cannot go on in the middle
 
 
@@ -170,19 +178,33 @@ def _after_link(resource: Resource, cursor: ReadCursor, page: PageRead) -> ReadC
     cursor = cursor.but(empties=0 if page.rows else cursor.empties + 1)
     if page.next is None:
         return _ended(cursor)
+    if resource.page.style != "token" and counts_pages(resource, str(page.next)):
+        cursor = cursor.but(numbered=True)
     # Rows without a key may be equal, page after page.
     return _spent(_moved(_not_all_empty(cursor), page.next, page.keys if resource.key is not None else ()))
 
 
+def counts_pages(resource: Resource, link: str) -> bool:
+    """Whether a link leads to a page by its number, so that rows which move while the list is read can be skipped. What the
+    file itself asks with, such as the beginning of a window, is not counted by anybody."""
+    entries = resource.request.entries
+    words = {
+        name: value
+        for name, value in parse_qsl(link.partition("?")[2])
+        if name not in entries or ("{" not in str(entries[name]) and str(entries[name]) != value)
+    }
+    counts = any(value.isdigit() and COUNTING.fullmatch(name) for name, value in words.items())
+    return counts and not any(each in name.lower() for name in words for each in PLACING)
+
+
 def doubted(resource: Resource, cursor: ReadCursor, page: PageRead) -> Asked | None:
     """What to ask where a list ends with its first page, and that page is full: half of it. If that names no next page either,
-    the file looks for it in the wrong place, and the list would always be one page long."""
+    the file looks for it in the wrong place, and the list would always be one page long. A count does not help: it may be that of
+    the page."""
     style, size = resource.page.style, cursor.limit
     named = style in ("link", "next", "token") and page.at_end is None
-    counted = _proven(cursor)
-    is_all = counted is not None and counted <= len(page.rows)
     is_full = named and cursor.ended and cursor.pages == 1 and size and len(page.rows) >= size > 1
-    return half_of(resource, cursor) if is_full and not is_all and not cursor.sure else None
+    return half_of(resource, cursor) if is_full and not cursor.sure else None
 
 
 def half_of(resource: Resource, cursor: ReadCursor) -> Asked:

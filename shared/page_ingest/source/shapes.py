@@ -203,7 +203,7 @@ def own_header(value: Any) -> str:
 def header_value(value: Any) -> str:
     found = line(value)
     if not found.isascii():
-        raise Wrong("must be letters, digits and signs of ASCII: a header has no others.")
+        raise Wrong("must be plain ASCII: that is all a header can carry.")
     return found
 
 
