@@ -8,7 +8,7 @@ from alembic import op
 from infra.migrations.tenancy import tenant_table
 
 revision = "0201"
-down_revision = "0199"
+down_revision = "0200"
 branch_labels = None
 depends_on = None
 
