@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from infra.local.standins.nivoda_faults import Fault, Operation
+from infra.local.standins.nivoda_stones import Stone
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel import sweep as sweeping
@@ -279,6 +280,22 @@ def test_two_stones_that_change_places_across_a_page_boundary_make_no_complete_r
 
     assert ingest.finish(run_id) == "succeeded complete"
     assert set(ingest.seen(run_id)) == ids(standin), "the second crawl found it"
+
+
+def test_stones_that_are_listed_for_another_price_than_they_show_make_no_complete_run(
+    shop: IngestRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upstream that filters by one price and shows another: what lies between the two belongs to no partition."""
+    everything, shown = ids(shop.standin), Stone.to_item
+    assert shop.finish(shop.start()) == "succeeded complete"
+    monkeypatch.setattr(Stone, "to_item", lambda stone: {**shown(stone), "price": stone.price_cents * 103 // 100})
+
+    for _ in range(3):
+        shop.now += 3_600
+        run_id = shop.start()
+        assert shop.finish(run_id) == "succeeded drifted"
+        assert set(shop.seen(run_id)) < everything, "some of them were kept by nobody"
+    assert (shop.diamonds(), shop.diamonds(gone=True)) == (everything, set())
 
 
 def test_a_stone_has_its_typed_columns_and_the_rest_as_it_came(shop: IngestRig) -> None:
