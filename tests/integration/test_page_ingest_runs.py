@@ -211,6 +211,32 @@ def test_two_runs_at_once_are_one_witness(shop: IngestRig) -> None:
     assert shop.diamonds(gone=True) == {sold}
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_newer_runs_are_two_witnesses_to_a_run_that_comes_late_unless_they_looked_at_once(
+    shop: IngestRig, at_once: bool
+) -> None:
+    late = shop.start()
+    while not shop.lanes(late, "consolidate:"):
+        shop.work(shop.expect())
+    runs.pause_run(shop.ports, TENANT, late)
+    sold = shop.standin.stock.delete(shop.standin.stones[3].id)
+    shop.now += 60
+    first = shop.start()
+    if not at_once:
+        assert shop.finish(first) == "succeeded complete"
+    shop.now += 1
+    second = shop.start()
+    assert (shop.finish(first), shop.finish(second)) == ("succeeded complete", "succeeded complete")
+
+    runs.resume_run(shop.ports, TENANT, late)
+    assert shop.finish(late) == "succeeded complete"
+    assert shop.diamonds(gone=True) == (set() if at_once else {sold})
+
+    shop.now += 60
+    assert shop.finish(shop.start()) == "succeeded complete"
+    assert shop.diamonds(gone=True) == {sold}
+
+
 def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: IngestRig) -> None:
     shop.finish(shop.start())
     stone = shop.standin.stones[3]
