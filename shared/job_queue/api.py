@@ -282,9 +282,9 @@ def list_definitions() -> Definitions:
 
 
 @operation(router, "POST", "/admin/jobs/definitions", SUPERS, tag="jobs", answers=creates(runs.Started), refuses=[409])
-def make_definition(asked: Annotated[MakeDefinition, Body()]) -> Response[str]:
+def make_definition(asked: Annotated[MakeDefinition, Body()], idempotency_key: Key = None) -> Response[str]:
     """Define a job: a command of the reviewed list, with the arguments it takes and its limits."""
-    here = desk(router)
+    here, request = desk(router), b"definition:" + asked.model_dump_json().encode()
     row = {
         **asked.model_dump(),
         "id": str(new_id()),
@@ -292,14 +292,17 @@ def make_definition(asked: Annotated[MakeDefinition, Body()]) -> Response[str]:
         "is_active": True,
         "version": 1,
     }
-    row = _checked(here, row, asked.executor)
+    row, body = _checked(here, row, asked.executor), jsonb({"id": row["id"]})
     with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return Response(kept.status, "application/json", kept.body)
         if not _written(here, line, row):
             raise Problem(
                 409, "key_taken", f"A job definition with the key {asked.key!r} exists. Change that one instead."
             )
         here.audit(tx, "definition.create", f"definition:{row['id']}", after=row)
-    return Response(201, "application/json", jsonb({"id": row["id"]}))
+        here.keep(line, idempotency_key, 201, body)
+    return Response(201, "application/json", body)
 
 
 @operation(router, "PATCH", "/admin/jobs/definitions/<definition_id>", SUPERS, tag="jobs", refuses=[409])
