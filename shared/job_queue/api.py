@@ -426,13 +426,13 @@ def list_jobs(
     wanted = {"status": status, "source": source, "after": created_after, "before": created_before}
     pager = here.pager("jobs", wanted)
     place = pager.place(cursor)
-    params: dict[str, Any] = {"most": limit + 1}
+    params: dict[str, Any] = {"most": limit + 1, **here.own()}
     params |= {} if source is None else {"sources": SOURCES[source]}
     params |= {} if created_after is None else {"created_after": created_after}
     params |= {} if created_before is None else {"created_before": created_before}
     params |= {} if place is None else {"after_at": place[0], "after_id": place[1]}
     statement = store.list_jobs(
-        status, source=source is not None, since=created_after is not None, until=created_before is not None,
+        status, own=bool(here.own()), source=source is not None, since=created_after is not None, until=created_before is not None,
         after=place is not None,
     )  # fmt: skip
     rows = here.all(statement, **params)
@@ -448,7 +448,7 @@ def summarize_jobs() -> Summary:
     """How many jobs there are by status, how long they wait and run, and how many come and end per minute."""
     here = desk(router)
     subject = here.principal.actor.removeprefix("user:") if here.principal.is_super else None
-    row = here.one(store.SUMMARY, subject=subject)
+    row = here.one(store.summary(own=bool(here.own())), subject=subject, **here.own())
     assert row is not None
     counts, ended = row["counts"], row["ended"]
     found: dict[Status, int] = {
