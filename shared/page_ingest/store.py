@@ -94,7 +94,7 @@ DROP_OLD_ROWS = Statement(
 
 # The newest run that says anything of a stone wins. A batch is a range of this run's external ids.
 # A run that comes late must not bring back what newer complete runs have looked for and not seen: gone is what two of them,
-# one after the other, did not see, as below.
+# one after the other, did not see, as below. A run that is retried sees stones of today: who looked before that says nothing of them.
 def _consolidate(name: str, *, drops: bool) -> Statement:
     return Statement(
         name,
@@ -120,6 +120,7 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
        cross join lateral (
            select array_agg(n.id order by n.created_at desc) as by, max(n.created_at) > min(n.finished_at) as twice from newer n
            where n.source = i.source and i.price_cents >= n.low_cents and i.price_cents < n.high_cents
+             and n.created_at > i.seen_at
              and not exists (select from raw_item x where x.run_id = n.id and x.external_id = i.external_id)) m
        {f"where {_SEEN_LAST}" if drops else ""}
        order by i.external_id

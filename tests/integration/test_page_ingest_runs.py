@@ -237,6 +237,24 @@ def test_two_newer_runs_are_two_witnesses_to_a_run_that_comes_late_unless_they_l
     assert shop.diamonds(gone=True) == {sold}
 
 
+def test_a_stone_that_a_retried_run_finds_is_not_gone_because_newer_runs_looked_before_it_was_there(
+    shop: IngestRig,
+) -> None:
+    old = shop.start()
+    assert shop.finish(old) == "succeeded complete"
+    for _ in range(2):
+        shop.now += 3_600
+        assert shop.finish(shop.start()) == "succeeded complete"
+    new = shop.standin.stock.insert(price_cents=shop.standin.stones[3].price_cents)
+
+    shop.now += 3_600
+    runs.retry_run(shop.ports, shop.kind, TENANT, old)
+    assert shop.finish(old) == "succeeded complete"
+
+    (row,) = shop.rows("select gone_at, missed_by from diamond where external_id = :id", id=new)
+    assert (row["gone_at"], row["missed_by"]) == (None, None)
+
+
 def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: IngestRig) -> None:
     shop.finish(shop.start())
     stone = shop.standin.stones[3]
