@@ -280,9 +280,9 @@ def list_definitions() -> Definitions:
 
 
 @operation(router, "POST", "/admin/jobs/definitions", SUPERS, tag="jobs", answers=creates(runs.Started), refuses=[409])
-def make_definition(asked: Annotated[MakeDefinition, Body()]) -> Response[str]:
+def make_definition(asked: Annotated[MakeDefinition, Body()], idempotency_key: Key = None) -> Response[str]:
     """Define a job: a command of the reviewed list, with the arguments it takes and its limits."""
-    here = desk(router)
+    here, request = desk(router), b"definition:" + asked.model_dump_json().encode()
     row = {
         **asked.model_dump(),
         "id": str(new_id()),
@@ -290,14 +290,17 @@ def make_definition(asked: Annotated[MakeDefinition, Body()]) -> Response[str]:
         "is_active": True,
         "version": 1,
     }
-    row = _checked(here, row, asked.executor)
+    row, body = _checked(here, row, asked.executor), jsonb({"id": row["id"]})
     with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return Response(kept.status, "application/json", kept.body)
         if not _written(here, line, row):
             raise Problem(
                 409, "key_taken", f"A job definition with the key {asked.key!r} exists. Change that one instead."
             )
         here.audit(tx, "definition.create", f"definition:{row['id']}", after=row)
-    return Response(201, "application/json", jsonb({"id": row["id"]}))
+        here.keep(line, idempotency_key, 201, body)
+    return Response(201, "application/json", body)
 
 
 @operation(router, "PATCH", "/admin/jobs/definitions/<definition_id>", SUPERS, tag="jobs", refuses=[409])
@@ -411,13 +414,13 @@ def list_jobs(
     wanted = {"status": status, "source": source, "after": created_after, "before": created_before}
     pager = here.pager("jobs", wanted)
     place = pager.place(cursor)
-    params: dict[str, Any] = {"most": limit + 1}
+    params: dict[str, Any] = {"most": limit + 1, **here.own()}
     params |= {} if source is None else {"sources": SOURCES[source]}
     params |= {} if created_after is None else {"created_after": created_after}
     params |= {} if created_before is None else {"created_before": created_before}
     params |= {} if place is None else {"after_at": place[0], "after_id": place[1]}
     statement = store.list_jobs(
-        status, source=source is not None, since=created_after is not None, until=created_before is not None,
+        status, own=bool(here.own()), source=source is not None, since=created_after is not None, until=created_before is not None,
         after=place is not None,
     )  # fmt: skip
     rows = here.all(statement, **params)
@@ -433,7 +436,7 @@ def summarize_jobs() -> Summary:
     """How many jobs there are by status, how long they wait and run, and how many come and end per minute."""
     here = desk(router)
     subject = here.principal.actor.removeprefix("user:") if here.principal.is_super else None
-    row = here.one(store.SUMMARY, subject=subject)
+    row = here.one(store.summary(own=bool(here.own())), subject=subject, **here.own())
     assert row is not None
     counts, ended = row["counts"], row["ended"]
     found: dict[Status, int] = {

@@ -283,7 +283,7 @@ def leave_unsettled(tx: Tx, run: Run, kind: Kind, ports: Ports, failed: Unsettle
     """The tick tries again, later each time; at last the run ends in spite of its kind, and says why."""
     cause = failed.__cause__
     problem = Problem("settle_failed", f"{failed.what} of {kind.name} raised {type(cause).__name__}: {cause}")
-    attempt = tx.count_history(run, "settle_failed") + 1
+    attempt = tx.settle_failures(run) + 1
     if attempt < SETTLE_ATTEMPTS:
         tx.add_history(run, "settle_failed", {"attempt": attempt, "error": problem.to_json()})
         tx.look_at_run_in(run, FIRST_SETTLE_WAIT_S * 2 ** (attempt - 1))

@@ -245,8 +245,11 @@ select :run_id, coalesce(max(n), 0) + 1, :tenant_id, :epoch, :type, cast(:data a
 from history where run_id = :run_id
 """)
 
-COUNT_HISTORY = sa.text("""
-select count(*) from history where run_id = :run_id and epoch = :epoch and type = :type
+# A phase that has begun is proof that the trouble before it is over.
+SETTLE_FAILURES = sa.text("""
+select count(*) from history
+where run_id = :run_id and epoch = :epoch and type = 'settle_failed'
+  and n > (select coalesce(max(n), 0) from history where run_id = :run_id and epoch = :epoch and type = 'phase')
 """)
 
 # That a run has begun to fail, or has recovered: once each, in turns, so often at most in an epoch. A run has recovered when

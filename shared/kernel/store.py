@@ -440,10 +440,9 @@ class PgTx:
         }
         self._line.ahead(sql.ADD_EDGE, params)
 
-    def count_history(self, run: Run, type_: str) -> int:
-        """How many lines of this type the present epoch has."""
-        params = {"run_id": run.id, "epoch": run.epoch, "type": type_}
-        return int(self._line.scalars(sql.COUNT_HISTORY, params)[0])
+    def settle_failures(self, run: Run) -> int:
+        """How often its kind has raised since the run last got on."""
+        return int(self._line.scalars(sql.SETTLE_FAILURES, {"run_id": run.id, "epoch": run.epoch})[0])
 
     def add_audit(self, entry: AuditEntry) -> None:
         self._line.ahead(

@@ -138,11 +138,14 @@ def after_page(cursor: CrawlCursor, page: Page, asked_at: int, limit: int, count
 
 
 def _with_edge(edge: Sequence[str], page: Page) -> Sequence[str]:
-    """The marks of what is listed here and belongs to the next partition; of too many, some stay uncounted."""
+    """The marks of what is listed here and belongs to the next partition; of too many, some stay uncounted.
+
+    Nor does what is foreign count as seen: a walk that was shown stones which nobody keeps is not clean.
+    """
     if len(page.items) == page.fetched:
         return edge
-    kept = page.kept
-    return tuple(dict.fromkeys([*edge, *(mark(each) for each in page.ids if each not in kept)]))[:MOST_EDGE]
+    passed_over = page.kept | page.foreign
+    return tuple(dict.fromkeys([*edge, *(mark(each) for each in page.ids if each not in passed_over)]))[:MOST_EDGE]
 
 
 def _after_known_page(

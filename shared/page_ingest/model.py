@@ -46,11 +46,15 @@ class Item(NamedTuple):  # a page makes fifty of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One answer. The offset moves by `fetched`, whatever the range kept; `ids` are the stones of all that was fetched."""
+    """One answer. The offset moves by `fetched`, whatever the range kept; `ids` are the stones of all that was fetched.
+
+    `foreign` are those whose price is not even near the range: no neighbour lists them either, so nobody keeps them.
+    """
 
     items: tuple[Item, ...]
     fetched: int
     ids: tuple[str, ...]
+    foreign: frozenset[str] = frozenset()
 
     @property
     def kept(self) -> frozenset[str]:

@@ -93,12 +93,13 @@ DROP_OLD_ROWS = Statement(
 
 
 # The newest run that says anything of a stone wins. A batch is a range of this run's external ids.
-# A run that comes late must not bring back what newer complete runs have looked for and not seen.
+# A run that comes late must not bring back what newer complete runs have looked for and not seen: gone is what two of them,
+# one after the other, did not see, as below. A run that is retried sees stones of today: who looked before that says nothing of them.
 def _consolidate(name: str, *, drops: bool) -> Statement:
     return Statement(
         name,
         f"""with {_LAST_WALKS + "," if drops else ""} newer as materialized (
-           select n.id, n.created_at, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
+           select n.id, n.created_at, n.finished_at, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
                   (n.params ->> 'high')::bigint * 100 as high_cents
            from turn
            join run on run.id = turn.run_id
@@ -111,14 +112,15 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
               case when jsonb_typeof(c.c -> 'carats') = 'number' then (c.c ->> 'carats')::numeric end,
               c.c ->> 'shape', c.c ->> 'color', c.c ->> 'clarity', c.c ->> 'lab', c.c ->> 'certNumber',
               i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, run.created_at,
-              m.by[1], case when cardinality(m.by) > 1 then now() end
+              m.by[1], case when m.twice then now() end
        from turn
        join run on run.id = turn.run_id
        join raw_item i on i.run_id = turn.run_id and i.external_id > :after and i.external_id <= :upto
        cross join lateral (select i.payload -> 'diamond' -> 'certificate' as c) c
        cross join lateral (
-           select array_agg(n.id order by n.created_at desc) as by from newer n
+           select array_agg(n.id order by n.created_at desc) as by, max(n.created_at) > min(n.finished_at) as twice from newer n
            where n.source = i.source and i.price_cents >= n.low_cents and i.price_cents < n.high_cents
+             and n.created_at > i.seen_at
              and not exists (select from raw_item x where x.run_id = n.id and x.external_id = i.external_id)) m
        {f"where {_SEEN_LAST}" if drops else ""}
        order by i.external_id

@@ -15,7 +15,7 @@ from pydantic import Field
 from shared.kernel import run as relay
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Limit, Short, Told
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
@@ -302,12 +302,15 @@ class SheetAdded(Told):
 
 
 @operation(router, "POST", "/searches", MANAGES, tag="searches", answers=creates(Saved), refuses=[409])
-def save_search(asked: Annotated[SaveSearch, Body()]) -> Response[str]:
+def save_search(asked: Annotated[SaveSearch, Body()], idempotency_key: Key = None) -> Response[str]:
     """Save a search. Its first cycle begins at once, or soon after the one before."""
     here, facts = desk(router), CLIENTS[asked.client]
     parse(facts.identity, asked.params)
     key, search_id = query_key(asked.client, asked.params), new_id()
+    body, request = jsonb({"id": str(search_id), "query_key": key}), b"search:" + asked.model_dump_json().encode()
     with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return Response(kept.status, "application/json", kept.body)
         connection = tx.find_connection(here.tenant_id, asked.client, asked.connection)
         if connection is None:
             raise Refused("unknown_connection", f"connection: no connection to {asked.client} has this name or id.")
@@ -329,8 +332,9 @@ def save_search(asked: Annotated[SaveSearch, Body()]) -> Response[str]:
         _new_state(line, tx, here, asked.client, search_id)
         here.audit(tx, "search.create", f"search:{search_id}", after={"name": asked.name, "client": asked.client})
         dues = _begin_cycle(here, line, tx)
+        here.keep(line, idempotency_key, 201, body)
     deliver(here.ports, dues)
-    return Response(201, "application/json", jsonb({"id": str(search_id), "query_key": key}))
+    return Response(201, "application/json", body)
 
 
 @operation(router, "GET", "/searches", READS, tag="searches")
@@ -417,12 +421,17 @@ def estimate_backfill(
 
 
 @operation(router, "POST", "/searches/<search_id>/backfill", MANAGES, tag="searches", answers=creates(BackfillStarted))
-def start_backfill(search_id: SearchId, asked: Annotated[Backfill, Body()]) -> Response[str]:
+def start_backfill(
+    search_id: SearchId, asked: Annotated[Backfill, Body()], idempotency_key: Key = None
+) -> Response[str]:
     """Read any range again, or for the first time. It moves neither the watermark nor the place of seeding."""
-    here = desk(router)
+    here, request = desk(router), f"backfill:{search_id}:{asked.model_dump_json()}".encode()
     row = _row(here, search_id)
     estimate, backfill_id = _estimate(here, row, asked.start, asked.end), new_id()
+    body = jsonb({"id": str(backfill_id), "estimate": estimate.model_dump()})
     with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return Response(kept.status, "application/json", kept.body)
         told = {
             "tenant_id": here.tenant_id,
             "id": search_id,
@@ -435,8 +444,8 @@ def start_backfill(search_id: SearchId, asked: Annotated[Backfill, Body()]) -> R
         after = {"start": asked.start.isoformat(), "end": asked.end.isoformat()}
         here.audit(tx, "search.backfill", f"search:{search_id}", after=after)
         dues = _begin_cycle(here, line, tx)
+        here.keep(line, idempotency_key, 201, body)
     deliver(here.ports, dues)
-    body = jsonb({"id": str(backfill_id), "estimate": estimate.model_dump()})
     return Response(201, "application/json", body)
 
 
@@ -552,11 +561,13 @@ def set_company_feedback(company_id: CompanyId, asked: Annotated[Feedback, Body(
 
 
 @operation(router, "POST", "/search-sheets", MANAGES, tag="searches", answers=creates(SheetAdded), refuses=[409])
-def add_sheet(asked: Annotated[AddSheet, Body()]) -> Response[str]:
+def add_sheet(asked: Annotated[AddSheet, Body()], idempotency_key: Key = None) -> Response[str]:
     """Keep a Google sheet filled with the companies, once a night. The first sync is in the window that is open or next."""
-    here, sheet_id = desk(router), new_id()
+    here, sheet_id, request = desk(router), new_id(), b"sheet:" + asked.model_dump_json().encode()
     _checked_window(asked)
     with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return Response(kept.status, "application/json", kept.body)
         connection = tx.find_connection(here.tenant_id, PROVIDER, asked.connection)
         if connection is None:
             raise Refused("unknown_connection", f"connection: no connection to {PROVIDER} has this name or id.")
@@ -572,8 +583,10 @@ def add_sheet(asked: Annotated[AddSheet, Body()]) -> Response[str]:
         params = {"sheet": str(sheet_id)}
         started = relay.create_run(tx, here.ports, here.kinds[KIND], here.tenant_id, params, here.by())
         dues = _move_night(here, line, tx, asked, started.run_id) if started.already else list(started.dues)
+        body = jsonb({"id": str(sheet_id), "run_id": str(started.run_id)})
+        here.keep(line, idempotency_key, 201, body)
     deliver(here.ports, dues)
-    return Response(201, "application/json", jsonb({"id": str(sheet_id), "run_id": str(started.run_id)}))
+    return Response(201, "application/json", body)
 
 
 @operation(router, "GET", "/search-sheets", READS, tag="searches")

@@ -147,6 +147,20 @@ def test_a_waiting_job_is_queued_everywhere_and_never_overdue(door: Door, acme: 
     assert door.call(acme.admin, "GET", "/now").json()["late"]["count"] == 1
 
 
+def test_a_member_hears_of_no_job_but_their_own_how_long_it_waits(door: Door, acme: TenantHouse) -> None:
+    define(door, acme)
+    others = add(door, acme.admin)
+    door.sql("update offer set queued_at = now() - interval '90 s' where run_id = :id", id=others)
+    door.sql("update pull_line set head = now() - interval '2 h'")
+    told = summary(door, acme.member)
+    assert (told["queued"], told["oldest_queued_age_s"]) == (0, None)
+
+    add(door, acme.member)
+    told = summary(door, acme.member)
+    assert (told["queued"], told["oldest_queued_age_s"] < 60) == (1, True)
+    assert summary(door, acme.admin)["oldest_queued_age_s"] >= 90
+
+
 def test_the_summary_counts_and_measures(door: Door, acme: TenantHouse) -> None:
     define(door, acme)
     assert summary(door, acme.admin)["queue_latency"] is None

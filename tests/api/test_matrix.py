@@ -48,6 +48,7 @@ def an_account() -> dict[str, Any]:
     return {"provider": "nivoda", "name": f"c-{new_id()}", "settings": settings, "secret": secret}
 
 
+ANOTHER = {"kind": "tally", "params": {"lanes": 1, "target": 7}}
 BULK = {"action": "cancel", "mode": "preview", "reason": "x"}
 CELLS: dict[str, Cells] = {
     "get_me": Cells(roles=EVERYBODY),
@@ -464,6 +465,39 @@ def test_the_same_idempotency_key_of_another_tenant_is_another_key(town: Town) -
 
     assert (first.status, second.status) == (201, 201)
     assert first.body != second.body
+
+
+# A place to upload to lasts for minutes, and one that nobody uses costs nothing.
+CREATES = [name for name, cells in CELLS.items() if cells.ok == 201 and name != "create_row_upload"]
+
+
+def test_every_operation_that_creates_takes_an_idempotency_key(operations: dict[str, Operation]) -> None:
+    making = [each for each in operations.values() if each.method == "POST" and 201 in each.answers]
+
+    lacking = {each.id for each in making if "idempotency-key" not in {name.lower() for name in each.parameters}}
+
+    assert lacking == {"create_row_upload"}
+
+
+@pytest.mark.parametrize("operation_id", [*CREATES, "run_trigger"])
+def test_the_same_key_makes_it_once(acme_and_globex: Town, operations: dict[str, Operation], operation_id: str) -> None:
+    town, operation, cells = acme_and_globex, operations[operation_id], CELLS[operation_id]
+    body = cells.body() if callable(cells.body) else cells.body
+    path, who = operation.at(town.target(cells, town.acme)), town.door.super_admin.choosing(town.acme.id)
+
+    def ask(key: str, body: Any = body) -> Answer:
+        return town.door.call(who, "POST", path, body, headers={"Idempotency-Key": key}, **cells.query)
+
+    key = str(new_id())
+    first, again, reused = (
+        ask(key),
+        ask(key),
+        town.door.call(who, "POST", "/runs", ANOTHER, headers={"Idempotency-Key": key}),
+    )
+
+    assert (first.status, again.status) == (cells.ok, cells.ok), (first, again)
+    assert {**again.json(), "token": None} == {**first.json(), "token": None}  # a token is told once
+    assert reused.code == "key_reused"
 
 
 def test_lists_show_a_member_his_own_runs_and_the_others_all(town: Town) -> None:

@@ -106,6 +106,16 @@ def test_a_sheet_that_is_added_again_is_synced_in_its_new_window(door: Door, acm
     assert door.value(due, id=first["run_id"])
 
 
+def test_a_search_and_a_sheet_of_the_same_key_are_the_same(door: Door, board: TenantHouse) -> None:
+    """Without it, whoever asks again after a lost answer is told that somebody else has the name."""
+    settings = '{"client_email": "a@b", "spreadsheet_id": "s"}'
+    door.sql(CONNECT, id=new_id(), t=board.id, provider="google_sheets", settings=settings)
+    for path, body in (("/searches", SEARCH), ("/search-sheets", {"connection": "main", "zone": "UTC"})):
+        key = {"Idempotency-Key": path}
+        first, again = (door.call(board.admin, "POST", path, body, headers=key) for _ in range(2))
+        assert (first.status, again.status, again.body) == (201, 201, first.body)
+
+
 @pytest.mark.parametrize(
     ("window", "code"),
     [

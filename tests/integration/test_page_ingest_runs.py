@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from infra.local.standins.nivoda_faults import Fault, Operation
+from infra.local.standins.nivoda_stones import Stone
 from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel import sweep as sweeping
@@ -210,6 +211,50 @@ def test_two_runs_at_once_are_one_witness(shop: IngestRig) -> None:
     assert shop.diamonds(gone=True) == {sold}
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_newer_runs_are_two_witnesses_to_a_run_that_comes_late_unless_they_looked_at_once(
+    shop: IngestRig, at_once: bool
+) -> None:
+    late = shop.start()
+    while not shop.lanes(late, "consolidate:"):
+        shop.work(shop.expect())
+    runs.pause_run(shop.ports, TENANT, late)
+    sold = shop.standin.stock.delete(shop.standin.stones[3].id)
+    shop.now += 60
+    first = shop.start()
+    if not at_once:
+        assert shop.finish(first) == "succeeded complete"
+    shop.now += 1
+    second = shop.start()
+    assert (shop.finish(first), shop.finish(second)) == ("succeeded complete", "succeeded complete")
+
+    runs.resume_run(shop.ports, TENANT, late)
+    assert shop.finish(late) == "succeeded complete"
+    assert shop.diamonds(gone=True) == (set() if at_once else {sold})
+
+    shop.now += 60
+    assert shop.finish(shop.start()) == "succeeded complete"
+    assert shop.diamonds(gone=True) == {sold}
+
+
+def test_a_stone_that_a_retried_run_finds_is_not_gone_because_newer_runs_looked_before_it_was_there(
+    shop: IngestRig,
+) -> None:
+    old = shop.start()
+    assert shop.finish(old) == "succeeded complete"
+    for _ in range(2):
+        shop.now += 3_600
+        assert shop.finish(shop.start()) == "succeeded complete"
+    new = shop.standin.stock.insert(price_cents=shop.standin.stones[3].price_cents)
+
+    shop.now += 3_600
+    runs.retry_run(shop.ports, shop.kind, TENANT, old)
+    assert shop.finish(old) == "succeeded complete"
+
+    (row,) = shop.rows("select gone_at, missed_by from diamond where external_id = :id", id=new)
+    assert (row["gone_at"], row["missed_by"]) == (None, None)
+
+
 def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: IngestRig) -> None:
     shop.finish(shop.start())
     stone = shop.standin.stones[3]
@@ -279,6 +324,22 @@ def test_two_stones_that_change_places_across_a_page_boundary_make_no_complete_r
 
     assert ingest.finish(run_id) == "succeeded complete"
     assert set(ingest.seen(run_id)) == ids(standin), "the second crawl found it"
+
+
+def test_stones_that_are_listed_for_another_price_than_they_show_make_no_complete_run(
+    shop: IngestRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upstream that filters by one price and shows another: what lies between the two belongs to no partition."""
+    everything, shown = ids(shop.standin), Stone.to_item
+    assert shop.finish(shop.start()) == "succeeded complete"
+    monkeypatch.setattr(Stone, "to_item", lambda stone: {**shown(stone), "price": stone.price_cents * 103 // 100})
+
+    for _ in range(3):
+        shop.now += 3_600
+        run_id = shop.start()
+        assert shop.finish(run_id) == "succeeded drifted"
+        assert set(shop.seen(run_id)) < everything, "some of them were kept by nobody"
+    assert (shop.diamonds(), shop.diamonds(gone=True)) == (everything, set())
 
 
 def test_a_stone_has_its_typed_columns_and_the_rest_as_it_came(shop: IngestRig) -> None:

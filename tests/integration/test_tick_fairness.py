@@ -41,6 +41,7 @@ from shared.kernel.points import Point, watch_points
 from shared.kernel.ports import Tx
 from shared.kernel.queue import Outgoing, QueueRefused, QueueUnavailable
 from shared.kernel.queue_memory import MemoryQueue, QueueSettings
+from shared.kernel.run import SETTLE_ATTEMPTS
 from shared.kernel.settings import Relay
 from shared.kernel.step import Lost
 from shared.kernel.store import PgStore
@@ -404,6 +405,23 @@ def test_a_kind_that_is_mended_in_time_ends_its_run_as_it_wanted(rig: Rig) -> No
     rig.kind = mended
 
     assert rig.run_to_end(run_id, within_s=HOUR) == "succeeded"
+
+
+def test_every_phase_of_a_run_has_attempts_of_its_own(rig: Rig) -> None:
+    """A run of weeks meets more than one bad deployment: those it got over are no reason to give up at the next."""
+    mended, settled = rig.kind, list[str]()
+
+    def in_phases(run: Run, lanes: Sequence[Lane]) -> Settlement:
+        settled.append(lanes[-1].key)
+        if settled.count(lanes[-1].key) <= SETTLE_ATTEMPTS - 1:
+            raise Fault("a bad deployment")
+        return mended.settle(run, lanes) if len(lanes) == 3 else NextPhase([NewLane(key=f"p{len(lanes)}")])
+
+    rig.kind = replace(mended, settle=in_phases, take_step=lambda *_: Finish())
+    run_id = rig.start()
+
+    assert rig.run_to_end(run_id, within_s=9 * HOUR) == "succeeded"
+    assert [settled.count(key) for key in ("l0", "p1", "p2")] == [SETTLE_ATTEMPTS] * 3
 
 
 def test_a_run_that_ended_unsettled_can_be_retried_and_canceled_though_its_kind_still_raises(rig: Rig) -> None:

@@ -604,8 +604,10 @@ class MemoryTx:
     def look_at_run_in(self, run: Run, wait_s: float) -> None:
         self.s.write(self.s.runs[run.id], check_at=self.s.now() + seconds(wait_s))
 
-    def count_history(self, run: Run, type_: str) -> int:
-        return self.s.history[run.id].count((run.epoch, type_))
+    def settle_failures(self, run: Run) -> int:
+        lines = [type_ for epoch, type_ in self.s.history[run.id] if epoch == run.epoch]
+        last_phase = max((n for n, type_ in enumerate(lines) if type_ == "phase"), default=-1)
+        return lines[last_phase + 1 :].count("settle_failed")
 
     def add_history(self, run: Run, type_: str, data: Json) -> None:
         lines = self.s.history[run.id]

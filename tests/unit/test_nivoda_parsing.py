@@ -211,6 +211,15 @@ def test_prices_in_another_unit_are_noticed_instead_of_filtered_away() -> None:
         read_page(body(a_page(*dollars)), PriceRange(low=1_000, high=2_000), 50)
 
 
+def test_stones_that_were_not_asked_for_are_named_and_those_at_a_border_are_not_among_them() -> None:
+    near = [an_item(number, price=price) for number, price in enumerate([99_900, 100_000, 199_999, 200_000, 200_099])]
+    far = [an_item(number, price=price) for number, price in enumerate([99_899, 200_100, 900_000], start=len(near))]
+
+    page = read_page(body(a_page(*near, *far)), PriceRange(low=1_000, high=2_000), 50)
+
+    assert (len(page.items), page.fetched, page.foreign) == (2, 8, frozenset(page.ids[len(near) :]))
+
+
 def test_a_page_of_stones_that_all_cost_the_upper_border_keeps_none_of_them() -> None:
     page = read_page(
         body(a_page(*(an_item(number, price=2_000_00) for number in range(10)))), PriceRange(low=1_000, high=2_000), 50

@@ -35,7 +35,7 @@ from shared.job_queue.triggers.template import render
 from shared.kernel import sql as kernel_sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Cursor, Done, Limit, Short, Told
+from shared.kernel.api.shapes import Asked, Cursor, Done, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS, STARTS
 from shared.kernel.clock import new_id, stopwatch
 from shared.kernel.db import jsonb
@@ -254,20 +254,25 @@ def list_triggers(limit: Limit = USUAL_PAGE, cursor: Cursor = None) -> Triggers:
 
 
 @operation(router, "POST", "/jobs/triggers", MANAGES, tag="triggers", answers=creates(Created), refuses=[429])
-def add_trigger(asked: Annotated[AddTrigger, Body()]) -> Response[str]:
+def add_trigger(asked: Annotated[AddTrigger, Body()], idempotency_key: Key = None) -> Response[str]:
     """Start a job whenever something happens, or at set times. Everything is checked now, not when it fires."""
-    here = desk(router)
+    here, request = desk(router), b"trigger:" + asked.model_dump_json().encode()
+    if (kept := here.answered(idempotency_key, request)) is not None:
+        return Response(kept.status, "application/json", kept.body)
     row = {**asked.model_dump(), "id": new_id(), "tenant_id": here.tenant_id, "created_by": here.principal.actor}
     if asked.trigger_type == "schedule" and asked.timezone is None:
         row["timezone"] = _timezone(here)
-    row = _checked(here, row)
+    row, body = _checked(here, row), jsonb({"id": row["id"]})
     with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return Response(kept.status, "application/json", kept.body)
         (counted,) = line.all(store.COUNT, {"tenant_id": here.tenant_id})
         if counted["n"] >= MOST_TRIGGERS:
             raise Problem(429, "too_many_triggers", f"This tenant has {MOST_TRIGGERS} triggers. Delete some first.")
         line.run(store.ADD, row)
         here.audit(tx, "trigger.create", f"trigger:{row['id']}", after=_told(row))
-    return Response(201, "application/json", jsonb({"id": row["id"]}))
+        here.keep(line, idempotency_key, 201, body)
+    return Response(201, "application/json", body)
 
 
 @operation(router, "GET", "/jobs/triggers/preview", READS, tag="triggers")
@@ -346,10 +351,12 @@ def next_fire_times(trigger_id: TriggerId) -> Times:
 
 
 @operation(router, "POST", "/jobs/triggers/<trigger_id>/run", MANAGES, tag="triggers")
-def run_trigger(trigger_id: TriggerId, asked: Annotated[SampleEvent, Body()]) -> RanNow:
+def run_trigger(trigger_id: TriggerId, asked: Annotated[SampleEvent, Body()], idempotency_key: Key = None) -> RanNow:
     """Start the trigger's job now, whatever its schedule or its window says."""
-    here = desk(router)
-    with here.begin() as (_, tx):
+    here, request = desk(router), f"trigger-run:{trigger_id}:{asked.model_dump_json()}".encode()
+    with here.begin() as (line, tx):
+        if (kept := here.once(line, idempotency_key, request)) is not None:
+            return RanNow.model_validate_json(kept.body)
         rows = tx.read(store.LOCK_TRIGGER, {"id": trigger_id, "tenant_id": here.tenant_id})
         if not rows:
             raise NotFound
@@ -361,10 +368,11 @@ def run_trigger(trigger_id: TriggerId, asked: Annotated[SampleEvent, Body()]) ->
         fired = fire(tx, here.ports, here.kinds[KIND], firing)
         assert fired is not None
         here.audit(tx, "trigger.run", f"trigger:{trigger_id}", after={"run_id": fired.run_id and str(fired.run_id)})
+        problem = None if fired.problem is None else fired.problem.message
+        ran = RanNow(status=fired.status, run_id=fired.run_id, problem=problem)
+        here.keep(line, idempotency_key, 200, ran.model_dump_json())
     deliver(here.ports, fired.dues)
-    return RanNow(
-        status=fired.status, run_id=fired.run_id, problem=None if fired.problem is None else fired.problem.message
-    )
+    return ran
 
 
 @operation(router, "POST", "/jobs/triggers/<trigger_id>/test", MANAGES, tag="triggers")

@@ -130,14 +130,14 @@ def read_page(body: bytes, prices: PriceRange, limit: int, quote: Quote = redact
     offers = shaped(_PageData, data).inner.diamonds_by_query.items
     if len(offers) > limit:
         raise bad_answer(f"The page has {len(offers)} items; at most {limit} were asked for.")
-    _check_unit(offers, prices)
+    foreign = _foreign(offers, prices)
     raw = data["as"]["diamonds_by_query"]["items"]
     items = tuple(
         Item(external_id=offer.diamond.id, offer_id=offer.id, price_cents=offer.price, body=storable(payload))
         for offer, payload in zip(offers, raw, strict=True)
         if prices.holds(offer.price)
     )
-    return Page(items=items, fetched=len(offers), ids=tuple(offer.diamond.id for offer in offers))
+    return Page(items=items, fetched=len(offers), ids=tuple(offer.diamond.id for offer in offers), foreign=foreign)
 
 
 def named_error(body: bytes, quote: Quote = redact) -> StepError | None:
@@ -175,11 +175,14 @@ def _sorted_error(errors: list[_Error], quote: Quote) -> StepError:
     return Transient(f"Nivoda answered with an error: {said}", code="upstream_error")
 
 
-def _check_unit(offers: list[_Offer], prices: PriceRange) -> None:
-    # Dollars taken for cents would be filtered out in silence, page after page.
+def _foreign(offers: list[_Offer], prices: PriceRange) -> frozenset[str]:
+    """The stones that were not asked for. One within a dollar of the range may be rounded into it, and is a neighbour's."""
     near = range((prices.low - 1) * 100, (prices.high + 1) * 100)
-    if len(offers) >= FOREIGN_PRICES and all(offer.price not in near for offer in offers):
+    strange = [offer.diamond.id for offer in offers if offer.price not in near]
+    # Dollars taken for cents would be filtered out in silence, page after page.
+    if len(strange) >= FOREIGN_PRICES and len(strange) == len(offers):
         raise bad_answer(f"No price on the page is near the {prices.low} to {prices.high} dollars that were asked for.")
+    return frozenset(strange)
 
 
 # --- the token's life -------------------------------------------------------------------------------------------------
