@@ -7,8 +7,9 @@ Its first lines say what is broken. A line `killed by:` names the proof that mus
 - `races`                two connections, perhaps with an expression for `pytest -k`;
 - `tests PATH …`         tests by path or expression, as pytest takes them.
 
-A patch without that line is judged by all of them, cheap ones first, until one notices: simulation in memory and on
-Postgres, races, then the tests of what it touches. What it touches in the front door is asked of the tests of that.
+A patch without that line is judged by all of them, cheap ones first, until one notices: tests nearby (those that notice the
+mutants beside it, and those that name what it changes), simulation in memory and on Postgres, races, then the tests of what it
+touches. What it touches in the front door is asked of the tests of that.
 
 Only a broken promise or a failed test counts. A mutant that cannot run proves nothing and is an error: a patch that does
 not fit, code that does not compile or names what is not there, SQL that Postgres does not understand, tests that do not
@@ -18,6 +19,7 @@ start, no end in sight.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import shlex
@@ -45,6 +47,8 @@ SCHEDULES_OF_ONE_MODE = {"memory": 2_000, "postgres": 600}
 # Ten patches that nobody notices take less than ten minutes on two cores.
 SCHEDULES_OF_A_STRANGER = {"memory": 5_000, "postgres": 500}
 LONGEST_S = 600
+NEAREST = 12  # mutants of the same file
+MOST_NAMING = 3  # files of tests: a name that more of them have says little
 
 # What the memory store is a second writing of: a change here cannot be seen with it.
 ONLY_ON_POSTGRES = re.compile(r"shared/kernel/(sql|store|db|direct|flights)\.py|infra/migrations/")
@@ -88,8 +92,31 @@ class Mutant:
         return []
 
     @property
+    def words(self) -> list[str]:
+        """Names of ours in the lines that it takes out."""
+        gone = re.findall(r"^-(?!-- )(.*)", self.path.read_text(), re.MULTILINE)
+        return sorted({word for line in gone for word in re.findall(r"\b[a-zA-Z]\w*_\w+\b", line)})
+
+    @property
     def touches(self) -> list[str]:
-        return re.findall(r"^\+\+\+ b/(\S+)", self.path.read_text(), re.MULTILINE)
+        return [path for path, _ in self.places]
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """The files that it changes, and the first line that it changes there."""
+        found: list[tuple[str, int]] = []
+        file, line = "", 0
+        for each in self.path.read_text().splitlines():
+            if each.startswith("+++ b/"):
+                file = each.removeprefix("+++ b/").split()[0]
+            elif hunk := re.match(r"@@ -(\d+)", each):
+                line = int(hunk[1])
+            elif file and each[:1] in ("-", "+") and not each.startswith(("--- ", "+++ ")):
+                if file not in dict(found):
+                    found.append((file, line))
+            elif file:
+                line += 1
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +145,8 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
             _command(kind, arguments, SCHEDULES_OF_ONE_MODE if arguments else SCHEDULES),
         )
         return
+    if close := nearby(mutant):
+        yield "tests nearby", _command("tests", close, SCHEDULES_OF_A_STRANGER)
     kinds = {path.split("/")[1] for path in mutant.touches if re.match(r"shared/(?!kernel/)\w+/", path)}
     at_the_door = any(path.startswith(FRONT_DOOR) for path in mutant.touches)
     in_the_kernel = [p for p in mutant.touches if p.startswith("shared/kernel/") and not p.startswith(FRONT_DOOR)]
@@ -133,6 +162,55 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
         yield "tests of the front door", _command("tests", TESTS_OF_THE_FRONT_DOOR, SCHEDULES_OF_A_STRANGER)
     for kind in sorted(filter(tests_of, kinds)):
         yield f"tests of {kind}", _command("tests", tests_of(kind), SCHEDULES_OF_A_STRANGER)
+
+
+def nearby(mutant: Mutant) -> list[str]:
+    """The tests that notice the nearest mutants of the same files, and the few that name what is changed."""
+    found: dict[str, None] = {}
+    for file, line in mutant.places:
+        beside = [
+            (abs(there - line), argument)
+            for other in mutants([])
+            if other.killer[:1] == ["tests"]
+            for path, there in other.places
+            if path == file
+            for argument in other.killer[1:]
+            if argument.startswith("tests/")
+        ]
+        found |= dict.fromkeys(argument for _, argument in sorted(beside)[:NEAREST])
+        for name in [*_names_at(file, line), *mutant.words]:
+            word = re.compile(rf"\b{re.escape(name)}\b")
+            naming = [path for path in _files_of_tests() if word.search(path.read_text())]
+            if len(naming) <= MOST_NAMING:
+                found |= dict.fromkeys(str(path.relative_to(ROOT)) for path in naming)
+    whole = {each for each in found if "::" not in each}
+    return [each for each in found if each in whole or each.partition("::")[0] not in whole]
+
+
+def _names_at(file: str, line: int) -> list[str]:
+    """What the line belongs to: the function or the constant."""
+    path = ROOT / file
+    if path.suffix != ".py" or not path.exists():
+        return []
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign) and node.lineno <= line <= (
+            node.end_lineno or 0
+        ):
+            if isinstance(node, ast.FunctionDef):
+                names.append(node.name)
+            else:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names += [each.id for each in targets if isinstance(each, ast.Name) and each.id.isupper()]
+    return names
+
+
+def _files_of_tests() -> list[Path]:
+    return [
+        path
+        for place in ("unit", "contract", "integration", "flaws", "races", "api")
+        for path in sorted((ROOT / "tests" / place).glob("test_*.py"))
+    ]
 
 
 def tests_of(kind: str) -> list[str]:
