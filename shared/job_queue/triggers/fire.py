@@ -37,12 +37,13 @@ from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Refused
 from shared.kernel.log import logger
-from shared.kernel.model import BEFORE_ALL, By, Due, Effect, Problem, Signal
+from shared.kernel.model import BEFORE_ALL, By, Due, Effect, Problem, RunStatus, Signal
 from shared.kernel.points import point
 from shared.kernel.ports import Ports, Row, Tx
 from shared.kernel.run import create_run, create_runs
 
 REF = "trigger:"  # of a run: then the trigger's id, a slash, and the firing's
+ENDS = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELED})
 RETENTION_DAYS = 90
 BATCH = 100
 PRUNE_BATCH = 1_000
@@ -308,9 +309,11 @@ def _about(tx: Tx, signals: Sequence[Signal]) -> Iterator[tuple[Signal, tuple[di
         if run_id is None or run_id not in runs or not signal.name.startswith(("run.", f"{runs[run_id]['kind']}.")):
             yield signal, (event, None, 0)
             continue
-        if signal.name.startswith("run."):
-            event |= {name: runs[run_id][name] for name in ("label", "definition_key")}
-            event["status"] = signal.name.partition(".")[2]
+        about, what = signal.name.split(".", 1)
+        if about == "run" or what in ENDS:
+            # The same is known of every end, whoever said it.
+            known = {name: runs[run_id][name] for name in ("kind", "label", "definition_key")}
+            event = {"status": what, **event, **known}
         cause = causes[run_id]
         yield signal, (event, None, 0) if cause is None else (event, cause[0], 1 + chains.get(cause, 0))
 

@@ -14,7 +14,8 @@ _TRIGGER = """t.id, t.tenant_id, t.label, t.trigger_type, t.is_enabled, t.event_
        t.catch_up_most, t.overlap, t.next_fire_at"""
 
 # Who wants a signal: triggers of its tenant and name that were there, and switched on, when it was written. The end of a run
-# is also an event of its kind: `run.failed` of a job is `job.failed`.
+# is also an event of its kind: `run.failed` of a job is `job.failed`. A kind that says so itself, in the same transaction, has
+# said it: nobody hears of one end twice.
 SUBSCRIBED = Statement(
     "trigger.subscribed",
     """select s.id as signal_id, cast(t.id as text) as subscriber
@@ -22,6 +23,9 @@ SUBSCRIBED = Statement(
        join job_triggers t on t.tenant_id = s.tenant_id and t.trigger_type = 'event' and t.is_enabled
         and t.deleted_at is null and t.active_since <= s.at
         and t.event_name in (s.name, case when s.name like 'run.%' then (s.payload ->> 'kind') || substr(s.name, 4) end)
+        and (t.event_name = s.name
+             or not exists (select from signal o where o.at = s.at and o.tenant_id = s.tenant_id and o.name = t.event_name
+                              and o.payload ->> 'run_id' = s.payload ->> 'run_id'))
        where s.id = any(cast(:signal_ids as bigint[]))""",
 )
 
