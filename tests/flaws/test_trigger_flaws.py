@@ -72,6 +72,25 @@ def test_a_change_during_a_running_job_is_worked_on_by_one_more(office: TriggerO
     assert [job.status for job in office.jobs()] == ["succeeded", "succeeded"]
 
 
+def test_a_job_of_another_definition_is_not_joined(office: TriggerOffice) -> None:
+    """It waits with the same payload, and does something else: the trigger was pointed at another job meanwhile."""
+    trigger = office.trigger(payload_template=WHAT)
+    office.happens({"folder": "/a"})
+    office.told()
+    office.work()
+    office.happens({"folder": "/a"})  # within the window: its job waits for the end of it
+    office.told()
+    another = office.define("another")
+    office.sql("update job_triggers set definition_id = :another where id = :id", another=another, id=trigger)
+    for _ in range(2):
+        office.happens({"folder": "/a"})
+        office.told()
+    assert office.statuses(trigger) == ["started", "started", "started", "joined"]
+    assert [(job.definition_key, job.status) for job in office.jobs()] == [
+        ("test", "succeeded"), ("test", "queued"), ("another", "queued"),
+    ]  # fmt: skip
+
+
 def test_what_joined_a_firing_that_is_refused_is_refused_with_it(office: TriggerOffice) -> None:
     """No job does it: `joined` would say that one does."""
     trigger = office.trigger(payload_template=WHAT)

@@ -128,7 +128,8 @@ def _last_jobs(tx: Tx, asked: Sequence[_Asked]) -> list[tuple[_Asked, Row]]:
         {"n": n, "key": each.key, "signal_id": each.firing.signal_id, "fire_at": each.firing.fire_at}
         for n, each in enumerate(asked)
     ]
-    rows = tx.read(store.LAST_JOBS, {"id": first.trigger.id, "cause": first.cause, "asked": jsonb(wanted)})
+    which = {"id": first.trigger.id, "cause": first.cause, "definition_key": first.trigger.definition_key}
+    rows = tx.read(store.LAST_JOBS, {**which, "asked": jsonb(wanted)})
     return [(asked[row["n"]], row) for row in rows]
 
 
@@ -452,8 +453,8 @@ def release(ports: Ports, kind: Kind, row: Row) -> None:
 
 def _release(tx: Tx, ports: Ports, kind: Kind, trigger: Trigger, now: datetime, waited: Row) -> Sequence[Due]:
     key, cause, which = waited["key"], waited["cause"], {"trigger_id": trigger.id, "id": waited["id"]}
-    asked = jsonb([{"n": 0, "key": key}])
-    (last,) = tx.read(store.LAST_JOBS, {"id": trigger.id, "cause": cause, "asked": asked})
+    asked = {"cause": cause, "definition_key": trigger.definition_key, "asked": jsonb([{"n": 0, "key": key}])}
+    (last,) = tx.read(store.LAST_JOBS, {"id": trigger.id, **asked})
     job = _last_job(last)
     window_s = trigger.dedupe_window_seconds
     verdict = decide.on_event(job, window_s, now) if cause == "event" else decide.on_due(job, "queue")

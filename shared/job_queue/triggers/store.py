@@ -57,7 +57,8 @@ ADVANCE = Statement(
 
 # The newest job of a trigger for each key that is asked for: running, if somebody has taken it. And what waits for its end.
 # One that was started by hand, or had to wait, may have ended before an older one: as long as any of the last ones goes on,
-# that one counts, and before it one that nobody has begun.
+# that one counts, and before it one that nobody has begun. A job of another definition, to which the trigger pointed before, does
+# not do what an event asks for now; a schedule waits for it all the same.
 LAST_JOBS = Statement(
     "trigger.last_jobs",
     f"""select q.n, exists (select from trigger_firings x where x.trigger_id = cast(:id as uuid) and x.cause = cast(:cause as text)
@@ -70,7 +71,9 @@ LAST_JOBS = Statement(
            from (select x.run_id from trigger_firings x
                  where x.trigger_id = cast(:id as uuid) and x.key = q.key and x.status = 'started'
                  order by x.id desc limit {LAST_ONES}) f
-           join run r on r.id = f.run_id join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
+           join run r on r.id = f.run_id
+            and (cast(:cause as text) <> 'event' or r.params ->> 'definition_key' = cast(:definition_key as text))
+           join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
            cross join lateral (select case when r.finished_at is not null then 'ended'
                                            when o.taken_at is not null then 'running' else 'waiting' end as state) s
            order by s.state = 'ended', s.state = 'running', began_window_at desc
