@@ -615,6 +615,20 @@ def test_refused_access_stops_that_client_and_says_so(searches: SearchRig) -> No
     assert {searches.state(key)["status"] for key in (first, second)} == {"SUCCESS"}
 
 
+@pytest.mark.parametrize(("fault", "said"), [(None, "search.completed"), ("html", "search.failed")])
+def test_what_a_search_says_names_its_cycle(searches: SearchRig, fault: str | None, said: str) -> None:
+    """By it a trigger knows whose doing it is: a job that starts a cycle is not started by that cycle again."""
+    begin(searches, per_day=5, days=2)
+    if fault is not None:
+        searches.infojobs.misbehave(fault)
+    key = searches.save()
+    searches.start()
+    searches.go(HOUR)
+    told = [each["run_id"] for each in searches.signals(said)]
+    assert told
+    assert sorted(told) == sorted(str(each["run_id"]) for each in searches.executions(key))
+
+
 # --- companies
 
 

@@ -129,15 +129,17 @@ PRUNE = Statement(
            select ctid from trigger_firings where at < now() - make_interval(days => :days) and status <> 'waiting'
            limit :most))""",
 )
-# What a template may see of runs that have ended, and which firings started them, or the jobs that did.
+# What a template may see of runs that have ended, and which firings started them, or the jobs that did. Only Baton's own word of
+# a run counts, under whatever name its kind says it: an event from outside has an id of its own, and may name any run.
 RUNS = Statement(
     "trigger.runs",
-    """select r.id, r.kind, r.label, r.params ->> 'definition_key' as definition_key,
+    """select a.signal_id, r.kind, r.label, r.params ->> 'definition_key' as definition_key,
               case r.source when 'job' then j.source_ref else r.source_ref end as source_ref
-       from run r
+       from unnest(cast(:signal_ids as bigint[]), cast(:run_ids as uuid[])) as a (signal_id, run_id)
+       join signal s on s.id = a.signal_id and s.event_id is null
+       join run r on r.id = a.run_id and r.tenant_id = cast(:tenant_id as uuid)
        left join run j on j.tenant_id = r.tenant_id
-        and j.id = case r.source when 'job' then cast(r.source_ref as uuid) end
-       where r.id = any(cast(:run_ids as uuid[])) and r.tenant_id = cast(:tenant_id as uuid)""",
+        and j.id = case r.source when 'job' then cast(r.source_ref as uuid) end""",
 )
 CHAINS = Statement(
     "trigger.chains",
