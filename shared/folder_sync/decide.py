@@ -25,11 +25,15 @@ def after_reset(cursor: FolderCursor) -> FolderCursor:
 
 def last_words(entries: Sequence[Entry]) -> list[Entry]:
     """What a page comes to: of several entries of a path the last one counts, and what is deleted, or is a file now, takes
-    along what was named below it before."""
+    along what was named below it before. A folder that was made anew says nothing of that: what it held before it was
+    deleted is deleted still."""
     kept: dict[str, Entry] = {}
+    emptied: dict[str, Entry] = {}
     for entry in entries:
-        kept.pop(entry.path, None)
+        before = kept.pop(entry.path, entry)
         if entry.tag != "folder":
             kept = {path: each for path, each in kept.items() if not path.startswith(f"{entry.path}/")}
+        elif before.tag != "folder":
+            emptied[entry.path] = Entry(tag="deleted", path=entry.path)
         kept[entry.path] = entry
-    return list(kept.values())
+    return [*emptied.values(), *kept.values()]

@@ -246,7 +246,8 @@ def on_end(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
         return end_export(tx, run, ending)
     tx.apply(Effect(store.COUNT, {"run_id": run.id, "tenant_id": run.tenant_id}))
     what = "done" if ending.status is RunStatus.SUCCEEDED else "failed"
-    tx.add_signal(run.tenant_id, f"{KIND}.{what}", {"run_id": str(run.id), "epoch": run.epoch, "status": ending.status})
+    said = {"run_id": str(run.id), "epoch": run.epoch, "status": ending.status, "outcome": ending.outcome}
+    tx.add_signal(run.tenant_id, f"{KIND}.{what}", said)
     if what == "done" and run.params.get("job_type") == JobType.IMAGE:
         tx.add_signal(run.tenant_id, IMAGES_DONE, {"run_id": str(run.id), "epoch": run.epoch})
     return ()

@@ -233,9 +233,9 @@ class Cycles:
         ended = store.progress(job, spent, step.stop)
         if step.stop is Stop.EXHAUSTED:
             effects = store.merged(*written, ended, *store.exhausted(job))
-            return self._on(cursor, job, step.stop, effects, count)
+            return self._on(turn, cursor, job, step.stop, effects, count)
         effects = store.merged(*written, ended, *store.stopped(job, step.walk, Status.IDLE, None, 0))
-        return self._on(cursor, job, step.stop, effects, count)
+        return self._on(turn, cursor, job, step.stop, effects, count)
 
     def _throttled(self, turn: Turn, cursor: CycleCursor, job: Job, error: Throttled) -> Decision:
         """Everybody with this account waits; the cycle does not. No attempt is spent, and nothing counts as an error."""
@@ -244,7 +244,7 @@ class Cycles:
         spent = Spent(requests=1 + turn.attempts, throttles=1, errors=turn.attempts)
         ended = store.progress(job, spent, Stop.RATE_LIMITED)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.IDLE, None, 0))
-        return self._on(cursor, job, Stop.RATE_LIMITED, effects, throttled=closing)
+        return self._on(turn, cursor, job, Stop.RATE_LIMITED, effects, throttled=closing)
 
     def _after(self, error: Exception, turn: Turn, cursor: CycleCursor, job: Job) -> Decision:
         known = error if isinstance(error, StepError) else decide.unexpected(error)
@@ -270,16 +270,16 @@ class Cycles:
         spent = Spent(requests=1 + turn.attempts, errors=1 + turn.attempts)
         ended = store.progress(job, spent, Stop.ERROR, problem)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.ERROR, problem, wait_s))
-        return self._on(cursor, job, Stop.ERROR, effects, throttled=closing, problem=problem)
+        return self._on(turn, cursor, job, Stop.ERROR, effects, throttled=closing, problem=problem)
 
     def _on(
-        self, cursor: CycleCursor, job: Job, stop: Stop, effects: Sequence[Effect], rows: int = 0,
+        self, turn: Turn, cursor: CycleCursor, job: Job, stop: Stop, effects: Sequence[Effect], rows: int = 0,
         throttled: Throttled | None = None, problem: Problem | None = None,
     ) -> Decision:  # fmt: skip
         """The end of an execution; its companies are next."""
         self.ports.meter.count(SearchMetric.EXECUTION, client=job.client, stop=stop)
         told: dict[str, Any] = {
-            "search_id": job.search, "name": job.name, "query_key": job.query_key, "client": job.client,
+            "run_id": str(turn.run_id), "search_id": job.search, "name": job.name, "query_key": job.query_key, "client": job.client,
             "execution_id": job.ingestion, "purpose": job.walk.purpose, "from": job.walk.lo.isoformat(),
             "to": job.walk.hi.isoformat(), "stop_reason": stop,
         }  # fmt: skip
@@ -335,7 +335,7 @@ class Cycles:
         job = Job.read(cursor.job)
         ended = store.progress(job, Spent(), Stop.RATE_LIMITED)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.IDLE, None, 0))
-        return self._on(cursor, job, Stop.RATE_LIMITED, effects)
+        return self._on(turn, cursor, job, Stop.RATE_LIMITED, effects)
 
 
 def gates(turn: Turn) -> list[str]:

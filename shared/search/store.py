@@ -236,10 +236,22 @@ UPSERT_OFFERS = Statement(
        order by 3
        on conflict (tenant_id, client, external_id) do update
        set {", ".join(f"{name} = case when {_NEWER} then excluded.{name} else o.{name} end" for name in _SAID)},
+           repost_of = case when {_NEWER} and o.company_id is distinct from excluded.company_id then null else o.repost_of end,
            seen_at = excluded.seen_at,
            found_by = case when o.found_by @> excluded.found_by then o.found_by else o.found_by || excluded.found_by end
        where (o.hash <> excluded.hash and {_NEWER})
           or not o.found_by @> excluded.found_by or o.seen_at < now() - interval '12 hours'""",  # noqa: S608 - our own words
+)
+# Whose offers are somebody else's by now, or nobody's: the company itself is not seen again, and its figures must be made anew.
+# Those that this page names are marked as they are written.
+BEREFT = Statement(
+    "search.bereft",
+    """update companies c set dirty = true
+       from turn, offers o, jsonb_array_elements(cast(:offers_json as jsonb)) as i
+       where o.tenant_id = turn.tenant_id and o.client = :client and o.external_id = i ->> 0
+         and o.company_id is distinct from (i ->> 1)::uuid
+         and c.tenant_id = o.tenant_id and c.id = o.company_id and not c.dirty
+         and c.id::text <> all(cast(:named as text[]))""",
 )
 UPSERT_COMPANIES = Statement(
     "search.upsert_companies",
@@ -358,7 +370,10 @@ def upserts(tenant_id: UUID, client: str, query_key: str, offers: Sequence[Offer
     known = {offer.company: offer for offer in found.values() if offer.company is not None}
     ids = {name: str(company_id(tenant_id, client, name)) for name in known}
     rows = [_offer_row(offer, None if offer.company is None else ids[offer.company]) for offer in found.values()]
-    effects = [Effect(UPSERT_OFFERS, {"client": client, "found_by": query_key, "offers_json": rows_json(rows)})]
+    effects = [
+        Effect(UPSERT_OFFERS, {"client": client, "found_by": query_key, "offers_json": rows_json(rows)}),
+        Effect(BEREFT, {"named": list(ids.values())}),
+    ]
     if known:
         companies = [[ids[name], name, offer.company_name, offer.company_link] for name, offer in known.items()]
         effects.append(Effect(UPSERT_COMPANIES, {"client": client, "companies_json": rows_json(companies)}))

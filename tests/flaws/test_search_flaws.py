@@ -615,6 +615,20 @@ def test_refused_access_stops_that_client_and_says_so(searches: SearchRig) -> No
     assert {searches.state(key)["status"] for key in (first, second)} == {"SUCCESS"}
 
 
+@pytest.mark.parametrize(("fault", "said"), [(None, "search.completed"), ("html", "search.failed")])
+def test_what_a_search_says_names_its_cycle(searches: SearchRig, fault: str | None, said: str) -> None:
+    """By it a trigger knows whose doing it is: a job that starts a cycle is not started by that cycle again."""
+    begin(searches, per_day=5, days=2)
+    if fault is not None:
+        searches.infojobs.misbehave(fault)
+    key = searches.save()
+    searches.start()
+    searches.go(HOUR)
+    told = [each["run_id"] for each in searches.signals(said)]
+    assert told
+    assert sorted(told) == sorted(str(each["run_id"]) for each in searches.executions(key))
+
+
 # --- companies
 
 
@@ -664,6 +678,26 @@ def test_a_company_that_is_not_seen_any_more_has_no_open_offers(searches: Search
     searches.go(DAY_S)
     (row,) = searches.rows(seen)
     assert row["open"] == 1
+
+
+def test_an_offer_that_moves_to_another_company_is_no_longer_open_at_the_first(searches: SearchRig) -> None:
+    """A board merges two companies, or hides whose an offer is. The first company is not seen again, only its offers are."""
+    searches.now = 10 * DAY_S
+    for title in ("Cook", "Cook", "Waiter"):
+        searches.infojobs.post(9 * DAY_S, title=title, company=1)
+    searches.save()
+    searches.start()
+    searches.go(HOUR)
+    of_companies = "select open_offers from companies order by external_id"
+    assert [row["open_offers"] for row in searches.rows(of_companies)] == [2]
+    later = 10.2 * DAY_S
+    searches.infojobs.posted[:] = [
+        replace(each, company=company, at=later, visible=later)
+        for each, company in zip(searches.infojobs.posted, (2, None, 2), strict=True)
+    ]
+    searches.go(DAY_S)
+    assert [row["open_offers"] for row in searches.rows(of_companies)] == [0, 2]
+    assert [row["repost_of"] for row in searches.rows("select repost_of from offers")] == [None] * 3
 
 
 # --- upstreams that lie: never a success

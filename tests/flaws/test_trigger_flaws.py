@@ -72,6 +72,25 @@ def test_a_change_during_a_running_job_is_worked_on_by_one_more(office: TriggerO
     assert [job.status for job in office.jobs()] == ["succeeded", "succeeded"]
 
 
+def test_a_job_of_another_definition_is_not_joined(office: TriggerOffice) -> None:
+    """It waits with the same payload, and does something else: the trigger was pointed at another job meanwhile."""
+    trigger = office.trigger(payload_template=WHAT)
+    office.happens({"folder": "/a"})
+    office.told()
+    office.work()
+    office.happens({"folder": "/a"})  # within the window: its job waits for the end of it
+    office.told()
+    another = office.define("another")
+    office.sql("update job_triggers set definition_id = :another where id = :id", another=another, id=trigger)
+    for _ in range(2):
+        office.happens({"folder": "/a"})
+        office.told()
+    assert office.statuses(trigger) == ["started", "started", "started", "joined"]
+    assert [(job.definition_key, job.status) for job in office.jobs()] == [
+        ("test", "succeeded"), ("test", "queued"), ("another", "queued"),
+    ]  # fmt: skip
+
+
 def test_what_joined_a_firing_that_is_refused_is_refused_with_it(office: TriggerOffice) -> None:
     """No job does it: `joined` would say that one does."""
     trigger = office.trigger(payload_template=WHAT)
@@ -380,6 +399,7 @@ def test_a_run_that_a_job_has_started_is_part_of_its_circle(office: TriggerOffic
     from outside that only names such a run is no part of it."""
     after = office.trigger(event_name="tally.succeeded", dedupe_window_seconds=0)
     word = office.trigger(event_name="tally.ready", dedupe_window_seconds=0)
+    another_word = office.trigger(event_name="images.ingest.completed", dedupe_window_seconds=0)
     outside = office.trigger(event_name="somebody.says", dedupe_window_seconds=0)
 
     def ended(name: str, run_id: UUID, source_ref: str | None) -> None:
@@ -388,10 +408,14 @@ def test_a_run_that_a_job_has_started_is_part_of_its_circle(office: TriggerOffic
                values (:id, :t, 'tally', 'succeeded', '{}', 'job', :ref, now(), 'done', 'infinity')""",
             id=run_id, t=ALICE, ref=source_ref,
         )  # fmt: skip
-        said = jsonb({"run_id": str(run_id), "kind": "tally"})
+        said = {"run_id": str(run_id), "kind": "tally"}
+        if name == "somebody.says":
+            office.happens(said, name)
+            return
         office.sql(
-            "insert into signal (tenant_id, name, payload) values (:t, :n, cast(:p as jsonb))", t=ALICE, n=name, p=said
-        )
+            "insert into signal (tenant_id, name, payload) values (:t, :n, cast(:p as jsonb))",
+            t=ALICE, n=name, p=jsonb(said),
+        )  # fmt: skip
 
     def job_of(trigger: UUID) -> str:
         return str(
@@ -399,13 +423,15 @@ def test_a_run_that_a_job_has_started_is_part_of_its_circle(office: TriggerOffic
         )
 
     by_hand = str(office.add())
-    for name, trigger in (("run.succeeded", after), ("tally.ready", word), ("somebody.says", outside)):
+    circles = {"run.succeeded": after, "tally.ready": word, "images.ingest.completed": another_word}
+    for name, trigger in {**circles, "somebody.says": outside}.items():
         ended(name, new_id(), by_hand)
         office.told()
         assert office.statuses(trigger) == ["started"]
         ended(name, new_id(), job_of(trigger))
         office.told()
-    assert [office.statuses(each)[1] for each in (after, word, outside)] == ["loop", "loop", "joined"]
+    assert [office.statuses(each)[1] for each in circles.values()] == ["loop"] * 3
+    assert office.statuses(outside) == ["started", "joined"]
 
 
 # Overlap

@@ -99,6 +99,23 @@ def test_a_file_where_a_folder_was_takes_its_place_and_all_below_it(folder: Fold
     assert folder.here() == folder.box.truth()
 
 
+def test_a_folder_that_was_deleted_and_made_anew_holds_nothing_from_before(folder: FolderRig) -> None:
+    """All of it on one page: the folder's own last word is that it is there, and nothing else says what it lost."""
+    for name in ("/a", "/b"):
+        folder.box.put(name, folder=True)
+        folder.box.put(f"{name}/old.jpg")
+    assert folder.sync() == "succeeded"
+    folder.box.delete("/a")
+    folder.box.put("/a", folder=True)
+    folder.box.put("/a/new.jpg")
+    folder.box.put("/b")
+    folder.box.delete("/b")
+    folder.box.put("/b", folder=True)
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert sorted(folder.here()) == ["/a", "/a/new.jpg", "/b"]
+
+
 def test_a_cursor_that_leads_nowhere_is_not_followed_for_ever(folder: FolderRig) -> None:
     with_photos(folder.box, 60)
     folder.box.misbehave("same_cursor", on=["list"], after=1, budget=30)

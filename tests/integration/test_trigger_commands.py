@@ -12,8 +12,10 @@ import pytest
 from functions.catalogue import all_commands, all_kinds
 from shared.job_queue.build import RunStarter, build_ports
 from shared.job_queue.steps import job_kind
+from shared.kernel import run as relay
 from shared.kernel.catalogue import Kind
 from shared.kernel.step import do_turn
+from shared.kernel.tick import tick
 from tests.kinds.folder_sync.subject import CONNECT, connection_of
 from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, BOB
@@ -91,3 +93,26 @@ def test_what_another_tenant_has_is_not_found(office: BuiltIn) -> None:
     (job,) = office.jobs()
     assert (job.status, office.sql(STARTED)) == ("failed", [])
     assert "no connection to dropbox" in office.attempts(job.id)[0].error_text
+
+
+def test_an_end_that_its_kind_says_itself_is_heard_once(office: BuiltIn) -> None:
+    """`query_run.failed` is what the kind says, and what the relay's `run.failed` of such a run is called as well."""
+    office.sql("delete from run")
+    office.sql(
+        """insert into connection (id, tenant_id, provider, name, settings, secret_ref, created_by)
+           values (gen_random_uuid(), :t, 'mce', 'main', '{}', 'x', 'x')""",
+        t=ALICE,
+    )
+    kinds = all_kinds(office.store._engine)
+    template = {"what": "{{event.label}}"}
+    by_name = [
+        office.trigger(event_name=name, payload_template=template, dedupe_window_seconds=0)
+        for name in ("query_run.failed", "run.failed")
+    ]
+    asked = {"sql_text": "select a from b", "mid": "1", "connection": "main", "snippet_name": "people"}
+    run_id = relay.start_run(office.ports, kinds["query_run"], ALICE, asked)
+    office.sql("update run set deadline_at = now() - interval '1 s', check_at = now() where id = :id", id=run_id)
+    tick(office.ports, kinds)
+    assert len(office.sql("select id from signal where payload ->> 'run_id' = :id", id=str(run_id))) == 2
+    assert [office.statuses(trigger) for trigger in by_name] == [["started"], ["started"]]
+    assert [job.payload for job in office.jobs()] == [{"what": "people"}] * 2

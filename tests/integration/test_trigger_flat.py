@@ -52,7 +52,7 @@ def costs(office: TriggerOffice) -> dict[str, int]:
     (one,) = office.sql("select id, tenant_id from job_triggers where next_fire_at <= now() limit 1")
     mine = {"id": one.id, "tenant_id": one.tenant_id}
     signals = [str(row.id) for row in office.sql("select id from signal order by id limit 200")]
-    last = {"id": one.id, "cause": "schedule", "asked": '[{"n": 0, "key": ""}]'}
+    last = {"id": one.id, "cause": "schedule", "definition_key": "test", "asked": '[{"n": 0, "key": ""}]'}
     return {
         "due": buffers(office, store.DUE, {"at": "-infinity", "after": BEFORE_ALL, "most": DUE}),
         "lock_due": buffers(office, store.LOCK_DUE, mine),

@@ -37,12 +37,13 @@ from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Refused
 from shared.kernel.log import logger
-from shared.kernel.model import BEFORE_ALL, By, Due, Effect, Problem, Signal
+from shared.kernel.model import BEFORE_ALL, By, Due, Effect, Problem, RunStatus, Signal
 from shared.kernel.points import point
 from shared.kernel.ports import Ports, Row, Tx
 from shared.kernel.run import create_run, create_runs
 
 REF = "trigger:"  # of a run: then the trigger's id, a slash, and the firing's
+ENDS = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELED})
 RETENTION_DAYS = 90
 BATCH = 100
 PRUNE_BATCH = 1_000
@@ -127,7 +128,8 @@ def _last_jobs(tx: Tx, asked: Sequence[_Asked]) -> list[tuple[_Asked, Row]]:
         {"n": n, "key": each.key, "signal_id": each.firing.signal_id, "fire_at": each.firing.fire_at}
         for n, each in enumerate(asked)
     ]
-    rows = tx.read(store.LAST_JOBS, {"id": first.trigger.id, "cause": first.cause, "asked": jsonb(wanted)})
+    which = {"id": first.trigger.id, "cause": first.cause, "definition_key": first.trigger.definition_key}
+    rows = tx.read(store.LAST_JOBS, {**which, "asked": jsonb(wanted)})
     return [(asked[row["n"]], row) for row in rows]
 
 
@@ -290,28 +292,27 @@ def _shared(said: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _about(tx: Tx, signals: Sequence[Signal]) -> Iterator[tuple[Signal, tuple[dict[str, Any], UUID | None, int]]]:
     """Each event, the trigger whose job caused it, and how many jobs have started each other before. A run that a job has
-    started is that job's doing, and so is whatever its kind says of it: these names are nobody else's."""
-    if not signals:
-        return
-    named = {each.id: read_id(str(each.payload.get("run_id"))) for each in signals}
-    run_ids = [str(each) for each in named.values() if each is not None]
-    asked = {"run_ids": run_ids, "tenant_id": signals[0].tenant_id} if run_ids else None
-    runs = {row["id"]: row for row in tx.read(store.RUNS, asked)} if asked else {}
-    causes = {run_id: _cause(row["source_ref"]) for run_id, row in runs.items()}
+    started is that job's doing, and so is whatever its kind says of it."""
+    named = {each.id: run_id for each in signals if (run_id := read_id(str(each.payload.get("run_id")))) is not None}
+    runs: dict[int, Row] = {}
+    if named:
+        asked = {"signal_ids": [str(each) for each in named], "run_ids": [str(each) for each in named.values()]}
+        found = tx.read(store.RUNS, {**asked, "tenant_id": signals[0].tenant_id})
+        runs = {row["signal_id"]: row for row in found}
+    causes = {signal_id: _cause(row["source_ref"]) for signal_id, row in runs.items()}
     firings = [each for each in causes.values() if each is not None]
     chains: dict[tuple[UUID, UUID], int] = {}
     if firings:
         which = {"trigger_ids": [str(each) for each, _ in firings], "ids": [str(each) for _, each in firings]}
         chains = {(row["trigger_id"], row["id"]): row["chain"] for row in tx.read(store.CHAINS, which)}
     for signal in signals:
-        event, run_id = dict(signal.payload), named[signal.id]
-        if run_id is None or run_id not in runs or not signal.name.startswith(("run.", f"{runs[run_id]['kind']}.")):
-            yield signal, (event, None, 0)
-            continue
-        if signal.name.startswith("run."):
-            event |= {name: runs[run_id][name] for name in ("label", "definition_key")}
-            event["status"] = signal.name.partition(".")[2]
-        cause = causes[run_id]
+        event, run = dict(signal.payload), runs.get(signal.id)
+        what = signal.name.rpartition(".")[2]
+        if run is not None and signal.name in (f"run.{what}", f"{run['kind']}.{what}") and what in ENDS:
+            # The same is known of every end, whoever said it.
+            known = {name: run[name] for name in ("kind", "label", "definition_key")}
+            event = {"status": what, **event, **known}
+        cause = causes.get(signal.id)
         yield signal, (event, None, 0) if cause is None else (event, cause[0], 1 + chains.get(cause, 0))
 
 
@@ -449,8 +450,8 @@ def release(ports: Ports, kind: Kind, row: Row) -> None:
 
 def _release(tx: Tx, ports: Ports, kind: Kind, trigger: Trigger, now: datetime, waited: Row) -> Sequence[Due]:
     key, cause, which = waited["key"], waited["cause"], {"trigger_id": trigger.id, "id": waited["id"]}
-    asked = jsonb([{"n": 0, "key": key}])
-    (last,) = tx.read(store.LAST_JOBS, {"id": trigger.id, "cause": cause, "asked": asked})
+    asked = {"cause": cause, "definition_key": trigger.definition_key, "asked": jsonb([{"n": 0, "key": key}])}
+    (last,) = tx.read(store.LAST_JOBS, {"id": trigger.id, **asked})
     job = _last_job(last)
     window_s = trigger.dedupe_window_seconds
     verdict = decide.on_event(job, window_s, now) if cause == "event" else decide.on_due(job, "queue")

@@ -14,7 +14,8 @@ _TRIGGER = """t.id, t.tenant_id, t.label, t.trigger_type, t.is_enabled, t.event_
        t.catch_up_most, t.overlap, t.next_fire_at"""
 
 # Who wants a signal: triggers of its tenant and name that were there, and switched on, when it was written. The end of a run
-# is also an event of its kind: `run.failed` of a job is `job.failed`.
+# is also an event of its kind: `run.failed` of a job is `job.failed`. A kind that says so itself, in the same transaction, has
+# said it: nobody hears of one end twice.
 SUBSCRIBED = Statement(
     "trigger.subscribed",
     """select s.id as signal_id, cast(t.id as text) as subscriber
@@ -22,6 +23,9 @@ SUBSCRIBED = Statement(
        join job_triggers t on t.tenant_id = s.tenant_id and t.trigger_type = 'event' and t.is_enabled
         and t.deleted_at is null and t.active_since <= s.at
         and t.event_name in (s.name, case when s.name like 'run.%' then (s.payload ->> 'kind') || substr(s.name, 4) end)
+        and (t.event_name = s.name
+             or not exists (select from signal o where o.at = s.at and o.tenant_id = s.tenant_id and o.name = t.event_name
+                              and o.payload ->> 'run_id' = s.payload ->> 'run_id'))
        where s.id = any(cast(:signal_ids as bigint[]))""",
 )
 
@@ -53,7 +57,8 @@ ADVANCE = Statement(
 
 # The newest job of a trigger for each key that is asked for: running, if somebody has taken it. And what waits for its end.
 # One that was started by hand, or had to wait, may have ended before an older one: as long as any of the last ones goes on,
-# that one counts, and before it one that nobody has begun.
+# that one counts, and before it one that nobody has begun. A job of another definition, to which the trigger pointed before, does
+# not do what an event asks for now; a schedule waits for it all the same.
 LAST_JOBS = Statement(
     "trigger.last_jobs",
     f"""select q.n, exists (select from trigger_firings x where x.trigger_id = cast(:id as uuid) and x.cause = cast(:cause as text)
@@ -66,7 +71,9 @@ LAST_JOBS = Statement(
            from (select x.run_id from trigger_firings x
                  where x.trigger_id = cast(:id as uuid) and x.key = q.key and x.status = 'started'
                  order by x.id desc limit {LAST_ONES}) f
-           join run r on r.id = f.run_id join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
+           join run r on r.id = f.run_id
+            and (cast(:cause as text) <> 'event' or r.params ->> 'definition_key' = cast(:definition_key as text))
+           join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
            cross join lateral (select case when r.finished_at is not null then 'ended'
                                            when o.taken_at is not null then 'running' else 'waiting' end as state) s
            order by s.state = 'ended', s.state = 'running', began_window_at desc
@@ -122,15 +129,17 @@ PRUNE = Statement(
            select ctid from trigger_firings where at < now() - make_interval(days => :days) and status <> 'waiting'
            limit :most))""",
 )
-# What a template may see of runs that have ended, and which firings started them, or the jobs that did.
+# What a template may see of runs that have ended, and which firings started them, or the jobs that did. Only Baton's own word of
+# a run counts, under whatever name its kind says it: an event from outside has an id of its own, and may name any run.
 RUNS = Statement(
     "trigger.runs",
-    """select r.id, r.kind, r.label, r.params ->> 'definition_key' as definition_key,
+    """select a.signal_id, r.kind, r.label, r.params ->> 'definition_key' as definition_key,
               case r.source when 'job' then j.source_ref else r.source_ref end as source_ref
-       from run r
+       from unnest(cast(:signal_ids as bigint[]), cast(:run_ids as uuid[])) as a (signal_id, run_id)
+       join signal s on s.id = a.signal_id and s.event_id is null
+       join run r on r.id = a.run_id and r.tenant_id = cast(:tenant_id as uuid)
        left join run j on j.tenant_id = r.tenant_id
-        and j.id = case r.source when 'job' then cast(r.source_ref as uuid) end
-       where r.id = any(cast(:run_ids as uuid[])) and r.tenant_id = cast(:tenant_id as uuid)""",
+        and j.id = case r.source when 'job' then cast(r.source_ref as uuid) end""",
 )
 CHAINS = Statement(
     "trigger.chains",
