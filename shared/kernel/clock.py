@@ -35,10 +35,19 @@ class Chance:
     fraction: Callable[[], float] = random.random
 
 
+@dataclass(frozen=True, slots=True)
+class _Stopwatch:
+    """Plain data, as whatever holds one is."""
+
+    began: float
+
+    def __call__(self) -> float:
+        return time.monotonic() - self.began
+
+
 def stopwatch() -> Callable[[], float]:
     """A function that tells the seconds since this call."""
-    began = time.monotonic()
-    return lambda: time.monotonic() - began
+    return _Stopwatch(time.monotonic())
 
 
 def patience(most_s: float) -> Callable[[float], bool]:
