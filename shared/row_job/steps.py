@@ -291,7 +291,7 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
 class _Reading:
     """A part of the file, as long as a slice lasts. Its place is committed with the step, and only then.
 
-    While the database takes one batch in, the next is read and taken apart.
+    While the database takes one batch in, the next is read, taken apart and encoded.
     """
 
     ports: Ports
@@ -346,18 +346,19 @@ class _Reading:
                 width = max(1.0, size / len(found))
                 rows = table.rows_of(found, place.rows, names, mapping, dialect)
                 place.rows, place.offset = place.rows + len(rows), place.offset + size
+                kept = store.kept(rows) if rows else None
                 self._note(writing(), place)
-                writing = self.ports.beside(partial(self._write, rows))
+                writing = self.ports.beside(partial(self._write, rows, kept))
         finally:
             written = writing()  # nobody leaves while it writes: the connection is the step's
         self._note(written, place)
         place.width = width
 
-    def _write(self, rows: Sequence[table.Row]) -> _Written:
-        if not rows:
+    def _write(self, rows: Sequence[table.Row], kept: Effect | None) -> _Written:
+        if kept is None:
             return _Written()
         elapsed = stopwatch()
-        bad = self._keep(rows)
+        bad = self._keep(rows, kept)
         point(RowPoint.ROWS_WRITTEN)
         return _Written(len(rows), bad, elapsed())
 
@@ -374,10 +375,10 @@ class _Reading:
                 extra={"rows": written.rows, "set_aside": written.bad, "batch": place.batch.rows, "why": why},
             )
 
-    def _keep(self, rows: Sequence[table.Row]) -> int:
+    def _keep(self, rows: Sequence[table.Row], kept: Effect | None = None) -> int:
         """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
         try:
-            self.outside.write(store.kept(rows))
+            self.outside.write(store.kept(rows) if kept is None else kept)
         except Exception as error:
             if not _is_of_a_row(error):
                 raise
