@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -659,8 +659,27 @@ def test_the_worker_is_bound_to_the_tenant_of_its_turn(shop: IngestRig, rig_data
     engine.dispose()
 
 
-def test_a_throttled_upstream_is_left_alone_by_every_partition(shop: IngestRig) -> None:
+def with_accounts(shop: IngestRig, accounts: Mapping[UUID, str | None]) -> None:
+    """Each run by a connection of its own."""
+
+    def upstream(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
+        gate = account_name(source, turn.params.get("connection"))
+        username, password = shop.standin.username, shop.standin.password
+        return Nivoda(shop.base_url, username, password, time_left_s=time_left_s, gate=gate, pool=shop.pool)
+
+    shop.use(upstream)
+    for run_id, connection in accounts.items():
+        shop.rows(
+            "update run set params = params || jsonb_strip_nulls(jsonb_build_object('connection', cast(:c as text))) where id = :id returning 1",
+            id=run_id,
+            c=connection,
+        )
+
+
+@pytest.mark.parametrize("connection", [None, "1"])
+def test_a_throttled_upstream_is_left_alone_by_every_partition(shop: IngestRig, connection: str | None) -> None:
     run_id = shop.start()
+    with_accounts(shop, {run_id: connection})
     while not shop.lanes(run_id):
         shop.work(shop.expect())
     shop.standin.misbehave("throttle", budget=1, retry_after="300")
@@ -674,19 +693,8 @@ def test_a_throttled_upstream_is_left_alone_by_every_partition(shop: IngestRig) 
 
 
 def test_a_429_on_one_account_does_not_stop_the_tenants_other_accounts(shop: IngestRig) -> None:
-    def with_account(source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
-        gate = account_name(source, turn.params.get("connection"))
-        username, password = shop.standin.username, shop.standin.password
-        return Nivoda(shop.base_url, username, password, time_left_s=time_left_s, gate=gate, pool=shop.pool)
-
-    shop.use(with_account)
     one, other = shop.start(), shop.start()
-    for run_id, connection in ((one, "1"), (other, "2")):
-        shop.rows(
-            "update run set params = params || jsonb_build_object('connection', cast(:c as text)) where id = :id returning 1",
-            id=run_id,
-            c=connection,
-        )
+    with_accounts(shop, {one: "1", other: "2"})
     shop.standin.misbehave("throttle", budget=1, retry_after="3000")
 
     shop.pass_time(600)
