@@ -260,9 +260,8 @@ def resubmit(options: argparse.Namespace) -> int:
     _wait_for(client, place["file_id"])
     client.post(f"/row-jobs/{options.id}/resubmit", {"file_id": place["file_id"]})
     while True:
-        has_ended = (
-            client.get(f"/runs/{options.id}")["status"] in show.ENDED
-        )  # before the look: by its end the file is read
+        # Asked before the look: by the job's end the file is read.
+        has_ended = client.get(f"/runs/{options.id}")["status"] in show.ENDED
         (told,) = [
             each for each in client.get(f"/row-jobs/{options.id}/fixes")["fixes"] if each["file_id"] == place["file_id"]
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "0197"
-down_revision = "0195"
+down_revision = "0196"
 branch_labels = None
 depends_on = None
 

@@ -98,9 +98,8 @@ class ReadCursor:
     counted: int | None = None
     exact: bool = False
     quarantined: int = 0
-    owes: str | None = (
-        None  # a question that a page led to and that had to wait: `count` or `half`; it is asked before the page
-    )
+    # A question that a page led to and that had to wait: `count` or `half`. It is asked before the page.
+    owes: str | None = None
     known: Sequence[Any] | None = None  # what was counted then, and whether exactly
     numbered: bool = False  # links count pages
     sure: bool = False  # half a page names a next one
