@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from infra.client.http import READ_S, Client, Refusal
+from infra.client.http import READ_S, Client, Refusal, Unanswered
 from infra.client.session import Fixed
-from infra.worker import serve_health, until_signaled
+from infra.worker import KEPT_S, serve_health, until_signaled
 from shared.job_queue import decide
 from shared.job_queue.adapters.commands import read_commands
 from shared.job_queue.adapters.process import ProcessRunner
@@ -49,9 +49,13 @@ def work_for(options: argparse.Namespace, queues: Sequence[str]) -> int:
     )  # fmt: skip
     until_signaled(worker.stop.set)
     health = serve_health(options, lambda: {"worker_id": worker.worker_id, "running": worker.in_hand, "well": True})
+    logger.info(
+        "worker started", extra={"worker_id": worker.worker_id, "queues": list(queues), "url": worker.client.url}
+    )
     worker.run()
     if health is not None:
         health.shutdown()
+    logger.info("worker stopped", extra={"worker_id": worker.worker_id})
     return 0
 
 
@@ -93,7 +97,8 @@ class RemoteWorker:
             asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s,
                      "claim_id": self._unheard, "again": again is not None,
                      "commands": sorted(read_commands(self.env))}  # fmt: skip
-            found = self._post("/worker/jobs/claim", asked, "jobs")
+            # If the answer is lost, there must be time to ask again before what was taken counts as lost.
+            found = self._post("/worker/jobs/claim", asked, "jobs", min(READ_S, self.lease_s / 3))
             self._unheard = None
         except (Refusal, BadSettings) as error:
             logger.warning("no jobs could be taken", extra={"error": str(error)})
@@ -114,6 +119,9 @@ class RemoteWorker:
 
     def _do(self, job: Mapping[str, Any]) -> None:
         lost_at = [float(job["lost_at"])]
+        said = {name: job[name] for name in ("tenant_id", "definition_key", "attempt_no")}
+        said |= {"job_id": job["id"], "worker_id": self.worker_id}
+        logger.info("job attempt started", extra=said)
         try:
             try:
                 ended = self._run(job, lost_at)
@@ -122,6 +130,8 @@ class RemoteWorker:
                 self.stop.wait(AFTER_TROUBLE_S)
             if not ended.lost:
                 self._tell(job, ended, lost_at[0])
+            how = {name: getattr(ended, name) for name in ("exit_code", "timed_out", "canceled", "stopped", "lost")}
+            logger.info("job attempt ended", extra=said | how)
         except Exception:
             logger.exception("a job could not be taken to its end", extra={"job_id": job["id"]})
 
@@ -133,6 +143,8 @@ class RemoteWorker:
             argv = decide.argv(command, UUID(job["tenant_id"]), job["payload"])
         except Refused as error:
             return Finished(exit_code=127, stderr=error.message)
+        if time.monotonic() >= lost_at[0]:
+            raise Later(AFTER_TROUBLE_S, "a claim that is answered in time")
         passed = {name: self.env[name] for name in command.env if name in self.env}
         env = {**passed, "BATON_JOB_ID": job["id"], "BATON_ATTEMPT_NO": str(job["attempt_no"])}
 
@@ -159,7 +171,8 @@ class RemoteWorker:
         return self._stopped_at is not None and time.monotonic() - self._stopped_at >= self.grace_s
 
     def _tell(self, job: Mapping[str, Any], ended: Finished, lost_at: float) -> None:
-        """As often as it takes, while nobody else can have the job: what the command did is not to be done again."""
+        """As often as it takes: what the command did is not to be done again. If nobody answers, somebody else may have the job by
+        then, and may not: the API knows."""
         told: dict[str, Any] = {
             "claim_token": job["claim_token"], "stdout_tail": fitting(ended.stdout), "stderr_tail": fitting(ended.stderr)
         }  # fmt: skip
@@ -176,8 +189,8 @@ class RemoteWorker:
                 else "exit"
             )
             told["exit_code"] = ended.exit_code if told["reason"] == "exit" else None
-        pause_s, tries = FIRST_PAUSE_S, 0
-        while tries < LEAST_TELLS or time.monotonic() < lost_at:
+        pause_s, tries, until = FIRST_PAUSE_S, 0, lost_at
+        while tries < LEAST_TELLS or time.monotonic() < until:
             tries += 1
             try:
                 self._post(f"/worker/jobs/{job['id']}/{what}", told, "done")
@@ -185,6 +198,7 @@ class RemoteWorker:
                 if error.problem.get("status") in {404, 409, 422}:
                     logger.warning("how a job ended was refused", extra={"job_id": job["id"], "error": str(error)})
                     return
+                until = lost_at + KEPT_S if isinstance(error, Unanswered) and not self.stop.is_set() else lost_at
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 8.0)
             else:

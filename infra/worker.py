@@ -41,6 +41,7 @@ from shared.kernel.signals import announced
 from shared.kernel.store import PgStore
 
 ALL = "all"
+KEPT_S = 3600.0  # for so long a result waits for a database that is away
 
 
 class NoQueue:
@@ -92,7 +93,12 @@ def main(arguments: Sequence[str]) -> int:
             return work_for(options, queues)
         return _work(options, kinds, queues if KIND in kinds else [])
     except BadSettings as error:
-        made.exit(2, f"baton worker: {error}\n")
+        without = (
+            ""
+            if options.url
+            else ". To take jobs from an API instead: --url, with the token of a worker in BATON_TOKEN"
+        )
+        made.exit(2, f"baton worker: {error}{without}\n")
 
 
 def _kinds(asked: str, made: argparse.ArgumentParser) -> list[str]:
@@ -118,8 +124,13 @@ def _work(options: argparse.Namespace, names: Sequence[str], queues: Sequence[st
         starter=RunStarter(engine, others, PgQueue(engine) if pushed else NoQueue(), Relay.from_env(os.environ)),
     )
     kinds = Catalogue(job_kind(jobs), *(others[name] for name in KINDS if name != KIND))
+
+    def waits(spent_s: float) -> bool:
+        """While the database is away nobody else can have the job, however long ago its lease was over."""
+        return patience(KEPT_S if stopped_at[0] == math.inf else options.lease)(spent_s)
+
     worker = Worker(
-        engine=engine, ports=_ports(engine, kinds, options.lease, alone=bool(pushed)), kinds=kinds, worker_id=worker_id, queues=queues,
+        engine=engine, ports=_ports(engine, kinds, waits, alone=bool(pushed)), kinds=kinds, worker_id=worker_id, queues=queues,
         concurrency=options.concurrency, lease_s=options.lease, poll_s=options.poll, tick_s=options.tick, pushed=pushed,
         messages=PgQueue(engine, _visibility_s()) if pushed else None, version=baton_version(),
     )  # fmt: skip
@@ -145,12 +156,12 @@ def _visibility_s() -> int:
     return 6 * Relay.from_env(os.environ).step_timeout_s
 
 
-def _ports(engine: sa.Engine, kinds: Catalogue, lease_s: float, *, alone: bool) -> Ports:
+def _ports(engine: sa.Engine, kinds: Catalogue, waits: Callable[[float], bool], *, alone: bool) -> Ports:
     """`alone`: there is no AWS; batons travel through Postgres, and nobody needs to be woken."""
     relay = Relay.from_env(os.environ)
     ports = Ports(
         store=PgStore(engine), queue=NoQueue(), offers=PgOffers(engine), relay=relay, time_left_s=lambda: math.inf,
-        waits_for_database=patience(lease_s),
+        waits_for_database=waits,
     )  # fmt: skip
     if not alone:
         return ports

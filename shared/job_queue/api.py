@@ -19,7 +19,7 @@ from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, Limit, Short, Told
+from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Form, Instant, Key, Limit, Short, Told
 from shared.kernel.auth import READS, STARTS, SUPERS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
@@ -38,6 +38,13 @@ SOURCES = {"manual": ["api"], "event": ["event"], "schedule": ["schedule"], "sys
 Status = Literal["queued", "running", "succeeded", "failed", "canceled", "dead_letter"]
 Executor = Literal["lambda", "worker"]
 MOST_ADDED = 1_000
+DefinitionKey = Annotated[
+    str,
+    Form(
+        r"^[a-z][a-z0-9-]{0,99}$",
+        "Use up to 100 small letters, digits and hyphens, and start with a letter, as in nightly-tags.",
+    ),
+]
 
 
 class Definition(Told):
@@ -66,7 +73,7 @@ class Definitions(Told):
 class MakeDefinition(Asked):
     """`command` is a key of the reviewed list of commands; without it, the definition's own key."""
 
-    key: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,99}$")]
+    key: DefinitionKey
     description: Annotated[str, Field(max_length=1000)] = ""
     command: Short | None = None
     arg_schema: dict[str, Any] = Field(default_factory=dict)

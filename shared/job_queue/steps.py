@@ -195,12 +195,13 @@ class Jobs:
             return self._start_run(turn, outside, command.starts)
         argv = decide.argv(command, turn.tenant_id, params["payload"])
         passed = {name: self.ports.environ[name] for name in command.env if name in self.ports.environ}
-        env = {**passed, "BATON_JOB_ID": str(turn.run_id), "BATON_ATTEMPT_NO": str(attempt_no)}
+        job_id = str(turn.run_id)
+        env = {**passed, "BATON_JOB_ID": job_id, "BATON_ATTEMPT_NO": str(attempt_no)}
         told: tuple[str, str] | None = None
         # Its lease began when it was taken: what passed since then, on the way or in line, is nobody's to spend again.
         since_s = turn.since_asked_s or stopwatch()
         if since_s() >= self.ports.lease_s:
-            raise Overtaken
+            raise Later(AWAY_S)  # nothing was begun: if nobody else has it, it costs no attempt
 
         def beat(pid: int, stdout: str, stderr: str) -> Word:
             nonlocal told, since_s
@@ -221,7 +222,7 @@ class Jobs:
 
         timeout_s = min(params["timeout_seconds"], max(1.0, outside.time_left_s() - SPARE_S))
         said = {
-            "job_id": str(turn.run_id),
+            "job_id": job_id,
             "tenant_id": str(turn.tenant_id),
             "definition_key": params["definition_key"],
             "attempt_no": attempt_no,

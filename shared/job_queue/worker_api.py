@@ -38,8 +38,9 @@ QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}(@lambda)?$")]
 
 
 class ClaimJobs(Asked):
-    """`claim_id`: a new id for each claim. `again`: its answer was lost, so what it took is answered once more. `commands`: those
-    that the worker knows; jobs with another one wait for another worker, which costs no attempt."""
+    """`claim_id`: a new id for each claim. A claim that comes twice, because its answer was lost or somebody on the way repeats it,
+    is answered with what it took. `again`: the worker knows that it asks again. `commands`: those that the worker knows; jobs with
+    another one wait for another worker, which costs no attempt."""
 
     worker_id: WorkerId
     queues: Annotated[list[QueueName], Field(min_length=1, max_length=20)]
@@ -109,7 +110,7 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
     )
     offers, token = _offers(here), asked.claim_id or new_id()
     # Each look waits for a take of its queue that is still under way; the last one sees what all of them took.
-    lost = [offers.taken(queue, token, worker) for queue in asked.queues][-1] if asked.again else []
+    lost = [offers.taken(queue, token, worker) for queue in asked.queues][-1] if asked.claim_id else []
     if lost:
         offers.renew(lost, asked.lease_seconds)
     claimed: list[ClaimedJob] = []

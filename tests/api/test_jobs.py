@@ -344,6 +344,7 @@ def test_a_claim_whose_answer_was_lost_is_answered_again(door: Door, acme: Tenan
 
     lost, never, other = (str(new_id()) for _ in range(3))
     assert asks("a", lost, again=False) == asks("a", lost, again=True) == sorted(jobs[:2])
+    assert asks("a", lost, again=False) == sorted(jobs[:2])  # a copy that somebody on the way has sent
     assert asks("b", lost, again=True) == [jobs[2]]  # another worker's claim is not told
     assert asks("a", never, again=True) == asks("a", other, again=False) == []
     bare = {"worker_id": "nobody", "queues": queues, "again": True}

@@ -146,7 +146,7 @@ def test_the_example_of_a_command_is_one(tmp_path: Path) -> None:
 
 def test_the_commands_are_understood_and_every_option_is_told() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines() if "baton worker " in line]
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=", word)]
         worker.parser().parse_args(words[2:])

@@ -165,8 +165,9 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
     )
 
 
-def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path) -> None:
-    """Else it would go on while another worker runs the same job."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path, how: signal.Signals) -> None:
+    """Else it would go on while another worker runs the same job. A worker that stands still is gone when its lease is over."""
     commands, folder = commands_file(tmp_path, seconds=20)
     office.empty()
     office.define(max_attempts=50, arg_schema={})
@@ -175,8 +176,9 @@ def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path) -> None:
     first, second = worker(office, commands), None
     try:
         wait_until(lambda: log.exists() and log.read_text(), 60)
-        first.kill()
+        first.send_signal(how)
         second = worker(office, commands)
+        wait_until(lambda: [each.status for each in office.attempts(job)][:1] == ["failed"], 60)
 
         def taken_over() -> bool:
             office.pass_time(60)
@@ -189,3 +191,35 @@ def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path) -> None:
                 each.kill()
                 each.wait()
     assert log.read_text().splitlines()[:2] == ["start", "start"]
+
+
+def test_what_ended_in_an_outage_is_not_run_again_though_every_lease_is_over(template: str, tmp_path: Path) -> None:
+    """While the database is away nobody can have another's job, and a tick that finds it back calls nothing lost too soon."""
+    commands, folder = commands_file(tmp_path, seconds=1.5)
+    with scratch_server() as server:
+        admin = ServerAdmin(server.url())
+        with job_office(admin, admin.create_template()) as office:
+            office.define(max_attempts=2, arg_schema={})
+            jobs = [office.add() for _ in range(4)]
+            workers = [worker(office, commands, "--concurrency", "2") for _ in range(2)]
+
+            def lines() -> list[list[str]]:
+                return [path.read_text().splitlines() for path in folder.iterdir()]
+
+            try:
+                wait_until(lambda: len(lines()) == len(jobs), 60)
+                server.kill()
+                assert ["start", "end"] not in lines(), "too late for this test"
+                wait_until(lambda: all(each == ["start", "end"] for each in lines()), 60)
+                time.sleep(5)  # a lease is 2 s
+                server.restart()
+                for engine in office._own_engines:
+                    engine.dispose()
+                wait_until(lambda: not office.value("select count(*) from run where finished_at is null"), 60)
+            finally:
+                for each in workers:
+                    each.kill()
+                    each.wait()
+            assert [[each.status for each in office.attempts(job)] for job in jobs] == [["succeeded"]] * len(jobs)
+            assert lines() == [["start", "end"]] * len(jobs)
+        admin.close()

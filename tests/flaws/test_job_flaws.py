@@ -356,9 +356,25 @@ def test_a_lease_is_counted_from_when_the_job_was_asked_for(office: Office) -> N
     assert do_turn(late, kind, office.ports) is Lost.OVERTAKEN
     assert heard == [Word.LOST]
 
+
+def test_a_job_whose_take_was_answered_too_late_is_not_begun_and_costs_no_attempt(office: Office) -> None:
+    """Guards that another worker, who may have begun, is not joined; and that a database that stood still for a minute does not
+    make dead letters of jobs that nobody has run."""
+    office.define(max_attempts=1)
+    job = office.add()
     too_late = replace(office.take_one(), since_asked_s=lambda: 60.0)
-    assert do_turn(too_late, kind, office.ports) is Lost.OVERTAKEN
-    assert len(office.runner.asked) == 1, "the lease is over: another may have begun"
+    assert office.do(too_late) is StepOutcome.WAITED
+    assert (office.runner.asked, office.attempts(job), office.seen(job).status) == ([], [], "queued")
+    office.pass_time()
+    assert office.work() == [StepOutcome.DONE]
+    assert [each.attempt_no for each in office.attempts(job)] == [1]
+
+    taken_over = office.add()
+    too_late = replace(office.take_one(), since_asked_s=lambda: 60.0)
+    office.lose(too_late)
+    office.ticks()
+    assert (office.do(too_late), office.seen(taken_over).status) == (Lost.OVERTAKEN, "dead_letter")
+    assert len(office.runner.asked) == 1
 
 
 def test_a_turn_knows_when_it_was_asked_for_though_the_answer_took_long(

@@ -26,7 +26,7 @@ import pytest
 
 from infra import remote_worker
 from infra import worker as command
-from infra.client.http import Client, Refusal
+from infra.client.http import Client, Refusal, Unanswered
 from infra.client.session import Fixed
 from infra.remote_worker import RemoteWorker
 from shared.job_queue.build import RunStarter, build_ports
@@ -218,13 +218,18 @@ def test_a_worker_picks_up_runs_tells_its_health_and_stops(office: Office, tmp_p
         (["--executors", "ship"], "unknown ship. Available: worker, lambda"),
         (["--concurrency", "0"], "must be at least 1"),
         (["--lease", "nan"], "must be at least 1"),
+        (
+            [],
+            "DATABASE_URL, BATON_DB_SECRET_ARN or BATON_DB_IAM must say how to reach Postgres. To take jobs from an API instead: --url",
+        ),
         (["--url", "https://example.com"], "BATON_TOKEN must hold a machine token"),
     ],
 )
 def test_a_worker_says_what_is_wrong_with_its_options(
     given: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("BATON_TOKEN", raising=False)
+    for name in ("BATON_TOKEN", "DATABASE_URL", "BATON_DB_SECRET_ARN", "BATON_DB_IAM"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(SystemExit):
         command.main(given)
     assert said in capsys.readouterr().err
@@ -265,7 +270,9 @@ JOB = {
         ("lost", Finished(exit_code=None, lost=True), [("heartbeat", None)]),
     ],
 )
-def test_a_worker_over_http_says_how_each_attempt_ended(word: str, ended: Finished, told: list[Any]) -> None:
+def test_a_worker_over_http_says_how_each_attempt_ended(
+    word: str, ended: Finished, told: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     api, runner = Api([dict(JOB)], word), FakeRunner()
     words = {"cancel": Word.CANCEL, "lost": Word.LOST}
 
@@ -280,6 +287,7 @@ def test_a_worker_over_http_says_how_each_attempt_ended(word: str, ended: Finish
     for job in worker._claim(1):
         worker._do(job)
     assert [(what, body.get("reason")) for what, body in api.told] == told
+    assert [line.message for line in caplog.records] == ["job attempt started", "job attempt ended"]
     assert runner.asked[0][0][-1] == f"--tenant-id={ALICE}"
 
 
@@ -325,19 +333,46 @@ def test_a_worker_over_http_stops_when_somebody_else_may_have_its_job(monkeypatc
     for job in worker._claim(1):
         worker._do(job)
     assert words == [Word.GO_ON, Word.GO_ON, Word.LOST]
-    assert waited == [35, 10, 40, 9], "no answer is waited for beyond the lease"
+    assert waited == [20, 10, 40, 9], "no answer is waited for beyond the lease, and a claim's can be asked for again"
     assert now == 210
     assert [what for what, _ in api.told] == ["heartbeat"], "what is lost is not told"
 
 
-def test_a_worker_over_http_tells_an_end_as_long_as_its_lease_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else can have the job until then: what its command did is not to be done again because of a short outage."""
+def test_a_worker_over_http_begins_nothing_that_somebody_else_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim's answer took longer than its lease. It is put back: nothing was done, and that costs no attempt."""
+    now = iter([100.0, 160.0])
+    monkeypatch.setattr(remote_worker, "time", SimpleNamespace(monotonic=lambda: next(now, 161.0)))
+    monkeypatch.setattr(remote_worker, "AFTER_TROUBLE_S", 0.0)
+    api, runner = Api([dict(JOB)]), FakeRunner()
+    client: Any = api
+    worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={}, runner=runner)
+    for job in worker._claim(1):
+        worker._do(job)
+    assert runner.asked == []
+    assert [(what, body.get("reason")) for what, body in api.told] == [("fail", "stopped")]
+
+
+@pytest.mark.parametrize(
+    ("error", "back_at", "stops", "told"),
+    [
+        (Refusal("not the API"), 150, False, ["complete"]),
+        (Refusal("not the API"), 200, False, []),
+        (Unanswered("not responding"), 900, False, ["complete"]),
+        (Unanswered("not responding"), 900, True, []),
+        (Unanswered("not responding"), 9000, False, []),
+    ],
+)
+def test_a_worker_over_http_tells_an_end_as_long_as_it_may_count(
+    monkeypatch: pytest.MonkeyPatch, error: Refusal, back_at: float, stops: bool, told: list[str]
+) -> None:
+    """What its command did is not to be done again because of an outage. While the lease lasts nobody else can have the job; while
+    nobody answers, likely neither."""
     now = 100.0
 
     class AwayApi(Api):
         def post(self, path: str, body: Any, within_s: float = 35) -> Any:
-            if path.endswith("/complete") and now < 150:
-                raise Refusal("not responding")
+            if path.endswith("/complete") and now < back_at:
+                raise error
             return super().post(path, body)
 
     def sleep(seconds: float) -> None:
@@ -349,8 +384,10 @@ def test_a_worker_over_http_tells_an_end_as_long_as_its_lease_lasts(monkeypatch:
     client: Any = api
     worker = RemoteWorker(client, ["default"], "w", 1, 60, 0.01, env={}, runner=FakeRunner())
     for job in worker._claim(1):
+        if stops:
+            worker.stop.set()
         worker._do(job)
-    assert [what for what, _ in api.told] == ["complete"]
+    assert [what for what, _ in api.told] == told
 
 
 class Portal(ThreadingHTTPServer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,30 @@ def test_the_grace_of_a_command_is_over_with_its_lease() -> None:
 
     came = run(STUBBORN, cancel, left_s=lambda: 0.1 if asked.is_set() else LONG_S)
     assert (came.canceled, came.stdout) == (True, "deaf\n")
+
+
+def test_a_command_outlives_no_lease_though_its_worker_stands_still() -> None:
+    """The next worker may have begun, and nobody looks here. What was killed for that says nothing of its end."""
+    until = time.monotonic() + 0.3
+
+    def never(*_: object) -> Word:
+        raise AssertionError("it was over before its first heartbeat")
+
+    came = ProcessRunner(beat_s=LONG_S).run(STUBBORN, {}, LONG_S, never, lambda: until - time.monotonic())
+    assert (came.lost, came.exit_code) == (True, None)
+
+
+def test_a_command_goes_on_while_its_lease_is_renewed() -> None:
+    until = time.monotonic() + 1.5
+
+    def renewed(*_: object) -> Word:
+        nonlocal until
+        until = time.monotonic() + 1.5
+        return Word.GO_ON
+
+    long = [sys.executable, "-S", "-c", "import time; time.sleep(3)"]
+    came = ProcessRunner(beat_s=0.05).run(long, {}, LONG_S, renewed, lambda: until - time.monotonic())
+    assert (came.lost, came.exit_code) == (False, 0)
 
 
 def test_a_question_under_way_is_over_before_the_end_is_told(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
-"""Runs one command and stays beside it: when the worker is gone, however it died, all that came of the command is killed.
+"""Runs one command and stays beside it: when the worker is gone, however it died, or stands still for longer than its lease, all
+that came of the command is killed.
 
-Started by the runner with the descriptor of a pipe whose other end only the worker has. Without this a command would live
-on after a worker that was killed, while another worker runs the same job. It imports nothing of the product.
+Started by the runner with the descriptor of a pipe whose other end only the worker has, and through which it tells until when the
+job is its own. Without this a command would live on after a worker that was killed or stopped, while another worker runs the
+same job. It imports nothing of the product.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +19,8 @@ from contextlib import suppress
 
 NOT_FOUND = 127
 PR_SET_CHILD_SUBREAPER = 36
+LINE = 32  # bytes of a line on the lifeline
+LONGEST_LOOK_S = 3600.0
 KILLED_WITHIN_S = 2.0  # a process of somebody else, or one that the kernel holds, cannot be ended from here
 
 
@@ -31,7 +36,7 @@ def main() -> None:
         os._exit(NOT_FOUND)
 
     def watch() -> None:
-        os.read(lifeline, 1)  # returns when nobody holds the other end any more
+        _wait_for_the_end(lifeline)
         until = time.monotonic() + KILLED_WITHIN_S
         while _kill_descendants() and time.monotonic() < until:
             time.sleep(0.001)
@@ -44,6 +49,19 @@ def main() -> None:
     _end_the_rest()
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _wait_for_the_end(lifeline: int) -> None:
+    """Returns when nobody holds the other end any more, or at the time that was told last, by the clock of this machine."""
+    until = float("inf")
+    told = select.poll()
+    told.register(lifeline, select.POLLIN)
+    while (left_s := until - time.monotonic()) > 0:
+        if told.poll(min(left_s, LONGEST_LOOK_S) * 1000):
+            said = os.read(lifeline, 100 * LINE)  # no part of a line
+            if not said:
+                return
+            until = float(said.split()[-1])
 
 
 def _adopt_orphans() -> None:

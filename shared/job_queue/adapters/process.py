@@ -51,7 +51,7 @@ class ProcessRunner:
     ) -> Finished:
         with ExitStack() as stack:
             try:
-                process, lifeline = _start(argv, env, stack)
+                process, lifeline = _start(argv, env, left_s(), stack)
             except OSError as error:
                 if error.errno == errno.E2BIG:
                     raise
@@ -61,10 +61,13 @@ class ProcessRunner:
             return _Running(process, lifeline, self._grace_s, left_s).to_its_end(timeout_s, self._beat_s, beat)
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str], stack: ExitStack) -> tuple[subprocess.Popen[bytes], _Lifeline]:
+def _start(
+    argv: Sequence[str], env: Mapping[str, str], left_s: float, stack: ExitStack
+) -> tuple[subprocess.Popen[bytes], _Lifeline]:
     read_end, write_end = os.pipe()
     lifeline = _Lifeline(write_end)
     stack.callback(lifeline.cut)
+    lifeline.holds_for(left_s)
     try:
         # What cannot be removed stays: it says nothing about how the command ended.
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-job-", ignore_cleanup_errors=True))
@@ -79,10 +82,16 @@ def _start(argv: Sequence[str], env: Mapping[str, str], stack: ExitStack) -> tup
 
 
 class _Lifeline:
-    """Without its other end, the launcher kills all that came of the command, and itself."""
+    """Without its other end, the launcher kills all that came of the command, and itself. So it does when the time is over that
+    it was told last: this process may stand still, and the job is somebody else's then."""
 
     def __init__(self, end: int) -> None:
+        os.set_blocking(end, False)
         self._end = end
+
+    def holds_for(self, seconds: float) -> None:
+        with suppress(OSError):  # it has ended, or does not listen
+            os.write(self._end, f"{time.monotonic() + seconds:<{launch.LINE - 1}}\n".encode())
 
     def cut(self) -> None:
         end, self._end = self._end, -1
@@ -115,17 +124,20 @@ class _Running:
                 word = self._say(beat, deadline)
                 if word is not Word.GO_ON:
                     break
+                self._lifeline.holds_for(self._left_s())
         finally:
             # Nobody renews the lease from here on. After it the job is somebody else's: it gets not a moment more.
             code = self._end(0.0 if word is Word.LOST else max(0.0, min(self._grace_s, self._left_s())))
             if self._asked is not None:  # a function has one connection, and the commit needs it
                 self._asked.answered(ANSWERED_S)
         by_itself = not timed_out and word is Word.GO_ON
+        # The launcher did not wait for this process.
+        lost = word is Word.LOST or (by_itself and code == -signal.SIGKILL and self._left_s() <= 0)
         return Finished(
-            exit_code=code if by_itself else None,
+            exit_code=code if by_itself and not lost else None,
             timed_out=timed_out,
             canceled=word is Word.CANCEL,
-            lost=word is Word.LOST,
+            lost=lost,
             stopped=word is Word.STOP,
             stdout=self._out.text(),
             stderr=self._err.text(),

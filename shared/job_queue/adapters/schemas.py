@@ -17,6 +17,7 @@ from jsonschema.validators import extend
 from shared.job_queue import decide
 from shared.kernel.errors import Refused
 
+SHORT = 512  # bytes of a payload whose verdict is remembered
 # The library knows some formats only if other libraries are there; without them it lets everything pass, and says nothing.
 FORMATS = FormatChecker()
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
@@ -93,7 +94,21 @@ def _validator(schema: bytes) -> Any:
 
 
 def validate(schema: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
-    error = best_match(_validator(orjson.dumps(schema)).iter_errors(payload))
-    if error is not None:
-        where = ".".join(["payload", *map(str, error.absolute_path)])
-        raise Refused("bad_payload", f"{where}: {error.message[:300]}")
+    said, asked = orjson.dumps(schema), orjson.dumps(payload)
+    wrong = _known_fault(said, asked) if len(asked) <= SHORT else _fault(said, payload)
+    if wrong is not None:
+        raise Refused("bad_payload", wrong)
+
+
+@lru_cache(maxsize=1024)
+def _known_fault(schema: bytes, payload: bytes) -> str | None:
+    """Many jobs of a definition have the same short payload, or none: it is judged once."""
+    return _fault(schema, orjson.loads(payload))
+
+
+def _fault(schema: bytes, payload: Mapping[str, Any]) -> str | None:
+    error = best_match(_validator(schema).iter_errors(payload))
+    if error is None:
+        return None
+    where = ".".join(["payload", *map(str, error.absolute_path)])
+    return f"{where}: {error.message[:300]}"

@@ -9,13 +9,15 @@ from tests.kinds.job import trigger_cells
 from tests.support.cells import READERS, STARTERS, SUPERS, Cells, Named
 from tests.support.door import Door, TenantHouse
 
-KEY = "sync-dropbox"
+COMMAND = "sync-dropbox"
+KEY = "of-the-matrix"  # definitions are everybody's: other tests change those of the commands' own names
 TOKEN = "0198a000-0000-7000-8000-000000000001"
 WORKERS = frozenset({"worker"})
 
 
 def defined(door: Door, tenant: TenantHouse) -> str:
-    made = door.call(door.super_admin.choosing(tenant.id), "POST", "/admin/jobs/definitions", {"key": KEY})
+    asked = {"key": KEY, "command": COMMAND}
+    made = door.call(door.super_admin.choosing(tenant.id), "POST", "/admin/jobs/definitions", asked)
     assert made.status in {201, 409}, made
     return str(door.value("select id from job_definitions where key = :key", key=KEY))
 
@@ -57,7 +59,7 @@ def an_ended_job(door: Door, tenant: TenantHouse) -> Named:
 
 
 def a_new_definition() -> dict[str, Any]:
-    return {"key": f"d-{new_id()}", "command": KEY}
+    return {"key": f"d-{new_id()}", "command": COMMAND}
 
 
 JOB: dict[str, Any] = {"target": "job", "make": a_job, "names": ["job_id"]}
