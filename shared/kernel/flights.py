@@ -30,6 +30,7 @@ from pg8000.core import (
     COPY_DATA,
     COPY_DONE,
     COPY_OUT_RESPONSE,
+    DATA_ROW,
     DESCRIBE,
     EMPTY_QUERY_RESPONSE,
     EXECUTE_MSG,
@@ -61,7 +62,7 @@ STATEMENT_ENDS = frozenset({COMMAND_COMPLETE, EMPTY_QUERY_RESPONSE})
 NO_NEWS = frozenset({PARSE_COMPLETE, BIND_COMPLETE, CLOSE_COMPLETE})
 UNNAMED = NULL_BYTE
 NO_FORMATS, NULL_VALUE = H_pack(0), i_pack(-1)
-HEADER = struct.Struct("!ci")
+HEADER, LENGTH = struct.Struct("!ci"), struct.Struct("!i")
 READ_AT_ONCE = 64 * 1024
 COPIED_AT_ONCE = 256 * 1024
 # A plan made while a table was small must not outlive its youth by much.
@@ -162,6 +163,7 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         self.register_in_adapter(UUID_TYPE, _uuid)
         self._descriptions: dict[bytes, tuple[Any, Any]] = {}
         self.message_types[ROW_DESCRIPTION] = self._describe
+        self.message_types[DATA_ROW] = self._read_row
         self._usock.settimeout(None)
         if self._usock.family in (socket.AF_INET, socket.AF_INET6):
             # Else the tail of a parameter of some kB waits 40 ms for the acknowledgement of its head.
@@ -510,6 +512,20 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         else:
             context.columns, context.input_funcs = known
             context.rows = []
+
+    def _read_row(self, data: bytes, context: Context) -> None:
+        """As pg8000 does it, in two thirds of the time: what was taken together are some thousand values."""
+        row: list[Any] = []
+        at = 2
+        for read in context.input_funcs:
+            (size,) = LENGTH.unpack_from(data, at)
+            at += 4
+            if size < 0:
+                row.append(None)
+            else:
+                row.append(read(data[at : at + size].decode()))
+                at += size
+        context.rows.append(row)
 
     def _cut(self, cut: BaseException, contexts: Iterable[Context]) -> NoReturn:
         self._abandon()

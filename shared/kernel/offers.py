@@ -216,7 +216,10 @@ def _ended(row: Row | None) -> Ended:
 
 
 def _end(end: TurnEnd) -> tuple[sa.TextClause, dict[str, Any]]:
-    params = _written(end, lambda value: None if value is None else db.jsonb(value))
+    params = {
+        **_written(end, lambda value: None if value is None else db.jsonb(value)),
+        "of_run": end.turn.run_id,
+    }
     for effect in end.change.effects:
         check_names(params, effect)
         params |= effect.params

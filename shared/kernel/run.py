@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal, TypeVar, assert_never
 from uuid import UUID
 
@@ -126,7 +127,7 @@ def _startings(
 
 def _new_ids(ports: Ports, how_many: int) -> list[UUID]:
     """In order: what was asked for at once is listed, and taken, in the order in which it was asked for."""
-    return sorted(ports.chance.new_id() for _ in range(how_many))
+    return sorted((ports.chance.new_id() for _ in range(how_many)), key=attrgetter("int"))
 
 
 def _create_runs(tx: Tx, ports: Ports, kind: Kind, startings: Sequence[Starting]) -> StartedMany:

@@ -32,14 +32,16 @@ _RUN = (
 )
 
 # Take a turn. The same token may ask twice: its first answer may be lost.
+# The server keeps its plan, and those of a commit and an end. `status = 'active'` is the condition of an index: a plan that is made
+# while the tables are nearly empty reads that whole index, and still does when they have grown. So they ask for what has not ended.
 CLAIM = sa.text("""
 update lane l
 set claim_token = :token, lease_until = now() + cast(:lease as interval), resends = 0,
     claims = l.claims + (l.claim_token is distinct from :token)::int,
     check_at = least(l.check_at, now() + cast(:watch as interval))
 from run r
-where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq and l.status = 'active'
-  and l.next_due_at <= now() + interval '1 s'
+where l.id = :lane_id and l.kind = :kind and l.epoch = :epoch and l.seq = :seq
+  and l.status not in ('done', 'failed', 'canceled') and l.next_due_at <= now() + interval '1 s'
   and (l.claim_token is null or l.claim_token = :token or l.lease_until < now())
   and r.id = l.run_id and (r.paused_at is null or l.cancel_at is not null)
 returning l.run_id, l.tenant_id, l.key, l.holds_run, l.resend_no, l.cursor, l.claims, l.attempts, l.steps, l.max_steps,
@@ -69,7 +71,8 @@ with turn as (
         next_due_at = case when {waits} then now() + cast(:delay as interval) else now() end,
         sent_at = case when cast(:sends as boolean) or not {waits} then now() end,
         check_at = {look}
-    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token and status = 'active'
+    where id = :lane_id and epoch = :epoch and seq = :seq and claim_token = :token
+      and status not in ('done', 'failed', 'canceled')
     returning id, run_id, tenant_id, kind, key, epoch, seq - 1 as seq, resend_no, {waits} as waits),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
@@ -860,8 +863,8 @@ ON_DISK = sa.text("select pg_logical_emit_message(true, 'baton', '')")
 # For what joins a list with a table: a plan that was made while the table was small must not read it whole later.
 AS_TENANT_ONE_BY_ONE = sa.text("""
 select set_config('synchronous_commit', 'off', true), set_config('app.tenant', :tenant_id, true),
-       set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-       set_config('enable_mergejoin', 'off', true)
+       set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
 """)
 
 # Rides ahead of `end_turn`, whose snapshot is taken after the lock: it sees a cancel that was written meanwhile.
@@ -891,7 +894,8 @@ with {asked}turn as (
         last_error = coalesce({error}, l.last_error), claims = 0, resends = 0, claim_token = null,
         lease_until = null, updated_at = now(), waits_for = null
     {of_asked}
-    where l.id = {lane_id} and l.epoch = {epoch} and l.seq = {seq} and l.claim_token = {token} and l.status = 'active'
+    where l.id = {lane_id} and l.epoch = {epoch} and l.seq = {seq} and l.claim_token = {token}
+      and l.status not in ('done', 'failed', 'canceled')
     returning l.id, l.run_id, l.tenant_id, l.kind, l.key, l.epoch, l.seq - 1 as seq, l.status{given}),
 ledger as (
     insert into step (lane_id, epoch, seq, tenant_id, outcome, rows, ms, at)
@@ -904,7 +908,7 @@ ended as (
         error = case when t.status = 'canceled' then null else {run_error} end,
         started_at = coalesce(r.started_at, now() - make_interval(secs => {ms} / 1000.0)), finished_at = now(), paused_at = null
     from turn t
-    where r.id = t.run_id and r.status in ('queued', 'running')
+    where r.id = {run} and r.status not in ('succeeded', 'failed', 'canceled')
       and (select true from lane o where o.run_id = t.run_id and o.status = 'active' and o.holds_run and o.id <> t.id
            limit 1) is null
     returning r.id, r.tenant_id, r.kind, r.epoch, r.status, r.outcome, r.error, t.id as lane_id),
@@ -930,11 +934,13 @@ _END_ONE = _END_TURN.format(
     asked="",
     of_asked="",
     given="",
+    run=":of_run",
     **{name: f"cast(:{name} as jsonb)" if name in _JSON else f":{name}" for name in (*_HELD, *_TOLD)},
 )
 _END_MANY = _END_TURN.format(
     asked=_ASKED,
     of_asked="from asked a",
+    run="t.run_id",
     given=", a.given, " + ", ".join(f"a.{name}" for name in _TOLD),
     **{name: f"a.{name}" for name in _HELD},
     **{name: f"t.{name}" for name in _TOLD},

@@ -104,6 +104,18 @@ def test_open_runs_are_counted_and_those_that_committed_move(door: Door, acme: T
     assert told["waiting"][0]["sentence"] == "Waiting for an answer."
 
 
+def test_what_waits_for_something_else_is_a_line_of_its_own(door: Door, acme: TenantHouse) -> None:
+    for what in ("an answer", "an answer", "the night"):
+        set_lanes(door, door.start(acme), f"next_due_at = now() + interval '1 hour', waits_for = '{what}'")
+
+    told = now(door, acme.viewer)
+
+    assert [(w["code"], w["runs"], w["sentence"]) for w in told["waiting"]] == [
+        ("due_later", 2, "Waiting for an answer."),
+        ("due_later", 1, "Waiting for the night."),
+    ]
+
+
 def test_what_waits_for_the_same_is_one_line_and_tells_the_earliest_end(door: Door, acme: TenantHouse) -> None:
     gated = [door.start(acme) for _ in range(3)]
     door.sql(

@@ -628,6 +628,22 @@ def test_why_groups_the_reasons_of_all_open_lanes(door: Door, acme: TenantHouse)
     assert why["reasons"][0]["until"][:19] == earliest.isoformat()[:19]
 
 
+def test_lanes_that_wait_for_different_things_are_told_apart(door: Door, acme: TenantHouse) -> None:
+    run_id = door.start(acme, lanes=3)
+    door.sql(
+        "update lane set next_due_at = now() + interval '1 hour', waits_for = case key when 'l0' then 'an answer' else 'the night' end"
+        " where run_id = :id",
+        id=run_id,
+    )
+
+    why = door.call(acme.member, "GET", f"/runs/{run_id}/why").json()["reasons"]
+
+    assert [(reason["lanes"], reason["sentence"]) for reason in why] == [
+        (2, "Waiting for the night."),
+        (1, "Waiting for an answer."),
+    ]
+
+
 def test_a_paused_run_says_so_in_every_list(door: Door, acme: TenantHouse) -> None:
     run_id = door.start(acme)
     door.call(acme.member, "POST", f"/runs/{run_id}/pause", {"reason": "lunch"})
@@ -637,6 +653,63 @@ def test_a_paused_run_says_so_in_every_list(door: Door, acme: TenantHouse) -> No
 
     assert (listed["why"]["code"], listed["why"]["action"]) == ("paused", "resume")
     assert [reason["code"] for reason in why["reasons"]] == ["paused"]
+
+
+# A kind that is not deployed anymore.
+
+
+def orphan(door: Door, tenant: TenantHouse, lanes: int = 2) -> UUID:
+    run_id = door.start(tenant, lanes=lanes)
+    for table in ("run", "lane"):
+        door.sql(f"update {table} set kind = 'gone' where {'id' if table == 'run' else 'run_id'} = :id", id=run_id)
+    return run_id
+
+
+def test_a_run_whose_kind_is_gone_says_so_wherever_it_is_shown(door: Door, acme: TenantHouse) -> None:
+    run_id = orphan(door, acme)
+    door.sql("update lane set next_due_at = now() - interval '1 hour' where run_id = :id", id=run_id)
+    says = "The kind 'gone' isn't deployed anymore, so nothing runs its steps. Deploy it again, or cancel the run."
+
+    why = door.call(acme.member, "GET", f"/runs/{run_id}/why").json()
+    run = door.call(acme.member, "GET", f"/runs/{run_id}").json()
+    (listed,) = door.call(acme.member, "GET", "/runs", state="stalled").json()["runs"]
+    lanes = door.call(acme.member, "GET", f"/runs/{run_id}/lanes").json()["lanes"]
+    (late,) = door.call(acme.member, "GET", "/now").json()["late"]["runs"]
+
+    assert (why["moving"], [(r["code"], r["lanes"], r["action"], r["sentence"]) for r in why["reasons"]]) == (
+        0, [("not_deployed", 2, "cancel", says)],
+    )  # fmt: skip
+    assert run["state"] == "stalled"
+    told = [run["why"], listed["why"], *(lane["why"] for lane in lanes)]
+    assert {(each["code"], each["sentence"]) for each in told} == {("not_deployed", says)}
+    assert late["sentence"] == says
+
+
+@pytest.mark.parametrize("how", ["one", "bulk", "asked before"])
+def test_a_run_whose_kind_is_gone_ends_when_it_is_canceled(door: Door, acme: TenantHouse, how: str) -> None:
+    run_id = orphan(door, acme)
+    door.sql(
+        "update lane set claim_token = gen_random_uuid(), lease_until = now() where run_id = :id and key = 'l0'",
+        id=run_id,
+    )
+    if how == "asked before":
+        door.sql("update run set cancel_requested_at = now() where id = :id", id=run_id)
+
+    if how == "bulk":
+        asked = {"action": "cancel", "filter": {"kind": "gone"}, "reason": "obsolete"}
+        counted = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "preview"}).json()
+        done = door.call(acme.admin, "POST", "/runs/bulk", {**asked, "mode": "apply", "token": counted["next"]}).json()
+        assert (done["done"], done["refused"]) == (1, {})
+    else:
+        assert door.call(acme.member, "POST", f"/runs/{run_id}/cancel", {"reason": "obsolete"}).status == 200
+
+    run = door.call(acme.member, "GET", f"/runs/{run_id}").json()
+    assert (run["status"], run["outcome"], run["why"]) == ("canceled", "canceled", None)
+    assert door.value("select count(*) from lane where run_id = :id and status = 'active'", id=run_id) == 0
+    lines = [row["type"] for row in door.sql("select type from history where run_id = :id order by n", id=run_id)]
+    assert lines == ["accepted", *([] if how == "asked before" else ["cancel_requested"]), "canceled"]
+    again = door.call(acme.member, "POST", f"/runs/{run_id}/cancel", {"reason": "obsolete"})
+    assert (again.status, again.code) == (409, "already_ended")
 
 
 # Gates.

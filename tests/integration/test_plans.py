@@ -76,3 +76,19 @@ def test_claims_and_commits_update_their_lane_on_its_page(house: House) -> None:
     updates, hot = after.updates - before.updates, after.hot - before.hot
     assert updates >= 400
     assert hot >= 0.95 * updates
+
+
+def test_what_a_step_asks_is_planned_by_ids_also_while_the_tables_are_young(
+    postgres_server: ServerAdmin, template: str
+) -> None:
+    """Its plans are kept, and the tables grow: they must not read all that is active, however little that is yet."""
+    with tally_database(postgres_server, template) as url, closing(Filler(url, analyses=False)) as filler:
+        for active in (20, 200):
+            sizes = Sizes(active=active, ended=0, due=5, wide=10)
+            filler.grow(sizes)
+            worker = db.connect_engine(as_user(url, "baton_worker"))
+            costs = measure(worker, sizes)
+            worker.dispose()
+            assert costs["claim"].indexes == {"lane_pkey", "run_pkey"}
+            assert costs["commit"].indexes == {"lane_pkey"}
+            assert not (costs["claim"].scanned | costs["commit"].scanned) & {"lane", "run"}

@@ -1,4 +1,5 @@
-"""Guards that a take costs the same however much waits, waits for later, has ended, or has been worked off without a vacuum."""
+"""Guards that a take costs the same however much waits, waits for later, has ended, or has been worked off without a vacuum;
+and that an end does."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from shared.kernel.model import Ending, LaneChange, LaneStatus, RunStatus, StepOutcome, TurnEnd
+from shared.kernel.offers import _part
 from tests.kinds.parcel.kind import CARTS, QUEUE
 from tests.support.databases import ServerAdmin
 from tests.support.depot import Depot, parcel_depot
+from tests.support.plans import Cost, explain
 
 TENANTS = [UUID(int=0xF000 + n) for n in range(20)]
 TABLES = ("offer", "pull_line", "pull_class", "pull_tenant", "pull_queue", "lane", "run")
@@ -96,3 +100,31 @@ def test_a_take_costs_the_same_whatever_waits_and_ended(depot: Depot) -> None:
           f"{worked_off} after 5 k were worked off without a vacuum")  # fmt: skip
     assert many <= 1.3 * few + 4
     assert worked_off <= 1.3 * few + 4
+
+
+DONE = LaneChange(status=LaneStatus.DONE, outcome=StepOutcome.DONE, attempts=0)
+
+
+def cost_of_ending(depot: Depot, turns: int) -> Cost:
+    """Of the statement that ends so many turns of one tenant. It is rolled back."""
+    taken = [turn for turn in depot.take(20 * turns) if turn.tenant_id == TENANTS[0]]
+    assert len(taken) == turns
+    ahead, ((statement, params),) = _part(
+        [TurnEnd(turn, DONE, Ending(RunStatus.SUCCEEDED, "done"), 1) for turn in taken]
+    )
+    with depot.engine().connect() as connection, connection.begin() as transaction:
+        for each, given in ahead:
+            connection.execute(each, given)
+        cost = explain(connection, statement, params)
+        transaction.rollback()
+    return cost
+
+
+@pytest.mark.parametrize("turns", [1, 5])
+def test_an_end_finds_its_rows_by_their_ids_also_while_the_tables_are_young(depot: Depot, turns: int) -> None:
+    """Its plan is kept, and the tables grow: it must not read all that is open, however little that is yet."""
+    for waiting in (100, 100, 1_000, 9_000):
+        fill(depot, waiting)
+        cost = cost_of_ending(depot, turns)
+        assert cost.indexes <= {"lane_pkey", "lane_open", "run_pkey", "history_pkey"}
+        assert not cost.scanned & {"lane", "run", "offer", "history"}

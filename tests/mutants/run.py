@@ -55,6 +55,7 @@ ONLY_ON_POSTGRES = re.compile(r"shared/kernel/(sql|store|db|direct|flights)\.py|
 # The tests of the relay, as far as they are quick; those of a kind are found by its name.
 TESTS_OF_THE_KERNEL = [
     "tests/unit/test_decide.py", "tests/unit/test_retry.py", "tests/integration/test_store.py",
+    "tests/integration/test_store_calls.py",
     "tests/integration/test_relay.py", "tests/integration/test_tick_fairness.py", "tests/integration/test_cancel_waits.py",
     "tests/integration/test_retention.py", "tests/integration/test_room_for_kinds.py", "tests/integration/test_failover.py",
     "tests/integration/test_broken_kinds.py", "tests/integration/test_pull.py", "tests/flaws/test_platform_flaws.py",

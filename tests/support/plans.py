@@ -79,13 +79,15 @@ class Cost:
     buffers: int
     ms: float
     scanned: frozenset[str]  # tables read from end to end
+    indexes: frozenset[str] = frozenset()  # that were searched
 
 
 class Filler:
     """Grows a database that has the tally's table; can be called again with larger sizes."""
 
-    def __init__(self, superuser_url: str) -> None:
+    def __init__(self, superuser_url: str, *, analyses: bool = True) -> None:
         self._engine = db.connect_engine(superuser_url, application_name="filler")
+        self._analyses = analyses
         self._active = self._ended = 0
         self._next = 0
         self._due = 0
@@ -98,7 +100,8 @@ class Filler:
             self._ended, self._active = sizes.ended, sizes.active
             self._add_wide_run(connection, sizes.wide)
             self._make_due(connection, sizes.due)
-        self.tidy()
+        if self._analyses:
+            self.tidy()
 
     def tidy(self) -> None:
         with db.autocommit(self._engine).connect() as connection:
@@ -214,7 +217,8 @@ def explain(connection: sa.Connection, statement: sa.TextClause, params: Mapping
     scans = [node for node in nodes if node["Node Type"] == "CTE Scan"]
     buffers = _touched(answer["Plan"]) + sum(map(_touched, roots)) - sum(map(_touched, scans))
     scanned = frozenset(node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan")
-    return Cost(buffers, answer["Execution Time"], scanned)
+    indexes = frozenset(node["Index Name"] for node in nodes if "Index Name" in node)
+    return Cost(buffers, answer["Execution Time"], scanned, indexes)
 
 
 def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

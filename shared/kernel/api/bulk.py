@@ -14,7 +14,7 @@ from shared.kernel import run as relay
 from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, desk, operation
-from shared.kernel.api.runs import RunFilter
+from shared.kernel.api.runs import RunFilter, stop
 from shared.kernel.api.shapes import Reasoned, Told
 from shared.kernel.auth import STARTS
 from shared.kernel.errors import NotFound, Refused
@@ -115,10 +115,10 @@ def _act(here: Desk, action: Action, run_id: UUID, kind_name: str, reason: str) 
                 relay.resume_run(here.ports, here.tenant_id, run_id, by)
             case "wake":
                 relay.wake_run(here.ports, here.tenant_id, run_id, by)
+            case "cancel":
+                stop(here, kind_name, run_id, by)
             case _ if kind is None:
                 return "unknown_kind"
-            case "cancel":
-                relay.cancel_run(here.ports, kind, here.tenant_id, run_id, by)
             case "retry":
                 relay.retry_run(here.ports, kind, here.tenant_id, run_id, by)
     except Refused as error:

@@ -25,7 +25,7 @@ from shared.kernel import db
 from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation, time_left_s
-from shared.kernel.api.shapes import Asked, Cursor, Done, Key, Limit, Short, Told
+from shared.kernel.api.shapes import Asked, Cursor, Done, Form, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS
 from shared.kernel.clock import stopwatch
 from shared.kernel.connections import NoVault, Provider, Vault, checked, problems, secret_name
@@ -40,7 +40,13 @@ LONGEST_CHECK_S = 12.0
 SPARE_S = 3.0  # of the function's own time, for what is written after a check
 
 ConnectionId = Annotated[UUID, Path(description="The connection's id")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
+Name = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$",
+        "Use up to 100 letters from A to Z, digits, blanks, dots, hyphens and underscores. Start with a letter or a digit.",
+    ),
+]
 Secret = Annotated[dict[Short, SecretStr], Field(max_length=20)]
 Written = Annotated[dict[Short, Any], Field(max_length=50)]
 

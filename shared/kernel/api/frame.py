@@ -334,8 +334,17 @@ NO_DATABASE = f"The database can't be reached. {AGAIN}"
 
 def _invalid(error: RequestValidationError) -> Answer:
     fields = [{"field": ".".join(map(str, e["loc"])), "problem": _plain(e["msg"])} for e in error.errors()[:20]]
-    said = "; ".join(f"{field['field']}: {field['problem']}" for field in fields)
+    said = "; ".join(f"{_name(e['loc'])}{_plain(e['msg'])}" for e in error.errors()[:20])
     return problem(422, "invalid", said, {"fields": fields})
+
+
+def _name(place: Sequence[str | int]) -> str:
+    """As people know the field: whether it stood in the body or in the address, `fields` tells programs."""
+    name = ".".join(map(str, place[1:] if place and place[0] in PLACES else place))
+    return f"{name}: " if name else ""
+
+
+PLACES = frozenset({"body", "query", "path", "header"})
 
 
 def _plain(said: str) -> str:

@@ -12,12 +12,14 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import Field
 
 from shared.kernel.api import sql
+from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import desk, operation
 from shared.kernel.api.gates import Gate
 from shared.kernel.api.runs import Fix, Shown, fix_of
 from shared.kernel.api.shapes import Told
 from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import MANAGES, READS
+from shared.kernel.undeployed import sentence
 
 router = Router()  # type: ignore[no-untyped-call]
 
@@ -202,7 +204,7 @@ def get_now() -> Now:
             for name in ("now", "tick_age_s", "oldest_open", "open", "kinds", "moving", "waiting", "throughput", "gates", "repairs")
         },
         states=_states(row["standings"]),
-        late=Late(count=row["late"], more=row["open"]["more"], runs=[_late(run) for run in row["late_runs"]]),
+        late=Late(count=row["late"], more=row["open"]["more"], runs=[_late(here, run) for run in row["late_runs"]]),
         failing=Failures(
             count=min(row["failed"], sql.MOST_FAILED),
             more=row["failed"] > sql.MOST_FAILED,
@@ -223,8 +225,9 @@ def cause_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "fix": fix_of(row["code"], row["connection"])}
 
 
-def _late(run: dict[str, Any]) -> LateRun:
-    return LateRun(sentence=LATE[run.pop("late_by")], **run)
+def _late(here: Desk, run: dict[str, Any]) -> LateRun:
+    said = LATE[run.pop("late_by")]
+    return LateRun(sentence=said if run["kind"] in here.kinds else sentence(run["kind"]), **run)
 
 
 @operation(router, "GET", "/system", MANAGES, tag="now")

@@ -33,6 +33,7 @@ from shared.kernel.paging import LARGEST_PAGE, USUAL_PAGE
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports
 from shared.kernel.redact import redact_json
+from shared.kernel.undeployed import NOT_DEPLOYED, cancel_undeployed, sentence
 
 router = Router()  # type: ignore[no-untyped-call]
 T = TypeVar("T")
@@ -402,7 +403,7 @@ def list_lanes(
     cursor: Cursor = None,
 ) -> Lanes:
     """List the lanes of a run, each with the reason why it waits."""
-    here = _desk_of(run_id)
+    here, kind = _desk_of(run_id)
     pager = here.pager("lanes", {"run_id": run_id, "status": status})
     place = pager.place(cursor)
     params: dict[str, Any] = {"run_id": run_id, "most": limit + 1}
@@ -414,7 +415,7 @@ def list_lanes(
         params["ribbon"] = min(ribbon, sql.MOST_STEPS_SHOWN // limit)
     asked = sql.list_lanes(with_status=status is not None, after=place is not None, with_ribbon=ribbon > 0)
     rows = here.all(asked, **params)
-    page = [Lane(**_with_why(row)) for row in rows[:limit]]
+    page = [Lane(**_with_why(_as_deployed(here, kind, row, is_open=row["status"] == "active"))) for row in rows[:limit]]
     return Lanes(lanes=page, next=pager.cursor([page[-1].key]) if len(rows) > limit else None)
 
 
@@ -439,7 +440,7 @@ def get_history(
     limit: Limit = LARGEST_PAGE,
 ) -> History:
     """The timeline of a run: numbered events, oldest first."""
-    here = _desk_of(run_id)
+    here, _ = _desk_of(run_id)
     rows = here.all(sql.HISTORY, run_id=run_id, after=after, most=limit + 1)
     lines = [HistoryLine(**row) for row in rows[:limit]]
     return History(lines=lines, next=lines[-1].n if len(rows) > limit else None)
@@ -453,20 +454,31 @@ def get_why(run_id: RunId) -> WhyRun:
     if run is None:
         raise NotFound
     rows = here.all(sql.WHY_RUN, run_id=run_id)
+    lanes = sum(row["lanes"] for row in rows)
+    if lanes and run["kind"] not in here.kinds:
+        rows = [{"lanes": lanes, "code": NOT_DEPLOYED, "sentence": sentence(run["kind"]), "until": None, **_CANCELS}]
     return WhyRun(
         status=run["status"],
         moving=sum(row["lanes"] for row in rows if row["code"] is None),
         reasons=[Reason(**row) for row in rows if row["code"] is not None],
-        more=sum(row["lanes"] for row in rows) >= sql.MOST_REASONED,
+        more=lanes >= sql.MOST_REASONED,
     )
 
 
 @operation(router, "POST", "/runs/<run_id>/cancel", STARTS, tag="actions", refuses=[409])
 def cancel(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Cancel a run: every lane stops at its next step, which runs now."""
+    """Cancel a run: every lane stops at its next step, which runs now. A run whose kind isn't deployed anymore ends at once."""
     here = desk(router)
-    relay.cancel_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
+    stop(here, _name_of_kind(here, run_id), run_id, here.by(because.reason))
     return Done()
+
+
+def stop(here: Desk, kind_name: str, run_id: UUID, by: By) -> None:
+    kind = here.kinds.get(kind_name)
+    if kind is None:
+        cancel_undeployed(here.ports, kind_name, here.tenant_id, run_id, by)
+    else:
+        relay.cancel_run(here.ports, kind, here.tenant_id, run_id, by)
 
 
 @operation(router, "POST", "/runs/<run_id>/pause", STARTS, tag="actions", refuses=[409])
@@ -517,11 +529,10 @@ def done(act: Callable[[Ports, UUID, UUID, By], object], here: Desk, run_id: UUI
     return Done()
 
 
-def _desk_of(run_id: UUID) -> Desk:
+def _desk_of(run_id: UUID) -> tuple[Desk, str]:
+    """And the name of its kind."""
     here = desk(router)
-    if here.one(sql.RUN_KIND, run_id=run_id) is None:
-        raise NotFound
-    return here
+    return here, _name_of_kind(here, run_id)
 
 
 def _desk_of_lane(run_id: UUID, lane_id: UUID) -> Desk:
@@ -531,18 +542,34 @@ def _desk_of_lane(run_id: UUID, lane_id: UUID) -> Desk:
     return here
 
 
-def _kind_of(here: Desk, run_id: UUID) -> Any:
+def _name_of_kind(here: Desk, run_id: UUID) -> str:
     row = here.one(sql.RUN_KIND, run_id=run_id)
     if row is None:
         raise NotFound
-    kind = here.kinds.get(row["kind"])
+    return str(row["kind"])
+
+
+def _kind_of(here: Desk, run_id: UUID) -> Kind:
+    name = _name_of_kind(here, run_id)
+    kind = here.kinds.get(name)
     if kind is None:
-        raise Problem(409, "unknown_kind", f"The kind {row['kind']!r} is not deployed here. Deploy it, then try again.")
+        raise Problem(409, "unknown_kind", f"The kind {name!r} is not deployed here. Deploy it, then try again.")
     return kind
+
+
+_CANCELS = {"held_by": None, "action": "cancel"}
+
+
+def _as_deployed(here: Desk, kind: str, row: Row, *, is_open: bool) -> Row:
+    """The database doesn't know which kinds are deployed: why nothing moves without its kind is said here."""
+    if not is_open or kind in here.kinds:
+        return row
+    return {**row, "why": NOT_DEPLOYED, "why_sentence": sentence(kind), "why_until": None, **_CANCELS}
 
 
 def with_rows(here: Desk, found: Sequence[Row]) -> list[Row]:
     """The same, with how far they are in rows where their kinds count some: a statement for each such kind that is there."""
+    found = [_as_deployed(here, each["kind"], each, is_open=each["finished_at"] is None) for each in found]
     rows: dict[Any, Rows] = {}
     counted = set[str]()
     for name in {each["kind"] for each in found}:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler.openapi.params import Header, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from shared.kernel.paging import LARGEST_PAGE
@@ -50,6 +60,25 @@ Key = Annotated[
     ),
 ]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a text is written. Whoever writes it otherwise is told in words; programs read the pattern in the OpenAPI document."""
+
+    pattern: str
+    said: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": self.pattern}
+
+    def _checked(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text):
+            raise ValueError(self.said)
+        return text
 
 
 class Told(BaseModel):

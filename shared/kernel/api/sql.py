@@ -184,7 +184,7 @@ select n, epoch, type, data, at from history
 where run_id = :run_id and tenant_id = :tenant_id and n > :after order by n limit :most
 """)
 HISTORY_LINE = sa.text("select n from history where run_id = :run_id and tenant_id = :tenant_id and n = :n")
-RUN_STATUS = sa.text(f"select {_STATUS} from run r where r.id = :run_id and r.tenant_id = :tenant_id")
+RUN_STATUS = sa.text(f"select {_STATUS}, r.kind from run r where r.id = :run_id and r.tenant_id = :tenant_id")
 RUN_KIND = sa.text("select kind from run where id = :run_id and tenant_id = :tenant_id")
 LANE_EXISTS = sa.text("select run_id from lane where id = :lane_id and run_id = :run_id and tenant_id = :tenant_id")
 REMOTE_CALLS = sa.text("""
@@ -315,6 +315,13 @@ HOLD_TOKEN = sa.text("""
 select role from machine_token where tenant_id = :tenant_id and id = cast(:id as uuid) and revoked_at is null for share
 """)
 
+
+def _what_for(code: str, sentence: str) -> str:
+    """What waits by its own wish waits for what its sentence says, and for that alone. The sentences of the others tell of one: an
+    attempt, a limit."""
+    return f"case when {code} = 'due_later' then {sentence} end"
+
+
 # Why a run waits: its open lanes by reason. Beyond so many lanes the answer says that there are more.
 MOST_REASONED = 1_000
 WHY_RUN = sa.text(f"""
@@ -322,8 +329,8 @@ select count(*) as lanes, w.code, min(w.sentence) as sentence, min(w.until) as u
 from (select l.id from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.status = 'active'
       limit {MOST_REASONED}) l
 left join lateral why(l.id) w on true
-group by w.code, w.held_by, w.action
-order by lanes desc, w.code
+group by w.code, w.held_by, w.action, {_what_for("w.code", "w.sentence")}
+order by lanes desc, w.code, sentence
 """)
 
 
@@ -619,14 +626,15 @@ select
     (select min(created_at) from open) as oldest_open,
     (select count(*) from runs where (why is null or why = 'at_work') and late_since is null
         and moved_at > now() - interval '5 minutes') as moving,
-    (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by), '[]') from (
+    (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by, w.sentence), '[]') from (
         select why as code, held_by, max(action) as action, count(*) as runs, min(why_until) as until,
                (array_agg(why_sentence order by created_at, id))[1] as sentence,
                (array_agg(id order by created_at, id))[1] as run_id,
                (array_agg(kind order by created_at, id))[1] as kind,
                (array_agg(label order by created_at, id))[1] as label
         from runs where why <> 'at_work'
-        group by why, held_by order by runs desc, code, held_by limit 20) w) as waiting,
+        group by why, held_by, {_what_for("why", "why_sentence")}
+        order by runs desc, code, held_by, sentence limit 20) w) as waiting,
     (select count(*) from late) as late,
     (select coalesce(jsonb_agg(to_jsonb(l) order by l.since, l.id), '[]') from (
         select id, kind, label, status, late_since as since, late_by from late order by late_since, id limit 10) l) as late_runs,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from shared.kernel.undeployed import NOT_DEPLOYED
+
 
 class State(StrEnum):
     """`status` says how far a run's life is; this says what it is doing now."""
@@ -50,6 +52,8 @@ def state_of(row: Mapping[str, Any]) -> State:
     status = State(row["status"])
     if status not in (State.QUEUED, State.RUNNING):
         return status
+    if row["why"] == NOT_DEPLOYED:
+        return State.STALLED
     match row["standing"]:
         case Standing.FAILING:
             return State.WAITING if row["why"] == "inactive" else State.RETRYING
