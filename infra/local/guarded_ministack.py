@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import unquote
 
 from infra.local.origin_guard import (
     FORM_HEAD,
@@ -25,7 +24,6 @@ Receive = Callable[[], Awaitable[Any]]
 READ_OUT = 8 * 1024 * 1024  # of a body that nobody wants
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-FORBIDDEN = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
 def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) -> App:
@@ -46,15 +44,7 @@ def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) ->
             await send({"type": "http.response.start", "status": 403, "headers": headers})
             await send({"type": "http.response.body", "body": body})
             return
-        await app(scope, receive, _hiding(send) if _reads_as_a_function(scope) else send)
-
-    def _reads_as_a_function(scope: Scope) -> bool:
-        """Whether it reads a key of a bucket and is not the cloud's owner: a function, or a link that one has signed."""
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        query = scope["query_string"].decode("latin-1")
-        is_s3 = "/s3/aws4_request" in headers.get("authorization", "") + unquote(query)
-        is_key = scope["method"] in ("GET", "HEAD") and scope["path"].strip("/").count("/") > 0
-        return is_s3 and is_key and not same(credential(headers, query)[0], access_key)
+        await app(scope, receive, send)
 
     async def _refused(scope: Scope, receive: Receive) -> tuple[str | None, Receive]:
         """Why it is refused, if it is; and where its body comes from, of which this may have read the beginning."""
@@ -82,24 +72,6 @@ def guarded(app: App, *, port: int, access_key: str, checks_signatures: bool) ->
         return "the access key is not this cloud's; `baton env` prints it"
 
     return ask
-
-
-def _hiding(send: Send) -> Send:
-    """As S3 answers whoever may read keys and not list the bucket, which is every function: what is not there is forbidden."""
-    is_missing = False
-
-    async def hide(message: Any) -> None:
-        nonlocal is_missing
-        if message["type"] == "http.response.start" and message["status"] == 404:
-            is_missing = True
-            headers = [(b"content-type", b"application/xml"), (b"content-length", str(len(FORBIDDEN)).encode())]
-            await send({**message, "status": 403, "headers": headers})
-        elif not is_missing:
-            await send(message)
-        elif not message.get("more_body", False):
-            await send({"type": "http.response.body", "body": FORBIDDEN})
-
-    return hide
 
 
 async def _begun(receive: Receive) -> tuple[bytes, Receive]:

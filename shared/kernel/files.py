@@ -23,9 +23,9 @@ TYPES: Final = {"csv": CSV, "xlsx": "application/vnd.openxmlformats-officedocume
 PART: Final = 5 * 2**20  # the least that S3 takes
 # A part that somebody who was overtaken sent once more is not the one that we were told of.
 GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "InvalidPart", "404"})
-# S3 tells that a key is not there only to whoever may list the bucket, which no function may: all others are told that they may
-# not read it. (A right to list one prefix alone does not help: it holds for listings, not for a key.)
-HIDDEN: Final = frozenset({"AccessDenied", "403"})
+# S3 tells that a key is not there only to whoever may list the bucket, which every function may that reads files: what is forbidden
+# to it is a right that the deployment lacks. (A right to list one prefix alone does not help: it holds for listings, not for a key.)
+FORBIDDEN: Final = frozenset({"AccessDenied", "403"})
 
 
 @dataclass(eq=False)
@@ -128,7 +128,7 @@ class S3Files:
         self._asked(lambda s3: s3.put_object(Bucket=self._bucket, Key=key, Body=body, ContentType=type_of(key)))
 
     def get(self, key: str) -> bytes:
-        return bytes(self._asked(lambda s3: s3.get_object(Bucket=self._bucket, Key=key)["Body"].read(), GONE | HIDDEN))
+        return bytes(self._asked(lambda s3: s3.get_object(Bucket=self._bucket, Key=key)["Body"].read()))
 
     def delete(self, key: str) -> None:
         """What is not there is gone."""
@@ -155,7 +155,7 @@ class S3Files:
             listed = {"Parts": [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]}
             self._asked(lambda s3: s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=listed))
         except UploadGone:
-            self._asked(lambda s3: s3.head_object(**where), GONE | HIDDEN)
+            self._asked(lambda s3: s3.head_object(**where))
 
     def link(self, key: str, name: str, seconds: int) -> str:
         """An address that anybody can download the file from, for so long."""
@@ -167,18 +167,25 @@ class S3Files:
         }
         return str(self._asked(lambda s3: s3.generate_presigned_url("get_object", Params=wanted, ExpiresIn=seconds)))
 
-    def _asked(self, call: Callable[[Any], T], gone: frozenset[str] = GONE) -> T:
+    def _asked(self, call: Callable[[Any], T]) -> T:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - only who exports needs it
 
         try:
             return call(aws.client("s3"))
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in gone:
+            if code in GONE:
                 raise UploadGone(f"A part of the file is not there any more ({code}).") from None
-            raise Transient(f"The bucket refuses a file ({code}).", "no_storage") from None
+            raise Transient(why_refused(code) or f"The bucket refuses a file ({code}).", "no_storage") from None
         except BotoCoreError as error:
             raise Transient(f"The bucket does not answer ({type(error).__name__}).", "no_storage") from None
+
+
+def why_refused(code: str, action: str = "use") -> str | None:
+    """What an operator has to mend; None: S3 refuses it for another reason."""
+    if code not in FORBIDDEN:
+        return None
+    return f"This deployment isn't allowed to {action} the file in its bucket ({code}). Check the function's role and the bucket's policy."
 
 
 def type_of(key: str) -> str:

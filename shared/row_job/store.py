@@ -419,7 +419,8 @@ select count(*) as n from job_items i where i.run_id = :job_id and i.tenant_id =
   and i.row_no > cast(:after as bigint) and i.row_no <= cast(:upto as bigint)
 """)
 # What is in the bucket of a job: files of its exports, whole or not, also of those that failed; and those of fixed rows.
-EXPORTED = sa.text("""
+_FIXED = FIXED.format(tenant_id="' || x.tenant_id || '", file_id="' || x.file_id || '")
+EXPORTED = sa.text(f"""
 select f ->> 'key' as key from row_exports e cross join jsonb_array_elements(e.files) f
 where e.job_id = :job_id and e.tenant_id = :tenant_id
 union
@@ -431,8 +432,9 @@ where e.job_id = :job_id and e.tenant_id = :tenant_id and c.key is not null
 union
 select l.cursor -> 'sheet' ->> 'tail' from lane l
 where l.run_id = :job_id and l.tenant_id = :tenant_id and l.key like 'fix:%' and l.cursor -> 'sheet' ->> 'tail' is not null
+union
+select '{_FIXED}' from row_fixes x where x.run_id = :job_id and x.tenant_id = :tenant_id
 """)
-FIXED_BY = sa.text("select x.file_id from row_fixes x where x.run_id = :job_id and x.tenant_id = :tenant_id")
 # A row as it was at the snapshot: as it was kept, or as it is.
 _AS_IT_WAS = ", ".join(
     f"case when k.row_no is null then i.{name} else k.{name} end as {name}"
@@ -520,10 +522,7 @@ class RowStore:
     def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]:
         asked = {"job_id": job_id, "tenant_id": tenant_id}
         with direct.alone(self._engine, tenant_id) as line:
-            keys = [str(key) for key in line.scalars(EXPORTED, asked)]
-        with direct.alone(self._engine, tenant_id) as line:
-            fixed = line.scalars(FIXED_BY, asked)
-        return [*keys, *(FIXED.format(tenant_id=tenant_id, file_id=file_id) for file_id in fixed)]
+            return [str(key) for key in line.scalars(EXPORTED, asked)]
 
 
 def fix_rows(rows: Sequence[Mapping[str, Any]]) -> dict[int, FixRow]:

@@ -27,7 +27,7 @@ from shared.kernel.clock import process_time
 from shared.kernel.errors import Permanent, Transient
 from shared.row_job.adapters.inbox import PART, Folder, FtpServer, Pumped, S3Inbox
 from shared.row_job.ports import Changed, Inbox, Listed
-from tests.support.strict_s3 import hide_missing_keys, uploads_gone
+from tests.support.strict_s3 import forbidden, uploads_gone
 
 BUCKET, TENANT, OTHER = "baton-uploads", UUID(int=7), UUID(int=8)
 HOSTILE = [
@@ -49,7 +49,6 @@ def bucket() -> Iterator[Any]:
             patch.setenv(name, "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         aws.client.cache_clear()
-        hide_missing_keys(aws.client("s3"))
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket=BUCKET)
         yield client
@@ -162,7 +161,6 @@ def test_a_file_that_is_gone_is_not_brought(place: Place) -> None:
 
 
 def test_an_upload_that_is_gone_and_made_no_file_is_begun_again(s3: Any, ftp: FtpStandIn, tmp_path: Path) -> None:
-    """A function that may not list the bucket is told that it may not read the file, not that it is missing."""
     place = Place("folder", s3, ftp, tmp_path)
     place.put("large.csv", b"title\n" + b"x" * (PART + 10))
     (file,) = place.inbox.files()
@@ -171,13 +169,24 @@ def test_an_upload_that_is_gone_and_made_no_file_is_begun_again(s3: Any, ftp: Ft
 
     with uploads_gone(aws.client("s3")), pytest.raises(Changed):
         place.inbox.bring(file, "uploads/x", half, 60.0)
+    with uploads_gone(aws.client("s3")), forbidden(aws.client("s3")), pytest.raises(Transient, match="isn't allowed"):
+        place.inbox.bring(file, "uploads/x", half, 60.0)
+
+
+def test_a_file_that_may_not_be_read_has_not_changed(s3: Any, ftp: FtpStandIn, tmp_path: Path) -> None:
+    place = Place("s3", s3, ftp, tmp_path)
+    place.put("a.csv", b"title\nTV\n")
+    (file,) = place.inbox.files()
+
+    with forbidden(aws.client("s3")), pytest.raises(Transient, match="isn't allowed to use"):
+        place.inbox.bring(file, "uploads/x", None, 5.0)
 
 
 @pytest.mark.usefixtures("s3")
 def test_a_list_that_is_forbidden_is_no_empty_inbox() -> None:
     with Stubber(aws.client("s3")) as stub:
         stub.add_client_error("list_objects_v2", "AccessDenied")
-        with pytest.raises(Transient, match="AccessDenied"):
+        with pytest.raises(Transient, match=r"isn't allowed to use .* \(AccessDenied\)"):
             S3Inbox(BUCKET, TENANT).files()
 
 

@@ -1,4 +1,4 @@
-"""S3 as a function of ours sees it: it may read keys and not list the bucket, so a key that is not there is told as forbidden."""
+"""S3 in a bad mood: rights that a deployment has lost, uploads in parts that are gone."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-MISSING = frozenset({"NoSuchKey", "NoSuchVersion", "404"})
+READS = ("GetObject", "HeadObject", "CopyObject")
 
 
-def hide_missing_keys(client: Any) -> Any:
-    """For whoever stands in for S3 and asks for no rights. A body tells it as AccessDenied, an answer without one as 403."""
+@contextmanager
+def forbidden(client: Any) -> Iterator[None]:
+    """Nothing may be read. A body tells it as AccessDenied, an answer without one as 403."""
 
-    def forbid(http_response: Any, parsed: dict[str, Any], **_: Any) -> None:
-        code = parsed.get("Error", {}).get("Code")
-        if code in MISSING:
-            http_response.status_code = 403
-            parsed["Error"]["Code"] = "403" if code == "404" else "AccessDenied"
+    def refuse(model: Any, **_: Any) -> None:
+        raise ClientError({"Error": {"Code": "403" if model.name == "HeadObject" else "AccessDenied"}}, model.name)
 
-    for operation in ("GetObject", "HeadObject", "CopyObject"):
-        client.meta.events.register(f"after-call.s3.{operation}", forbid, unique_id=f"hidden-{operation}")
-    return client
+    for operation in READS:
+        client.meta.events.register(f"before-call.s3.{operation}", refuse, unique_id=f"forbidden-{operation}")
+    try:
+        yield
+    finally:
+        for operation in READS:
+            client.meta.events.unregister(f"before-call.s3.{operation}", unique_id=f"forbidden-{operation}")
 
 
 @contextmanager

@@ -505,6 +505,25 @@ def files_are_reached_under_a_named_folder(template: Node) -> list[str]:
     return found
 
 
+def whoever_reads_files_may_list_them(template: Node) -> list[str]:
+    """S3 tells all others that a file that isn't there may not be read, and the local cloud doesn't: what is forbidden is taken for a
+    right that the deployment lacks. With a condition the right is one to list, and says nothing of a file."""
+    found = []
+    for name in of_type(template, "AWS::IAM::Role"):
+        held = [each for each in held_by(template, name) if each["Effect"] == "Allow"]
+        listing = {
+            action
+            for each in held
+            if each["Resource"] == {"Fn::GetAtt": ["Bucket", "Arn"]} and "Condition" not in each
+            for action in actions(each)
+        }
+        reading = {action for each in held for action in actions(each)}
+        for reads, lists in (("s3:GetObject", "s3:ListBucket"), ("s3:GetObjectVersion", "s3:ListBucketVersions")):
+            if reads in reading and lists not in listing:
+                found.append(f"{name} has {reads} without {lists}")
+    return found
+
+
 def a_page_puts_files_and_reads_nothing(template: Node) -> list[str]:
     """The console alone, by a form: no other method, no header, no other origin. And its policy names where they go."""
     wanted = [{"Fn::GetAtt": ["HttpApi", "ApiEndpoint"]}, "HasConsoleUrl"]
@@ -602,6 +621,7 @@ RULES: list[Rule] = [
     strangers_see_only_what_is_nobodys,
     secrets_of_tenants_stay_under_their_prefix,
     files_are_reached_under_a_named_folder,
+    whoever_reads_files_may_list_them,
     a_page_puts_files_and_reads_nothing,
     batons_are_sent_by_one_policy,
     connections_are_read_by_one_policy,

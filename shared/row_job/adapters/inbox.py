@@ -21,7 +21,7 @@ from uuid import UUID
 from shared.kernel import aws
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent, Transient
-from shared.kernel.files import HIDDEN
+from shared.kernel.files import why_refused
 from shared.kernel.http import is_public
 from shared.row_job.adapters.s3 import GONE, LARGEST_UPLOAD
 from shared.row_job.model import INBOX, type_of
@@ -78,7 +78,7 @@ class S3Inbox:
             asked["ContinuationToken"] = page["NextContinuationToken"]
 
     def bring(self, file: Listed, key: str, place: dict[str, Any] | None, seconds: float) -> dict[str, Any] | None:  # noqa: ARG002 - it is one call
-        with _asking_s3(GONE | HIDDEN):
+        with _asking_s3():
             aws.client("s3").copy_object(
                 Bucket=self._bucket, Key=key, CopySource={"Bucket": self._bucket, "Key": self._prefix + file.name},
                 CopySourceIfMatch=file.stamp, TaggingDirective="REPLACE",
@@ -127,7 +127,7 @@ class Pumped:
         except ClientError as error:
             if _code(error) != "NoSuchUpload":
                 raise
-            with _asking_s3(GONE | HIDDEN):
+            with _asking_s3():
                 if s3.head_object(Bucket=upload["Bucket"], Key=upload["Key"])["ContentLength"] != file.size:
                     raise Changed from None
         return None
@@ -354,15 +354,16 @@ def _as_listed(name: str, facts: os.stat_result) -> Listed:
 
 
 @contextmanager
-def _asking_s3(gone: frozenset[str] = GONE) -> Iterator[None]:
+def _asking_s3() -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as in s3.py
 
     try:
         yield
     except ClientError as error:
-        if _code(error) in {*gone, "PreconditionFailed", "412"}:
+        if _code(error) in {*GONE, "PreconditionFailed", "412"}:
             raise Changed from None
-        raise Transient(f"S3 didn't do it ({_code(error)}).", "no_file_now") from None
+        said = why_refused(_code(error)) or f"S3 didn't do it ({_code(error)})."
+        raise Transient(said, "no_file_now") from None
     except BotoCoreError as error:
         raise Transient(f"S3 didn't do it ({type(error).__name__}).", "no_file_now") from None
 

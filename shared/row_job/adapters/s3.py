@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.kernel import aws
 from shared.kernel.errors import Permanent, Transient
-from shared.kernel.files import HIDDEN
+from shared.kernel.files import why_refused
 
 GONE = frozenset({"NoSuchKey", "NoSuchVersion", "404"})
 LARGEST_UPLOAD = 5 * 1024**3
@@ -27,11 +27,12 @@ class S3Files:
             body: bytes = aws.client("s3").get_object(**asked)["Body"].read()
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in GONE | HIDDEN:
+            if code in GONE:
                 raise Permanent("The uploaded file isn't there any more.", "file_gone") from None
             if code == "InvalidRange":
                 return b""
-            raise Transient(f"S3 didn't give the file ({code}).", "no_file_now") from None
+            said = why_refused(code, "read") or f"S3 didn't give the file ({code})."
+            raise Transient(said, "no_file_now") from None
         except (BotoCoreError, OSError) as error:
             raise Transient(f"S3 didn't give the file ({type(error).__name__}).", "no_file_now") from None
         return body
