@@ -9,6 +9,7 @@ import pytest
 from shared.job_queue.triggers import api as triggers_api
 from shared.job_queue.triggers.api import MOST_TRIGGERS
 from shared.kernel.clock import new_id
+from shared.kernel.signals import dispatch
 from tests.api.test_triggers_docs import SYNC, define
 from tests.support.door import Door, TenantHouse
 
@@ -74,6 +75,18 @@ def test_what_cannot_work_is_refused_when_it_is_made(
     assert (answer.status, answer.code) == (422, code), answer
     assert len(answer.body) < 1_000
     assert door.value("select count(*) from job_triggers") == 0
+
+
+def test_a_limit_that_could_not_take_effect_is_refused_with_the_reason(door: Door, office: TenantHouse) -> None:
+    """A due time counts as missed after 150 seconds. A trigger from before that had less keeps it, and can be changed."""
+    refused = door.call(office.admin, "POST", "/jobs/triggers", {**SCHEDULE, "max_lateness_seconds": 149})
+    assert (refused.status, refused.code) == (422, "invalid")
+    assert "max_lateness_seconds: use at least 150. Due times are looked at every minute" in refused.json()["detail"]
+    trigger = add(door, office, {**SCHEDULE, "max_lateness_seconds": 150})
+    path = f"/jobs/triggers/{trigger}"
+    door.sql("update job_triggers set max_lateness_seconds = 60 where id = :id", id=trigger)
+    assert door.call(office.admin, "PATCH", path, {"max_lateness_seconds": 100}).status == 422
+    assert door.call(office.admin, "PATCH", path, {"label": "other"}).status == 200
 
 
 @pytest.mark.parametrize("word", ["$ref", "pattern", "patternProperties", "$dynamicRef"])
@@ -142,6 +155,31 @@ def test_a_change_of_something_else_loses_no_due_time(door: Door, office: Tenant
     assert door.call(office.admin, "GET", path).json()["next_fire_at"] == "2026-01-01T02:00:00Z"
     assert door.call(office.admin, "PATCH", path, {"timezone": "Europe/Madrid"}).status == 200
     assert door.call(office.admin, "GET", path).json()["next_fire_at"] > "2026-01-02"
+
+
+@pytest.mark.parametrize("change", [{"is_enabled": False}, {"event_name": "list.created"}])
+def test_what_a_trigger_has_not_heard_when_it_stops_listening_is_listed(
+    door: Door, office: TenantHouse, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """Nobody has looked yet who wants the event: afterwards nobody would."""
+    trigger, other = add(door, office, {**EVENT, "event_filter": {"folder": "/a"}}), add(door, office, EVENT)
+    monkeypatch.setattr(triggers_api, "_tell_at_once", lambda *_: None)
+    for folder in ("/a", "/b"):
+        payload = {"provider_id": str(new_id()), "folder": folder}
+        sent = {"name": EVENT["event_name"], "payload": payload}
+        assert door.call(office.member, "POST", "/events", sent).status == 202
+    path = f"/jobs/triggers/{trigger}"
+    assert door.call(office.admin, "PATCH", path, {"label": "the same"}).status == 200
+    assert door.call(office.admin, "GET", f"{path}/firings").json()["firings"] == []
+
+    assert door.call(office.admin, "PATCH", path, change).status == 200
+
+    (firing,) = door.call(office.admin, "GET", f"{path}/firings").json()["firings"]
+    assert (firing["cause"], firing["status"], firing["reason"]) == ("event", "skipped", "switched_off")
+    assert door.call(office.admin, "GET", f"/jobs/triggers/{other}/firings").json()["firings"] == []
+    dispatch(door.worker_ports, door.kinds)
+    assert len(door.call(office.admin, "GET", f"{path}/firings").json()["firings"]) == 1
+    assert len(door.call(office.admin, "GET", f"/jobs/triggers/{other}/firings").json()["firings"]) == 2
 
 
 def test_two_changes_at_once_are_not_one(door: Door, office: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:

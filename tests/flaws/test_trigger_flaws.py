@@ -13,10 +13,11 @@ import pytest
 
 from shared.job_queue.model import Finished
 from shared.job_queue.triggers import store
-from shared.job_queue.triggers.fire import Firing, fire
+from shared.job_queue.triggers.fire import Firing, fire, tell
 from shared.job_queue.triggers.model import Cause
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
+from shared.kernel.model import Signal
 from shared.kernel.signals import dispatch
 from shared.kernel.tick import tick
 from tests.integration.test_job_starts import driver
@@ -453,18 +454,20 @@ def test_a_due_time_while_the_job_before_it_runs_is_skipped_or_queued(office: Tr
 
 
 @pytest.mark.parametrize(("overlap", "said"), [("skip", "overlap"), ("queue", "waiting")])
-def test_a_job_that_runs_is_not_forgotten_for_one_that_was_run_by_hand(
-    office: TriggerOffice, overlap: str, said: str
+@pytest.mark.parametrize("times", [1, 12])
+def test_a_job_that_runs_is_not_forgotten_for_those_that_were_run_by_hand(
+    office: TriggerOffice, overlap: str, said: str, times: int
 ) -> None:
-    """That one is newer and has ended; the schedule's own still runs, and is not joined by another."""
+    """They are newer and have ended; the schedule's own still runs, and is not joined by another."""
     due = office.now().replace(second=0, microsecond=0)
     trigger = office.trigger(cron_expr=f"{due.minute} {due.hour} * * *", overlap=overlap, next_fire_at=due)
     office.ticks()
     (running,) = office.take()
-    by_hand(office, trigger)
-    (quick,) = office.take()
-    office.do(quick)
-    assert [job.status for job in office.jobs()] == ["running", "succeeded"]
+    for _ in range(times):
+        by_hand(office, trigger)
+        (quick,) = office.take()
+        office.do(quick)
+    assert [job.status for job in office.jobs()] == ["running", *["succeeded"] * times]
     office.sql("update trigger_firings set fire_at = fire_at - interval '1 day' where cause = 'schedule'")
     office.due_since(trigger, due)
     office.ticks()
@@ -472,7 +475,22 @@ def test_a_job_that_runs_is_not_forgotten_for_one_that_was_run_by_hand(
         "started",
         said,
     ]
-    assert len(office.jobs()) == 2
+    assert len(office.jobs()) == 1 + times
+    office.do(running)
+
+
+def test_a_job_that_was_run_by_hand_is_not_forgotten_for_newer_ones(office: TriggerOffice) -> None:
+    due = office.now().replace(second=0, microsecond=0)
+    trigger = office.trigger(cron_expr=f"{due.minute} {due.hour} * * *", overlap="skip", next_fire_at=due + MINUTE)
+    by_hand(office, trigger)
+    (running,) = office.take()
+    for _ in range(12):
+        by_hand(office, trigger)
+        (quick,) = office.take()
+        office.do(quick)
+    office.due_since(trigger, due)
+    office.ticks()
+    assert office.statuses(trigger)[0] == "overlap"
     office.do(running)
 
 
@@ -481,9 +499,10 @@ def test_an_event_meets_the_job_that_runs_whatever_was_run_by_hand_since(office:
     office.happens()
     office.told()
     (running,) = office.take()
-    by_hand(office, trigger)
-    (quick,) = office.take()
-    office.do(quick)
+    for _ in range(12):
+        by_hand(office, trigger)
+        (quick,) = office.take()
+        office.do(quick)
     office.happens()
     office.told()
     assert office.statuses(trigger)[-1] == "waiting"
@@ -527,8 +546,26 @@ def test_what_happened_before_a_trigger_was_switched_on_again_starts_nothing(off
     office.sql("update job_triggers set active_since = now() where id = :id", id=trigger)
     office.told()
 
-    assert office.firings(trigger) == []
+    assert office.statuses(trigger) == ["switched_off"]
     assert office.jobs() == []
+
+
+def test_an_event_that_was_not_heard_before_its_trigger_was_switched_off_says_so(office: TriggerOffice) -> None:
+    """And only if it was meant for it. Told twice, it is one line."""
+    trigger = office.trigger(event_filter={"folder": "/a"})
+    office.happens({"folder": "/a"})
+    office.happens({"folder": "/b"})
+    looks = iter([True])
+    dispatch(office.ports, office.catalogue, lambda: next(looks, False))
+    office.sql("update job_triggers set is_enabled = false where id = :id", id=trigger)
+    (signal, _) = office.sql("select id, tenant_id, name, payload, at from signal order by id")
+    with office.ports.store.begin(ALICE) as tx:
+        tell(tx, office.ports, office.job, str(trigger), [Signal(**vars(signal))])
+    office.told()
+
+    assert office.statuses(trigger) == ["switched_off"]
+    assert office.jobs() == []
+    assert office.sql("select * from hearing") == []
 
 
 def test_a_worker_that_was_killed_is_not_listed_for_ever(office: TriggerOffice) -> None:

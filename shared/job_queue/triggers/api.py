@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from shared.job_queue.model import KIND
 from shared.job_queue.triggers import store
@@ -21,6 +21,7 @@ from shared.job_queue.triggers.model import (
     LONGEST_LATENESS_S,
     LONGEST_WINDOW_S,
     MOST_CAUGHT_UP,
+    ON_TIME_S,
     USUAL_LATENESS_S,
     USUAL_MOST_CAUGHT_UP,
     USUAL_WINDOW_S,
@@ -40,6 +41,7 @@ from shared.kernel.auth import MANAGES, READS, STARTS
 from shared.kernel.clock import new_id, stopwatch
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
+from shared.kernel.direct import Line
 from shared.kernel.errors import NotFound, Refused
 from shared.kernel.intake import DEEPEST_PAYLOAD, LARGEST_PAYLOAD, NAMESPACE
 from shared.kernel.log import logger
@@ -48,11 +50,12 @@ from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.redact import redact_json
 from shared.kernel.signals import AT_ONCE_S, reserved
 from shared.kernel.storable import unstorable
-from shared.kernel.store import PgStore
+from shared.kernel.store import PgStore, PgTx
 
 router = Router()  # type: ignore[no-untyped-call]
 TriggerId = Annotated[UUID, Path(description="The trigger's id")]
 MOST_TRIGGERS = 1_000  # of a tenant
+MOST_UNTOLD = 1_000  # events; a tick tells of all there are
 RECENT = 20
 NEXT = 10
 AFTER_ALL = UUID(int=2**128 - 1)
@@ -61,7 +64,19 @@ Zone = Annotated[str, Field(min_length=1, max_length=64)]
 Cron = Annotated[str, Field(min_length=1, max_length=100)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Window = Annotated[int, Field(ge=0, le=LONGEST_WINDOW_S)]
-Lateness = Annotated[int, Field(ge=60, le=LONGEST_LATENESS_S)]
+
+
+def _takes_effect(seconds: int) -> int:
+    if seconds < ON_TIME_S:
+        raise ValueError(
+            f"use at least {ON_TIME_S}. Due times are looked at every minute: only what is later than that was missed."
+        )
+    return seconds
+
+
+Lateness = Annotated[
+    int, Field(le=LONGEST_LATENESS_S, json_schema_extra={"minimum": ON_TIME_S}), AfterValidator(_takes_effect)
+]
 Most = Annotated[int, Field(ge=1, le=MOST_CAUGHT_UP)]
 Values = Annotated[dict[str, Any], Field(max_length=500)]
 
@@ -305,9 +320,26 @@ def change_trigger(trigger_id: TriggerId, asked: Annotated[ChangeTrigger, Body()
             raise NotFound
         if found["updated_at"] != before["updated_at"]:
             raise Problem(409, "changed_meanwhile", "Somebody else changed this trigger at the same time. Look again.")
+        stops_listening = not row["is_enabled"] or row["event_name"] != before["event_name"]
+        unheard = _unheard(here, line, tx, trigger_id) if stops_listening else []
         line.run(store.CHANGE, {name: row[name] for name in _CHANGED})
+        if unheard:
+            tell(tx, here.ports, here.kinds[KIND], str(trigger_id), unheard)  # it lists them as switched off
         here.audit(tx, "trigger.change", f"trigger:{trigger_id}", before=_told(before), after=_told(row))
     return Done()
+
+
+def _unheard(here: Desk, line: Line, tx: PgTx, trigger_id: UUID) -> list[Signal]:
+    """What was accepted while the trigger listens and nobody has looked yet who does."""
+    untold = line.all(store.UNTOLD, {"tenant_id": here.tenant_id, "most": MOST_UNTOLD})
+    if not untold:
+        return []
+    found = tx.read(store.SUBSCRIBED, {"signal_ids": [str(each["id"]) for each in untold]})
+    wanted = {each["signal_id"] for each in found if each["subscriber"] == str(trigger_id)}
+    names = ("name", "payload", "at")
+    return [
+        Signal(each["id"], here.tenant_id, *(each[name] for name in names)) for each in untold if each["id"] in wanted
+    ]
 
 
 @operation(router, "DELETE", "/jobs/triggers/<trigger_id>", MANAGES, tag="triggers")
@@ -429,7 +461,7 @@ def _tell_at_once(here: Desk, signal: Signal) -> None:
     dispatcher does, and what is done is not done again."""
     ports = replace(here.ports, store=PgStore(here.engine))  # a member sees only their own runs; a trigger sees all
     elapsed_s = stopwatch()
-    for row in here.all(store.WANTS, name=signal.name):
+    for row in here.all(store.WANTS, name=signal.name, at=signal.at):
         if elapsed_s() >= AT_ONCE_S:
             return
         try:

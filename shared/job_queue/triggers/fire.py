@@ -102,6 +102,7 @@ def fire(tx: Tx, ports: Ports, kind: Kind, firing: Firing) -> Fired | None:
     except Refused as refused:
         return _refuse(tx, ports, firing, refused)
     key = "" if trigger.trigger_type == "schedule" else decide.payload_key(payload)
+    key = store.BY_HAND + key if firing.cause == "manual" else key
     ((_, last),) = _last_jobs(tx, [_Asked(firing, key, payload)])
     if last["done"]:
         return None
@@ -197,23 +198,23 @@ def _line(ports: Ports, firing: Firing, **said: Any) -> dict[str, Any]:
 
 
 def tell(tx: Tx, ports: Ports, kind: Kind, subscriber: str, signals: Sequence[Signal]) -> Sequence[Due]:
-    """One trigger hears what happened, oldest first. Events that ask for the same share a job."""
+    """One trigger hears what happened, oldest first. Events that ask for the same share a job. What it wanted to hear when it was
+    written, and does no more, is listed as that."""
     tenant_id = signals[0].tenant_id
     rows = tx.read(store.LOCK_TRIGGER, {"id": subscriber, "tenant_id": tenant_id})
-    if not rows or not rows[0]["is_enabled"]:
-        return ()  # it wanted to hear when the event was written, and does no more
+    if not rows:
+        return ()  # it was deleted meanwhile
     point(TriggerPoint.LOCKED)
     trigger, now = store.trigger_of(rows[0]), rows[0]["now"]
     asked: list[_Asked] = []
-    for signal, (event, caused_by, chain) in _about(
-        tx, [each for each in signals if each.at >= rows[0]["active_since"]]
-    ):
+    for signal, (event, caused_by, chain) in _about(tx, signals):
         if fits(trigger.event_filter, event):
             firing = Firing(
                 trigger=trigger, cause="event", about=Cause(event=event), fire_at=signal.at, now=now, signal_id=signal.id,
                 chain=chain,
             )  # fmt: skip
-            asked.append(_event(firing, caused_by))
+            is_on = trigger.is_enabled and signal.at >= rows[0]["active_since"]
+            asked.append(_event(firing, caused_by) if is_on else _Asked(firing, said=SWITCHED_OFF))
     if not asked:
         return ()
     lines, dues = _fire_events(tx, ports, kind, asked)
@@ -221,6 +222,9 @@ def tell(tx: Tx, ports: Ports, kind: Kind, subscriber: str, signals: Sequence[Si
         tx.apply(Effect(store.NOTE, {"firings": jsonb(lines)}))
         point(TriggerPoint.NOTED)
     return dues
+
+
+SWITCHED_OFF = {"status": FiringStatus.SKIPPED, "reason": Skipped.SWITCHED_OFF}
 
 
 def _event(firing: Firing, caused_by: UUID | None) -> _Asked:

@@ -41,6 +41,7 @@ class Skipped(StrEnum):
     OVER_CAP = "over_cap"  # more were missed than may be caught up
     OVERLAP = "overlap"  # the job before it has not ended
     LOOP = "loop"  # its own job caused it, or a chain of jobs grew too long
+    SWITCHED_OFF = "switched_off"  # or made to listen to another event, before it had heard this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,11 @@ from shared.job_queue.triggers.model import Trigger
 from shared.kernel.model import Statement
 from shared.kernel.ports import Row
 
-LAST_ONES = 10  # jobs of a trigger that are looked at for one that goes on
+# Jobs of a trigger that are looked at for one that goes on: of its own, and of those that were run by hand. They have keys of their
+# own, so that no number of the one hides the other.
+LAST_ONES = 10
+LAST_BY_HAND = 100
+BY_HAND = "by hand/"
 _TRIGGER = """t.id, t.tenant_id, t.label, t.trigger_type, t.is_enabled, t.event_name, t.event_filter, t.cron_expr, t.timezone,
        d.key as definition_key, t.payload_template, t.dedupe_window_seconds, t.catch_up, t.max_lateness_seconds,
        t.catch_up_most, t.overlap, t.next_fire_at"""
@@ -68,9 +72,11 @@ LAST_JOBS = Statement(
        from jsonb_to_recordset(cast(:asked as jsonb)) as q (n integer, key text, signal_id bigint, fire_at timestamptz)
        left join lateral (
            select r.id as run_id, s.state, coalesce(r.started_at, r.created_at) as began_window_at
-           from (select x.run_id from trigger_firings x
-                 where x.trigger_id = cast(:id as uuid) and x.key = q.key and x.status = 'started'
-                 order by x.id desc limit {LAST_ONES}) f
+           from (values (q.key, {LAST_ONES}), ('{BY_HAND}' || q.key, {LAST_BY_HAND})) as k (key, most)
+           cross join lateral (
+                 select x.run_id from trigger_firings x
+                 where x.trigger_id = cast(:id as uuid) and x.key = k.key and x.status = 'started'
+                 order by x.id desc limit k.most) f
            join run r on r.id = f.run_id
             and (cast(:cause as text) <> 'event' or r.params ->> 'definition_key' = cast(:definition_key as text))
            join lane l on l.run_id = r.id left join offer o on o.lane_id = l.id
@@ -220,4 +226,10 @@ EVENT = sa.text("select id, name, payload, at from signal where tenant_id = :ten
 WANTS = sa.text("""
 select cast(id as text) as id from job_triggers
 where tenant_id = :tenant_id and event_name = :name and trigger_type = 'event' and is_enabled and deleted_at is null
+  and active_since <= cast(:at as timestamptz)
+""")
+# What nobody has been told of yet. (What comes in this very moment is too new for a trigger that is changed now.)
+UNTOLD = sa.text("""
+select id, name, payload, at from signal
+where tenant_id = :tenant_id and dispatched_at is null and at < now() order by id limit :most
 """)
