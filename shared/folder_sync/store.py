@@ -29,12 +29,14 @@ UNREAD = Statement(
          and l.status = 'active' and l.steps = 0 and l.claim_token is null and l.cancel_at is null
        order by r.created_at, r.id limit 1""",
 )
-# A run that is retried, or follows another, takes its folder if no other has it, and goes on where that one has come to.
+# A run that is retried, or follows another, takes its folder if no other has it, and goes on where that one has come to. One that
+# has ended has it no more, also if its `on_end` never succeeded. (Only a step can tell: whoever starts a run may not see the others.)
 RETAKE = Statement(
     "folder.retake",
     """update folder f set run_id = turn.run_id from turn
        where f.tenant_id = turn.tenant_id and f.connection = cast(:connection as uuid) and f.path = :path
-         and (f.run_id is null or f.run_id = turn.run_id)
+         and (f.run_id is null or f.run_id = turn.run_id
+              or not exists (select from run r where r.id = f.run_id and r.status in ('queued', 'running')))
        returning f.cursor, f.generation, f.listing""",
     returns=True,
 )

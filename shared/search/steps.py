@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import uuid5
+from uuid import UUID, uuid5
 
 from shared.kernel.catalogue import NO_CAP, Kind, Outside
 from shared.kernel.decide import Limits
@@ -55,7 +55,7 @@ from shared.search.model import (
 from shared.search.parse import offer_of
 from shared.search.points import SearchPoint
 from shared.search.ports import Ports, SearchMetric
-from shared.search.sheets.steps import Sheets, is_sheet, settle
+from shared.search.sheets.steps import Sheets, is_sheet, left_open, settle
 from shared.search.sheets.steps import gates as sheet_gates
 from shared.search.sheets.store import PRUNE as PRUNE_NIGHT
 from shared.search.store import Spent
@@ -89,9 +89,14 @@ class Cycles:
         which = {"tenant_id": starting.tenant_id}
         (following,) = tx.read(store.NEXT_CYCLE, {**which, "gap_s": self.config.cycle_gap_s})
         delay_s = following["delay_s"] or 0.0
-        if not tx.apply(Effect(store.OPEN_CYCLE, {**which, "run_id": starting.run_id, "delay_s": delay_s})):
-            (found,) = tx.read(store.THE_OPEN_CYCLE, which)
-            return Already(found["run_id"])
+        opening = Effect(store.OPEN_CYCLE, {**which, "run_id": starting.run_id, "delay_s": delay_s})
+        while not tx.apply(opening):
+            found = tx.read(store.THE_OPEN_CYCLE, which)
+            left = left_open(tx, starting.tenant_id, found[0]["run_id"]) if found else None
+            if found and left is None:
+                return Already(found[0]["run_id"])
+            if left is not None:
+                self.on_end(tx, *left)
         return NewRun(
             params={}, lanes=[NewLane(key=LANE, cursor=CycleCursor().to_json(), delay_s=delay_s)], label="Search cycle"
         )
@@ -118,7 +123,11 @@ class Cycles:
         """A cycle has ended: the next one follows, while there is anything to search for."""
         if signal.payload.get("kind") != KIND:
             return ()
-        nights = self.sheets.following(tx, signal.tenant_id, str(signal.payload.get("run_id")))
+        run_id = str(signal.payload.get("run_id"))
+        left = left_open(tx, signal.tenant_id, UUID(run_id))
+        if left is not None:
+            self.on_end(tx, *left)
+        nights = self.sheets.following(tx, signal.tenant_id, run_id)
         if nights is not None:
             return nights
         (following,) = tx.read(store.NEXT_CYCLE, {"tenant_id": signal.tenant_id, "gap_s": self.config.cycle_gap_s})
@@ -288,7 +297,8 @@ class Cycles:
         if stop is Stop.EXHAUSTED:
             says = [Say("search.completed", told)]
         elif problem is not None:
-            says = [Say("search.failed", {**told, "error": dict(problem.to_json())})]
+            # Not search.failed: as with every kind, that is the end of a run, here of a whole cycle.
+            says = [Say("search.errored", {**told, "error": dict(problem.to_json())})]
         following = cursor.but(phase=Phase.AGGREGATE, job=None, ingestion=job.ingestion, singles=0)
         return Continue(
             cursor=following.to_json(), effects=effects, rows=rows, says=says, throttled=throttled, goes_on=True

@@ -36,6 +36,13 @@ OPEN_CYCLE = Statement(
 THE_OPEN_CYCLE = Statement(
     "search.the_open_cycle", "select run_id from search_cycle where tenant_id = :tenant_id and ended_at is null"
 )
+# Of a run that has ended: a cycle or a night that is still open, because its `on_end` never succeeded.
+LEFT_OPEN = Statement(
+    "search.left_open",
+    """select r.id from run r where r.id = cast(:run_id as uuid) and r.status in ('succeeded', 'failed', 'canceled')
+         and (exists (select from search_cycle c where c.run_id = r.id and c.ended_at is null)
+              or exists (select from sheet_night n where n.run_id = r.id and n.finished_at is null))""",
+)
 # How long until the next cycle may begin: a gap after the last one's beginning, and something must be due. A client whose
 # gate is closed is due when it opens.
 NEXT_CYCLE = Statement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,10 +13,16 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.errors import Conflict
+from shared.kernel.model import Ending, NewLane, Run
 from shared.kernel.points import Point, watch_points
+from shared.kernel.ports import Tx
+from shared.kernel.store import PgStore
+from shared.kernel.undeployed import cancel_undeployed
 from shared.search.points import SearchPoint
+from tests.support.databases import as_user
 from tests.support.rig import TENANT
 from tests.support.searches import CONNECTIONS, DAY_S, OTHER_TENANT, SearchRig
 
@@ -256,6 +262,80 @@ def test_4e_a_search_that_kills_every_process_ends_as_an_error_and_the_next_cycl
     searches.go(2 * HOUR)
     assert searches.state(key)["status"] == "SUCCESS"
     assert searches.rows("select count(*) as n from search_cycle where ended_at is null")[0]["n"] == 1
+
+
+def test_4e_a_cycle_that_could_not_be_ended_is_ended_by_what_hears_of_it(searches: SearchRig) -> None:
+    """`on_end` never succeeded, and no further cycle is wanted that would find it."""
+    begin(searches, per_day=60, days=2)
+    key = searches.save()
+    searches.kind = replace(searches.kind, on_end=never_ends)
+    run = searches.start()
+    searches.work_off(2)
+    assert searches.state(key)["status"] == "RUNNING"
+    searches.write("update query_state set active = false")
+    runs.cancel_run(searches.ports, searches.kind, TENANT, run)
+    give_up(searches, run)
+
+    assert searches.state(key)["status"] == "IDLE"
+    assert stops(searches, key) == ["canceled"]
+    assert searches.rows("select count(*) as n from search_cycle where ended_at is null")[0]["n"] == 0
+
+
+def test_4e_a_cycle_that_was_left_open_is_ended_by_the_next_start(searches: SearchRig, rig_database: str) -> None:
+    """Nobody heard of its end either: its kind was not deployed."""
+    begin(searches, per_day=60, days=2)
+    key = searches.save()
+    run = searches.start()
+    searches.work_off(2)
+    cancel_unheard(searches, run)
+    assert (searches.run(run)["status"], searches.state(key)["status"]) == ("canceled", "RUNNING")
+
+    assert start_as_the_api(searches, rig_database) != run
+    searches.go(2 * HOUR)
+
+    assert searches.state(key)["status"] == "SUCCESS"
+    assert stops(searches, key).count("canceled") == 1
+    assert searches.rows("select count(*) as n from search_cycle where ended_at is null")[0]["n"] == 1
+
+
+def test_4j_a_night_that_was_left_open_does_not_stand_before_the_next(searches: SearchRig, rig_database: str) -> None:
+    searches.add_companies(1, 3)
+    sheet = searches.add_sheet()
+    (waiting,) = searches.nights(sheet)
+    cancel_unheard(searches, waiting["run_id"])
+    assert searches.nights(sheet)[0]["status"] == "waiting"
+
+    assert start_as_the_api(searches, rig_database, sheet=str(sheet)) != waiting["run_id"]
+    searches.go(2 * DAY_S)
+
+    assert [night["status"] for night in searches.nights(sheet)] == ["canceled", "synced", "waiting"]
+
+
+def cancel_unheard(rig: SearchRig, run: UUID) -> None:
+    cancel_undeployed(replace(rig.ports, announce=lambda ports: None), rig.kind.name, TENANT, run)
+    rig.write("delete from signal")
+
+
+def start_as_the_api(rig: SearchRig, url: str, **params: str) -> UUID:
+    api = db.connect_engine(as_user(url, "baton_api"))
+    sa.event.listen(api, "checkout", rig.tell_the_time)
+    try:
+        return runs.start_run(replace(rig.ports, store=PgStore(api)), rig.kind, TENANT, params)
+    finally:
+        api.dispose()
+
+
+def give_up(rig: SearchRig, run: UUID) -> None:
+    """Let the relay try to end it until it does so without its kind."""
+    for _ in range(60):
+        rig.go(300)
+        if rig.run(run)["finished_at"] is not None:
+            break
+    assert (rig.run(run)["status"], rig.run(run)["outcome"]) == ("canceled", "settle_failed")
+
+
+def never_ends(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+    raise RuntimeError("cannot be ended")
 
 
 def test_4e_a_zombie_writes_nothing(searches: SearchRig) -> None:
@@ -615,7 +695,7 @@ def test_refused_access_stops_that_client_and_says_so(searches: SearchRig) -> No
     assert {searches.state(key)["status"] for key in (first, second)} == {"SUCCESS"}
 
 
-@pytest.mark.parametrize(("fault", "said"), [(None, "search.completed"), ("html", "search.failed")])
+@pytest.mark.parametrize(("fault", "said"), [(None, "search.completed"), ("html", "search.errored")])
 def test_what_a_search_says_names_its_cycle(searches: SearchRig, fault: str | None, said: str) -> None:
     """By it a trigger knows whose doing it is: a job that starts a cycle is not started by that cycle again."""
     begin(searches, per_day=5, days=2)
@@ -626,6 +706,7 @@ def test_what_a_search_says_names_its_cycle(searches: SearchRig, fault: str | No
     searches.go(HOUR)
     told = [each["run_id"] for each in searches.signals(said)]
     assert told
+    assert not searches.signals("search.failed"), "that is the end of a cycle, to whoever listens to the ends of a kind"
     assert sorted(told) == sorted(str(each["run_id"]) for each in searches.executions(key))
 
 

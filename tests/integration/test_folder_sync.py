@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,9 @@ from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
 from shared.kernel.errors import Refused
+from shared.kernel.model import Ending, NewLane, Run
 from shared.kernel.points import watch_points
+from shared.kernel.ports import Tx
 from shared.kernel.settings import Relay
 from shared.kernel.tokens import Tokens
 from tests.kinds.folder_sync.subject import CONNECT, Apps, connection_of
@@ -208,6 +210,24 @@ def test_one_more_run_of_a_folder_waits_until_the_first_has_ended(folder: Folder
     assert folder.here() == folder.box.truth()
     assert folder.box.calls["list"] == 4, "three pages, and what has changed since"
     assert folder.rows("select run_id from folder")[0]["run_id"] is None
+
+
+def test_a_folder_whose_run_ended_without_leaving_it_is_taken_over(folder: FolderRig) -> None:
+    """`on_end` never succeeded. Whoever comes next looks whether the run that has the folder still goes on."""
+    with_photos(folder.box, 10)
+    whole = folder.kind
+    folder.kind = replace(whole, on_end=broken)
+    assert folder.sync(6 * 3_600) == "failed"
+    folder.kind = whole
+    assert folder.rows("select run_id from folder")[0]["run_id"] is not None
+
+    assert folder.sync() == "succeeded"
+    assert folder.here() == folder.box.truth()
+    assert folder.rows("select run_id from folder")[0]["run_id"] is None
+
+
+def broken(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:
+    raise RuntimeError("cannot be ended")
 
 
 def test_what_makes_no_sense_is_refused(folder: FolderRig) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from shared.kernel.catalogue import Outside
@@ -66,7 +67,7 @@ from shared.search.sheets.model import (
     seen_rows,
 )
 from shared.search.sheets.ports import Sheet, SheetPorts
-from shared.search.store import as_json, merged
+from shared.search.store import LEFT_OPEN, as_json, merged
 
 
 class SheetMetric(StrEnum):
@@ -87,7 +88,10 @@ class Sheets:
             raise Refused("unknown_sheet", "sheet: not found.")
         row = rows[0]
         if row["waiting"] is not None:
-            return Already(row["waiting"])
+            left = left_open(tx, starting.tenant_id, row["waiting"])
+            if left is None:
+                return Already(row["waiting"])
+            self._give_up(tx, *left)
         night, opens_at, closes_at = next_night(row["now"], row["last_night"], row["opens"], row["closes"], row["zone"])
         told = {**which, "night": night, "run_id": starting.run_id, "opens_at": opens_at, "closes_at": closes_at}
         if not tx.apply(Effect(store.OPEN_NIGHT, told)):
@@ -99,6 +103,10 @@ class Sheets:
         return NewRun(params={"sheet": sheet}, lanes=[lane], label=f"Sheet, night of {night}")
 
     def on_end(self, tx: Tx, run: Run, ending: Ending) -> None:
+        self._give_up(tx, run, ending)
+        tx.apply(Effect(store.FORGET_AT_END, {"run_id": run.id}))
+
+    def _give_up(self, tx: Tx, run: Run, ending: Ending) -> None:
         """What is open when the run ends was canceled, or given up. Both that and a missed window raise the alarm."""
         canceled = ending.status is RunStatus.CANCELED
         problem = None if canceled else (ending.problem or Problem("crashed", "The sync ended in the middle."))
@@ -108,7 +116,6 @@ class Sheets:
             "problem": None if problem is None else as_json(problem.to_json()),
         }
         tx.apply(Effect(store.END_NIGHT, told))
-        tx.apply(Effect(store.FORGET_AT_END, {"run_id": run.id}))
         rows = tx.read(store.STATUS, {"run_id": run.id})
         if rows and rows[0]["status"] in ALARMING:
             self.ports.meter.count(SheetMetric.NOT_SYNCED)
@@ -260,6 +267,17 @@ def settle(run: Run, lanes: Sequence[Lane]) -> Settlement:
     if "sheet" not in run.params or said is None:
         return all_or_nothing(run, lanes)
     return Ending(RunStatus.FAILED, "failed", Problem(str(said["code"]), str(said["message"])))
+
+
+def left_open(tx: Tx, tenant_id: UUID, run_id: Any) -> tuple[Run, Ending] | None:
+    """A run that ended although its `on_end` never succeeded: whoever finds what it left open does that in its place. Under its
+    lock, for a retry takes up again what is open."""
+    if not tx.read(LEFT_OPEN, {"run_id": run_id}):
+        return None
+    run = tx.lock_run(run_id, tenant_id)
+    if run is None or run.status in (RunStatus.QUEUED, RunStatus.RUNNING):
+        return None
+    return run, Ending(run.status, run.outcome)
 
 
 def is_sheet(turn: Turn) -> bool:
