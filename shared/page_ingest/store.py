@@ -94,7 +94,8 @@ DROP_OLD_ROWS = Statement(
 
 # The newest run that says anything of a stone wins. A batch is a range of this run's external ids.
 # A run that comes late must not bring back what newer complete runs have looked for and not seen: gone is what two of them,
-# one after the other, did not see, as below. A run that is retried sees stones of today: who looked before that says nothing of them.
+# one after the other, did not see, as below. A run that is retried sees stones of today: who looked before that says nothing of them,
+# and what it has seen since the run that had the last word ended is newer than that.
 def _consolidate(name: str, *, drops: bool) -> Statement:
     return Statement(
         name,
@@ -111,7 +112,7 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
        select i.tenant_id, i.source, i.external_id, i.offer_id, i.price_cents,
               case when jsonb_typeof(c.c -> 'carats') = 'number' then (c.c ->> 'carats')::numeric end,
               c.c ->> 'shape', c.c ->> 'color', c.c ->> 'clarity', c.c ->> 'lab', c.c ->> 'certNumber',
-              i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, run.created_at,
+              i.payload -> 'diamond' ->> 'availability', i.payload, i.run_id, i.run_id, greatest(run.created_at, s.at),
               m.by[1], case when m.twice then now() end
        from turn
        join run on run.id = turn.run_id
@@ -122,6 +123,10 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
            where n.source = i.source and i.price_cents >= n.low_cents and i.price_cents < n.high_cents
              and n.created_at > i.seen_at
              and not exists (select from raw_item x where x.run_id = n.id and x.external_id = i.external_id)) m
+       left join lateral (
+           select case when o.said_by = run.id then o.said_at when w.finished_at < i.seen_at then i.seen_at end as at
+           from diamond o left join run w on w.id = o.said_by
+           where run.epoch > 1 and o.tenant_id = i.tenant_id and o.source = i.source and o.external_id = i.external_id) s on true
        {f"where {_SEEN_LAST}" if drops else ""}
        order by i.external_id
        on conflict (tenant_id, source, external_id) do update

@@ -255,6 +255,60 @@ def test_a_stone_that_a_retried_run_finds_is_not_gone_because_newer_runs_looked_
     assert (row["gone_at"], row["missed_by"]) == (None, None)
 
 
+def test_a_stone_that_a_retried_run_sees_today_is_there_whatever_newer_runs_said_before(shop: IngestRig) -> None:
+    """It reads again where the count has changed since."""
+    old, stone, other = shop.start(), shop.standin.stones[3], shop.standin.stones[4]
+    assert shop.finish(old) == "succeeded complete"
+    shop.standin.stock.reprice(stone.id, 10**9)
+    for _ in range(2):
+        shop.now += 3_600
+        assert shop.finish(shop.start()) == "succeeded complete"
+    assert shop.diamonds(gone=True) == {stone.id}
+
+    shop.now += 3_600
+    shop.standin.stock.reprice(stone.id, stone.price_cents)
+    for cents in (1, 2):  # again, and once more
+        shop.standin.stock.reprice(other.id, stone.price_cents + cents)
+        shop.standin.stock.insert(price_cents=stone.price_cents)
+        runs.retry_run(shop.ports, shop.kind, TENANT, old)
+        assert shop.finish(old) == "succeeded complete"
+        assert shop.diamonds(gone=True) == set()
+        (row,) = shop.rows("select price_cents from diamond where external_id = :id", id=other.id)
+        assert row["price_cents"] == stone.price_cents + cents
+        shop.now += 3_600
+
+    shop.standin.stock.delete(stone.id)
+    for _ in range(2):
+        assert shop.finish(shop.start()) == "succeeded complete"
+        shop.now += 3_600
+    assert shop.diamonds(gone=True) == {stone.id}, "newer runs have the last word again"
+
+
+def test_a_retried_run_has_no_word_on_what_it_saw_before_a_newer_one_ended(shop: IngestRig) -> None:
+    """It saw the stone after the newer run had begun, and does not read it again: the newer one may have looked later."""
+    stone = shop.standin.stones[3]
+    old = shop.start()
+    shop.now += 1
+    newer = shop.start()
+    runs.pause_run(shop.ports, TENANT, newer)
+    shop.now += 60
+    while not shop.lanes(old, "consolidate:"):
+        shop.work(shop.expect())
+    runs.cancel_run(shop.ports, shop.kind, TENANT, old)
+    shop.finish(old)
+    shop.now += 60
+    shop.standin.stock.reprice(stone.id, stone.price_cents + 1)
+    runs.resume_run(shop.ports, TENANT, newer)
+    assert shop.finish(newer) == "succeeded complete"
+
+    shop.now += 60
+    runs.retry_run(shop.ports, shop.kind, TENANT, old)
+    assert shop.finish(old) == "succeeded complete"
+
+    (row,) = shop.rows("select price_cents from diamond where external_id = :id", id=stone.id)
+    assert row["price_cents"] == stone.price_cents + 1
+
+
 def test_a_stone_that_comes_back_after_it_was_missed_once_begins_anew(shop: IngestRig) -> None:
     shop.finish(shop.start())
     stone = shop.standin.stones[3]

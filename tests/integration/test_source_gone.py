@@ -12,6 +12,7 @@ import pytest
 from infra.local.standins.server import Reply, Request
 from infra.local.standins.sources import iso
 from shared.kernel import run as runs
+from shared.page_ingest.reader.store import just_seen
 from tests.support.rig import BEGINNING, TENANT
 from tests.support.sources import SourceRig, simple
 
@@ -123,6 +124,27 @@ def test_a_look_up_that_does_not_find_what_was_just_listed_judges_nothing(source
     assert fuse_of(sources) is None
 
 
+def test_a_run_that_listed_nothing_reads_no_table_to_find_a_row_that_it_listed(sources: SourceRig) -> None:
+    upstream = Rows(sources, simple('link = "next"', LOOKED_UP), rows=2)
+    assert sources.read("any") == "succeeded walked"
+    (row,) = sources.table("any_items")[:1]
+    copied = {name: value for name, value in row.items() if name != "source_key"}
+    names = ", ".join(f'"{name}"' for name in copied)
+    sources.rows(
+        f"insert into any_items (source_key, {names}) select 'x' || n, {names} from any_items, generate_series(1, 20000) n where source_key = :key returning 1",
+        key=row["source_key"],
+    )
+    upstream.listed = {}
+    run_id = sources.start("any")
+    asked = {"tenant_id": TENANT, "connection": row["connection"], "run_id": run_id, "resource": "items"}
+
+    statement = f"explain (analyze, buffers, format json) {just_seen('any_items', ('name',)).text}"
+    (plan,) = sources.rows(statement, **asked)[0].values()
+
+    assert plan[0]["Plan"]["Actual Rows"] == 0
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 20
+
+
 # --- two runs in a row
 
 
@@ -168,6 +190,26 @@ def fuse_of(sources: SourceRig) -> str | None:
     run_id: UUID = sources.rows("select id from run order by created_at desc limit 1")[0]["id"]
     found: str | None = sources.lanes(run_id, "consolidate/")[0]["cursor"]["fuse"]
     return found
+
+
+def test_a_row_that_a_retried_run_sees_today_is_there_whatever_newer_runs_said_before(sources: SourceRig) -> None:
+    upstream = Rows(sources, simple('link = "next"', COUNTED, 'gone = { unseen = true, most = "50%" }'))
+    old = sources.start("any")
+    sources.work_off(1)
+    runs.cancel_run(sources.ports, sources.kind, TENANT, old)
+    sources.run_to_end(old, 600)
+    assert sources.read("any") == "succeeded complete"
+    sold = upstream.listed.pop(3)
+    for _ in range(2):
+        sources.now += 3_600
+        assert sources.read("any") == "succeeded complete"
+    assert numbers(sources, gone=True) == {3}
+
+    sources.now += 3_600
+    upstream.listed[3] = sold
+    runs.retry_run(sources.ports, sources.kind, TENANT, old)
+    assert sources.run_to_end(old, 600) == "succeeded"
+    assert numbers(sources, gone=True) == set()
 
 
 def test_rows_of_a_list_that_had_no_windows_are_not_in_any(sources: SourceRig) -> None:

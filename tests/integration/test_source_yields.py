@@ -89,15 +89,18 @@ def test_a_row_that_a_newer_run_finds_while_it_is_looked_up_is_there(sources: So
     sources.read("any")
 
     def respond(_: Request, path: str) -> Reply:
-        if path.startswith("/items/"):  # as the newer run moves its rows into the table
+        if path == "/items/row-1":  # as the newer run moves its rows into the table
             sources.rows(NEWER, at=BEGINNING.replace(year=BEGINNING.year + 1), by=UUID(int=1))
             return Reply.json({}, 404)
+        if path.startswith("/items/"):  # a row that was just listed: look-ups find what is there
+            return Reply.json({})
         return Reply.json({"items": [{"id": n, "name": f"row-{n}"} for n in (0, 2, 3)]})
 
     sources.anything.respond = respond
     assert sources.read("any") == "succeeded walked"
 
     assert sources.keys("any_items", gone=True) == []
+    assert [row["missed_by"] for row in sources.table("any_items")] == [None] * 4
 
 
 def test_look_ups_that_blow_the_fuse_say_nothing_of_any_row(sources: SourceRig) -> None:

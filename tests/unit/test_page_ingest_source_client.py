@@ -109,7 +109,7 @@ def test_what_an_upstream_says_moves_no_cursor(
 ) -> None:
     row = {"key": "W1", "columns": {"title": "a\x1b[2Jb\nc"}}
     told = {
-        "resource": "works", "claim": "complete", "reason": "it is counted", "pages": [], "ended": True, "counted": None,
+        "resource": "works", "claim": "complete", "reason": "it is counted", "partition": {}, "pages": [], "ended": True, "counted": None,
         "requests": 1, "unfit": [], "rows": [row],
     }  # fmt: skip
     monkeypatch.setattr(tryout, "try_out", lambda *_: told)

@@ -745,5 +745,5 @@ NOTHING_IS_FOUND = "a row that was just listed could not be looked up either: no
 
 def _can_be_looked_up(each: CompiledResource, asked: Asking, names: Sequence[str]) -> bool:
     """Whether a look-up finds what is there: a path that is wrong in the file says of every row that it is gone."""
-    row = asked.store.just_seen(asked.turn, each.table, names, asked.connection)
+    row = asked.store.just_seen(asked.turn, each.table, names, asked.connection, each.resource.name)
     return row is None or not asked.client.is_gone(each.resource, row)

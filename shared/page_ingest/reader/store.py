@@ -167,8 +167,9 @@ _LAST_WALKS = """last_walk as materialized (
 def consolidation(
     table: str, columns: tuple[tuple[str, str], ...], *, drops: bool = False, replays: bool = False
 ) -> Statement:
-    """The newest run that says anything of a row wins, whichever is moved last. A replay says nothing new: its rows are as
-    new as the run that put them into the quarantine, so that one which is still reading has the last word."""
+    """The newest run that says anything of a row wins, whichever is moved last. A run that is retried sees rows of today: what it has
+    seen since the run that had the last word ended is newer than that. A replay says nothing new: its rows are as new as the run that
+    put them into the quarantine, so that one which is still reading has the last word."""
     names = "".join(f', "{name}"' for name, _ in columns)
     values = "".join(
         f", i.cols -> {at}" if kind == "json" else f", (i.cols ->> {at})::{TYPES[kind]}"
@@ -181,13 +182,18 @@ def consolidation(
             and q.resource = i.resource and q.key = i.key and q.at <= i.seen_at
        join run said on said.id = q.run_id"""
         if replays
-        else "join run said on said.id = turn.run_id"
+        else f"""join run said on said.id = turn.run_id
+       left join lateral (
+           select case when o.said_by = said.id then o.said_at when w.finished_at < i.seen_at then i.seen_at end as at
+           from {table} o left join run w on w.id = o.said_by
+           where said.epoch > 1 and o.tenant_id = i.tenant_id and o.connection = :connection and o.source_key = i.key) s on true"""  # noqa: S608 - names of a compiled file
     )
+    said_at = "said.created_at" if replays else "greatest(said.created_at, s.at)"
     return Statement(
         f"source.consolidate_{table}{'_last' if drops else '_replayed' if replays else ''}",
         f"""{f"with {_LAST_WALKS}" if drops else ""}
        insert into {table} as d (tenant_id, connection, source_key{names}, rest, hash, run_id, partition, page, said_by, said_at, gone_at)
-       select i.tenant_id, :connection, i.key{values}, i.payload, i.hash, i.run_id, i.partition, i.page, said.id, said.created_at,
+       select i.tenant_id, :connection, i.key{values}, i.payload, i.hash, i.run_id, i.partition, i.page, said.id, {said_at},
               case i.state when 'gone' then now() end
        from turn
        join source_raw i on i.run_id = turn.run_id and i.resource = :resource and i.key > :after and i.key <= :upto
@@ -264,12 +270,16 @@ where d.source_key > :after and {_unseen()} order by d.source_key limit :most
 
 @lru_cache(maxsize=200)
 def just_seen(table: str, columns: tuple[str, ...]) -> sa.TextClause:
-    """A row that this run has listed."""
+    """A row that this run has listed. What it listed is looked at first, for the table may be large and have none of it."""
     names = ", ".join(f'd."{name}"' for name in columns)
     return sa.text(f"""
-select {names} from {table} d
-where d.tenant_id = :tenant_id and d.connection = :connection and d.run_id = :run_id and d.gone_at is null
-order by d.source_key limit 1
+select d.* from source_raw i
+cross join lateral (
+    select {names} from {table} d
+    where d.tenant_id = :tenant_id and d.connection = :connection and d.source_key = i.key and d.run_id = :run_id and d.gone_at is null
+    limit 1) d
+where i.run_id = :run_id and i.resource = :resource and i.state = 'row'
+order by i.key limit 1
 """)  # noqa: S608 - as above
 
 
@@ -372,8 +382,10 @@ class SourceStore:
             asked = {"run_id": turn.run_id, "after": after, "most": most, **params}
             return list(line.all(to_look_up(table, tuple(columns)), asked))
 
-    def just_seen(self, turn: Turn, table: str, columns: Sequence[str], connection: str) -> Mapping[str, Any] | None:
-        params = {"tenant_id": turn.tenant_id, "connection": connection, "run_id": turn.run_id}
+    def just_seen(
+        self, turn: Turn, table: str, columns: Sequence[str], connection: str, resource: str
+    ) -> Mapping[str, Any] | None:
+        params = {"tenant_id": turn.tenant_id, "connection": connection, "run_id": turn.run_id, "resource": resource}
         with direct.alone(self._engine, turn.tenant_id) as line:
             return line.one(just_seen(table, tuple(columns)), params)
 
