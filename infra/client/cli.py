@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -97,9 +98,21 @@ def login(options: argparse.Namespace) -> None:
             )
         place, file = found, options.home / KEPT
     email = options.email or input("email: ")
-    password = sys.stdin.readline().rstrip("\n") if options.password_stdin else getpass.getpass("password: ")
+    password = sys.stdin.readline().rstrip("\n") if options.password_stdin else _typed_password()
     log_in(place, file, email, password)
     print(f"Logged in to {place.url} as {email}.")
+
+
+def _typed_password() -> str:
+    """At the terminal, wherever standard input comes from."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)  # it would show what is typed
+        try:
+            return getpass.getpass("password: ")
+        except getpass.GetPassWarning:
+            raise Refusal(
+                "there is no terminal to ask for the password on. Give it on standard input, with --password-stdin"
+            ) from None
 
 
 def logout(options: argparse.Namespace) -> None:
@@ -125,7 +138,14 @@ def web(options: argparse.Namespace) -> None:
 
 
 def me(options: argparse.Namespace) -> None:
-    tell(options, client_of(options).get("/me"), show.facts)
+    def as_text(told: Mapping[str, Any]) -> None:
+        show.facts({name: value for name, value in told.items() if name in {"actor", "is_super_admin", "invitations"}})
+        show.console.print()
+        show.table(told["tenants"], "id", "name", "role")
+        if told["more_tenants"]:
+            show.console.print("There are more tenants.")
+
+    tell(options, client_of(options).get("/me"), as_text)
 
 
 def runs(options: argparse.Namespace) -> None:
@@ -146,7 +166,8 @@ def run_show(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(shown))
         return
-    show.facts({name: value for name, value in shown.items() if name != "why"})
+    far = {"progress": show.how_far(shown["progress"])}
+    show.facts({name: value for name, value in {**shown, **far}.items() if name != "why"})
     if shown["why"]:
         show.facts({"why": shown["why"]["sentence"]})
     show.console.print()
@@ -160,7 +181,11 @@ def lanes(options: argparse.Namespace) -> None:
 
 def _lanes(found: Mapping[str, Any]) -> None:
     columns = ("key", "status", "steps", "attempts", "next_due_at", "why.sentence")
-    show.table(found["lanes"], *columns, optional=("next_due_at", "steps"))
+    # When a lane that has ended was last due tells nobody anything.
+    rows = [
+        {**lane, "next_due_at": lane["next_due_at"] if lane["status"] == "active" else None} for lane in found["lanes"]
+    ]
+    show.table(rows, *columns, optional=("next_due_at", "steps"))
 
 
 def history(options: argparse.Namespace) -> None:
@@ -292,7 +317,18 @@ def connection_add(options: argparse.Namespace) -> None:
     secret = _secret(client, options.provider, options.secret)
     body = {"provider": options.provider, "name": options.name, "settings": settings, "secret": secret}
     answer = client.post("/connections", body, options.key or str(uuid.uuid1()))
-    created(options, answer, f"Added. Check it with `baton connection check {options.name}`.")
+    created(options, answer, f"Added. Check it with `baton connection check {options.provider}/{options.name}`.")
+
+
+def connection_change(options: argparse.Namespace) -> None:
+    client = client_of(options)
+    known = client.get(f"/connections/{_connection(client, options.connection)}")
+    settings = {**known["settings"], **dict(map(pair, options.set))}
+    body = {"name": options.name or known["name"], "settings": settings}
+    if options.new_secret or options.secret:
+        body["secret"] = _secret(client, known["provider"], options.secret)
+    answer = client.put(f"/connections/{known['id']}", body)
+    did(options, answer, f"Changed. Check it with `baton connection check {known['provider']}/{body['name']}`.")
 
 
 def connection_check(options: argparse.Namespace) -> int:
@@ -377,7 +413,7 @@ def add_commands(commands: Commands) -> None:
     command(commands, "console", web, "show the console's address; for the local cloud also the login")
 
     command(commands, "overview", now, "show what is overdue, failing or waiting, and why", aliases=("now",))
-    command(commands, "system", system, "show system health: scheduler, cleanup, dead letters, repairs")
+    command(commands, "system", system, "show system health: scheduler, cleanup, messages, repairs")
 
     below = group(commands, "run", "start, list, inspect and fix runs of any kind")
     _start(command(below, "start", start, "start a run of any kind"))
@@ -425,6 +461,12 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--secret", action="append", default=[], metavar="NAME", help="a secret to prompt for")
     with_key(made)
     with_limit(command(below, "list", connection_list, "list connections"))
+    made = command(below, "change", connection_change, "change a connection: its settings, its name or its secret")
+    made.add_argument("connection", help="its name or ID")
+    made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; the others stay")
+    made.add_argument("--name", help="a new name")
+    made.add_argument("--new-secret", action="store_true", help="prompt for a new secret, or read it as JSON")
+    made.add_argument("--secret", action="append", default=[], metavar="NAME", help="a secret to prompt for")
     for name, do, text in (
         ("check", connection_check, "check that a connection works"),
         ("delete", connection_delete, "delete a connection and its secret"),

@@ -6,6 +6,7 @@ import argparse
 import json
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from infra.client import show
@@ -26,7 +27,7 @@ def command(
     if not api:
         return made
     made.add_argument("--url", help="a deployed API (BATON_URL); default: the local cloud, then your last login")
-    made.add_argument("--as-tenant", metavar="ID", help="which of your tenants (BATON_TENANT)")
+    made.add_argument("--as-tenant", metavar="TENANT", help="which of your tenants: its name or ID (BATON_TENANT)")
     return made
 
 
@@ -76,10 +77,22 @@ def starting(made: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def client_of(options: argparse.Namespace) -> Client:
-    client = connect(options.home, options.url, options.as_tenant)
+    client = _in_tenant(connect(options.home, options.url, options.as_tenant))
     if getattr(options, "id_of", None) and getattr(options, "id", None):
         options.id = whole(client, options.id, options.id_of)
     return client
+
+
+def _in_tenant(client: Client) -> Client:
+    """A tenant can be named as `baton me` shows it; the API knows it by its ID."""
+    if client.tenant is None or show.UUID.fullmatch(client.tenant.lower()):
+        return client
+    mine = replace(client, tenant=None).get("/me")["tenants"]
+    found = [each["id"] for each in mine if each["name"] == client.tenant]
+    if len(found) != 1:
+        what = "several of your tenants are" if found else "none of your tenants is"
+        raise Refusal(f"{what} named {client.tenant!r}. List them with `baton me`, and use the ID")
+    return replace(client, tenant=found[0])
 
 
 def tell(options: argparse.Namespace, found: Any, as_text: Callable[[Any], None]) -> None:
@@ -124,7 +137,14 @@ def started(options: argparse.Namespace, path: str, body: Mapping[str, Any]) -> 
 
 def watched(client: Client, run_id: str, *, as_json: bool = False) -> int:
     """Show a run until it ends. As JSON: only what the API says of it then."""
-    ended = show.watch(client, run_id, show.Nothing() if as_json else None)
+    try:
+        ended = show.watch(client, run_id, show.Nothing() if as_json else None)
+    except KeyboardInterrupt:
+        if not as_json:
+            print(
+                f"\nIt goes on. Follow it with `baton watch {short(run_id)}`, or end it with `baton cancel {short(run_id)}`."
+            )
+        raise
     print(json.dumps(ended) if as_json else show.summary(ended), flush=True)
     return 0 if ended["status"] == "succeeded" else 1
 

@@ -41,6 +41,10 @@ class Session(Protocol):
     def renew(self) -> bool: ...
 
     @property
+    def remedy(self) -> str:
+        """What helps if its token is refused."""
+
+    @property
     def tenant(self) -> str | None:
         """Which tenant is meant if nobody says so."""
 
@@ -104,7 +108,7 @@ class Client:
             status, answer = ask(method, where, sent, body, within_s)
             if status == 401 and not is_second and self.session.renew():
                 continue
-            return _read(self.url, status, answer)
+            return _read(self.url, status, answer, self.session.remedy)
         raise AssertionError
 
 
@@ -171,7 +175,7 @@ def _place(url: str) -> tuple[SplitResult, str]:
     return parts, host
 
 
-def _read(url: str, status: int, answer: bytes) -> Any:
+def _read(url: str, status: int, answer: bytes, remedy: str) -> Any:
     try:
         said = json.loads(answer) if answer else {}
     except ValueError:
@@ -183,7 +187,7 @@ def _read(url: str, status: int, answer: bytes) -> Any:
         return said
     problem = said if isinstance(said, dict) else {}
     if status == 401:
-        raise Refusal("you are not logged in, or your login expired. Run `baton login`", problem)
+        raise Refusal(remedy, problem)
     if status == 404 and "detail" not in problem:  # the gateway's own, which has no such path, or not yet
         raise Unanswered(not_ours, {"status": status, **problem})
     detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"

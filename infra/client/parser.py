@@ -32,6 +32,8 @@ class Parser(argparse.ArgumentParser):
             leaf = walked(self, words)[0]
             known = [name for action in leaf._actions for name in action.option_strings if name.startswith("--")]
             what = "option" if unknown[0].startswith("-") else "argument"
+            if unknown[0].partition("=")[0] in known:
+                leaf.error(f"{unknown[0]} belongs after the command: `{leaf.prog} {unknown[0]}`")
             leaf.error(f"unknown {what} {unknown[0]!r}{meant(unknown[0].partition('=')[0], known)}")
         return options
 

@@ -55,6 +55,10 @@ class Fixed:
         return False
 
     @property
+    def remedy(self) -> str:
+        return "the token in BATON_TOKEN is wrong, expired or revoked. Set another, or unset it to use your login"
+
+    @property
     def tenant(self) -> None:
         return None
 
@@ -83,6 +87,10 @@ class Login:
         self._kept = {**self._kept, "access_token": answer["AccessToken"]}
         keep(self._file, self._kept)
         return True
+
+    @property
+    def remedy(self) -> str:
+        return "you are not logged in, or your login expired. Run `baton login`"
 
     @property
     def tenant(self) -> str | None:

@@ -32,6 +32,9 @@ WHOLE = frozenset(
     {"action", "kind", "status", "state", "key", "provider", "client", "role", "argument", "type", "n", "night"}
 )
 NAMES_ONE = frozenset({"target", "held_by", "actor"})  # these have an ID in them
+# What an action of the API is called here: `baton run wake`.
+COMMANDS = {"wake": "run wake", "restart": "run restart", "open_gate": "rate-limit open"}
+TITLES = {"sentence": "why", "held_by": "blocked by"}
 GAP = 2
 MOST_TABLES = 15
 LEAST = 8  # what is left of a text that is cut
@@ -174,7 +177,7 @@ def _prefix(values: Sequence[Any]) -> int:
 def title(column: str) -> str:
     """`why.sentence` is a why, `created_at` is when it was created."""
     name = column.partition(".")[0]
-    return name.removesuffix("_at").removesuffix("_key").replace("_", " ")
+    return TITLES.get(name) or name.removesuffix("_at").removesuffix("_key").replace("_", " ")
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -249,7 +252,7 @@ def cell(value: Any, column: str = "", *, short: bool = False) -> str:
         )
     if isinstance(value, list):
         return "; ".join(cell(each) for each in value)
-    return plain(str(value))
+    return COMMANDS.get(value, plain(str(value))) if column == "action" else plain(str(value))
 
 
 def plain(text: str) -> str:
@@ -336,11 +339,11 @@ def system(told: Mapping[str, Any]) -> None:
         {
             "unsent messages": str(told["unsent"]),
             "oldest overdue step": cell(told["oldest_due"], "until") or "none",
-            "dead letters": f"{dead['count']} in 24 hours",
+            "messages given up": f"{dead['count']} in 24 hours",
             "repairs": f"{repairs['count']} in 24 hours{repaired and f' ({repaired})'}",
         }
     )
-    _part("dead letters", dead["latest"], "at", "run_id", "kind", "lane_key", optional=("lane_key",))
+    _part("messages given up", dead["latest"], "at", "run_id", "kind", "lane_key", optional=("lane_key",))
     _part("repairs", repairs["latest"], "at", "run_id", "kind", "why", "lane_key", optional=("lane_key",))
     everywhere = told["everywhere"]
     if everywhere:
@@ -421,6 +424,11 @@ def watch(client: Client, run_id: str, view: LiveBars | Lines | None = None) -> 
             run = patient.get(f"/runs/{run_id}")
 
 
+def plural(count: int, one: str) -> str:
+    """`1 step`, `2 steps`"""
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
 def how_far(progress: Mapping[str, Any]) -> str:
     """`92 of 710 rows`, or in lanes where nothing else is counted."""
     if rows := progress.get("rows"):
@@ -433,14 +441,15 @@ def summary(run: Mapping[str, Any]) -> str:
     began, ended = (datetime.fromisoformat(run[name]) for name in ("created_at", "finished_at"))
     progress = run["progress"]
     more = "more than " if progress["more_lanes"] else ""
-    said = f"{progress['steps']:,} steps in {more}{progress['lanes']:,} lanes"
-    outcome = f" ({run['outcome']})" if run["outcome"] else ""
+    said = f"{plural(progress['steps'], 'step')} in {more}{plural(progress['lanes'], 'lane')}"
+    outcome = f" ({run['outcome']})" if run["outcome"] not in (None, run["status"]) else ""
     why = f"\ncause: {plain(str(run['error'].get('message')))}" if run["error"] else ""
     return f"{run['status']}{outcome} after {(ended - began).total_seconds():.1f} s: {said}{why}"
 
 
 BAR = 24
 NAME = 26
+STATE = 9  # `succeeded`
 
 
 def bar(done: int, total: int | None, width: int = BAR) -> str:
@@ -483,11 +492,15 @@ class LiveBars(AbstractContextManager["LiveBars"]):
         self._drawn = 0
 
     def _line(self, part: Bar) -> str:
+        """Never wider than the terminal: a line that wraps would stay there when the bars are drawn again."""
         count = f"{part.done:,}/{'?' if part.total is None else f'{part.total:,}'}"
-        head = f"{_fill(_cut(plain(part.name), NAME), NAME)} "
         rest = f" {count:>13} "
-        room = (console.width or 200) - len(head) - BAR - len(rest) - 1
-        return f"{head}{bar(part.done, part.total)}{rest}{_cut(plain(part.state), max(1, room))}"
+        room = (console.width or 200) - len(rest) - STATE - 2
+        bar_width = max(LEAST, min(BAR, room // 2))
+        name = max(LEAST, min(NAME, room - bar_width))
+        head = f"{_fill(_cut(plain(part.name), name), name)} "
+        left = (console.width or 200) - _wide(head) - bar_width - len(rest) - 1
+        return f"{head}{bar(part.done, part.total, bar_width)}{rest}{_cut(plain(part.state), max(0, left))}"
 
     def __enter__(self) -> Self:
         return self
@@ -511,7 +524,8 @@ class Lines(AbstractContextManager["Lines"]):
 
     def show(self, run: Mapping[str, Any], bars: Bars) -> None:
         progress = run["progress"]
-        said = f"{run['state']}: {progress['lanes_ended']}/{progress['lanes']} lanes, {progress['steps']} steps"
+        lanes = f"{progress['lanes_ended']:,} of {plural(progress['lanes'], 'lane')}"
+        said = f"{run['state']}: {lanes}, {plural(progress['steps'], 'step')}"
         said += f", {bars.line}" if bars.line else ""
         said += f"; {run['why']['sentence']}" if run["why"] and run["status"] not in ENDED else ""
         if said == self._last or (time.monotonic() < self._next and run["status"] not in ENDED):

@@ -73,7 +73,9 @@ def add_user(options: argparse.Namespace, address: Callable[[], Address], say: C
     if options.json:
         say(json.dumps({"subject": subject, "tenant_id": added["tenant_id"], "role": options.role, **made}))
         return
-    say(f"{options.email} ({subject}) is now {options.role} of {options.tenant} ({added['tenant_id']})")
+    say(
+        f"{options.email} ({subject}) is now {'an' if options.role == 'admin' else 'a'} {options.role} of {options.tenant} ({added['tenant_id']})"
+    )
     if made:
         say(f"password: {password}   (shown this once)")
     elif options.subject is None and password is None:

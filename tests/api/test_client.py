@@ -150,7 +150,7 @@ def test_whoever_watches_sees_the_end_and_its_exit_code(
 
     said = baton("watch")
 
-    assert said.startswith("queued: 0/1 lanes")
+    assert said.startswith("queued: 0 of 1 lane, 0 steps")
     assert "succeeded (done) after" in said
     assert looks == [1]
     assert baton.json("watch", str(run_id))["status"] == "succeeded"
@@ -195,7 +195,7 @@ def test_parameters_are_named_one_by_one_or_given_as_json(as_admin: Command, doo
     }
 
 
-INGESTION = {"source": "nivoda", "low": 200, "high": 300, "partition_records": 1_000, "page_size": 50, "recrawls": 2}
+INGESTION = {"source": "nivoda", "low": 200, "high": 300, "partition_records": 2_000, "page_size": 50, "recrawls": 2}
 
 
 def test_a_kind_brings_its_own_commands(as_admin: Command, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monk
         assert "needs the role" in baton("start", "tally", code=1)
     baton("token", "revoke", token["id"])
     monkeypatch.setenv("BATON_TOKEN", made)
-    assert "`baton login`" in baton("me", code=1)
+    assert "in BATON_TOKEN is wrong, expired or revoked" in baton("me", code=1)
     monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.ADMIN].token or "")
     assert baton("rate-limits") == baton("gates") == "none\n"
 

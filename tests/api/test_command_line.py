@@ -42,6 +42,7 @@ LONG = "a sentence that is much longer than any column of a table, because upstr
         (["run", "shwo"], "baton: unknown command 'shwo'. Did you mean 'show'? See `baton run --help`\n"),
         (["token", "xyz"], "baton: unknown command 'xyz'. Available: add, list, revoke. See `baton token --help`\n"),
         (["runs", "--lmit", "3"], "baton: unknown option '--lmit'. Did you mean '--limit'? See `baton runs --help`\n"),
+        (["--json", "runs"], "baton: --json belongs after the command: `baton runs --json`. See `baton runs --help`\n"),
         (["status", "now"], "baton: unknown argument 'now'. See `baton status --help`\n"),
         (["run", "show", "no-id"], "baton: argument id: 'no-id' is not an ID. An ID looks like "),
         (["token", "add", "ci", "--role", "king"], "unknown value 'king'. Available: admin, member, viewer, worker"),
@@ -104,7 +105,7 @@ def test_a_shell_completes_commands_options_and_values(tmp_path: Path) -> None:
     assert list(next_words(parser, ["completion", ""])) == ["bash", "fish", "zsh"]
     (tmp_path / "baton").write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m infra.cli "$@"\n')
     (tmp_path / "baton").chmod(0o755)
-    typed = 'eval "$(baton completion bash)"; COMP_WORDS=(baton connection ch); COMP_CWORD=2; _baton; echo "${COMPREPLY[@]}"'
+    typed = 'eval "$(baton completion bash)"; COMP_WORDS=(baton connection che); COMP_CWORD=2; _baton; echo "${COMPREPLY[@]}"'
     told = subprocess.run(
         ["bash", "-c", typed], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=True,
@@ -371,6 +372,16 @@ def test_bars_are_redrawn_in_place_and_fit(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(show._wide, lines)) <= 80
     assert len(lines) == 3 + 18
     assert lines[-1] == "… and 33 more"
+
+
+@pytest.mark.parametrize("columns", [46, 60, 120])
+def test_a_bar_never_wraps(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    part = show.Bar("$12,000 \N{EN DASH} $14,999, crawl 2", 4_321, 5_000, "succeeded")
+
+    (line,) = Terminal(monkeypatch, columns=columns)(lambda: show.LiveBars().draw([part])).splitlines()
+
+    assert show._wide(line) <= columns
+    assert "4,321/5,000 " in line
 
 
 def test_whoever_watches_reads_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,16 @@ def test_a_filter_is_a_value_and_never_sql(door: Door, tenant: TenantHouse, name
         assert (answer.status, answer.json()["runs"]) == (200, []), value
 
 
+def test_a_refusal_names_the_field_as_people_know_it(door: Door, tenant: TenantHouse) -> None:
+    """Where it stood is for programs: in `fields`."""
+    asked = door.call(tenant.admin, "GET", "/runs", status="over").json()
+    sent = door.call(tenant.admin, "POST", "/tokens", {"name": "ci", "role": "member", "expires_in_days": 0}).json()
+
+    assert asked["detail"].startswith("status: Input should be 'queued', ")
+    assert sent["detail"] == "expires_in_days: Input should be greater than or equal to 1"
+    assert [each["fields"][0]["field"] for each in (asked, sent)] == ["query.status", "body.expires_in_days"]
+
+
 def test_the_same_parameter_twice_is_refused(door: Door, tenant: TenantHouse) -> None:
     event = door.event(tenant.admin, "GET", "/api/v1/runs")
     event |= {"queryStringParameters": {"status": "failed,queued"}, "rawQueryString": "status=failed&status=queued"}

@@ -21,7 +21,7 @@ from shared.row_job.adapters.s3 import S3Files
 from tests.support.door import Door, TenantHouse
 from tests.support.pictures import packed, png
 from tests.support.rows import csv_of
-from tests.support.strict_s3 import hide_missing_keys, uploads_gone
+from tests.support.strict_s3 import forbidden, uploads_gone
 
 BUCKET = "baton-uploads"
 
@@ -34,7 +34,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with mock_aws():
         aws.client.cache_clear()
-        hide_missing_keys(aws.client("s3"))
         s3 = boto3.client("s3", region_name="us-east-1")
         s3.create_bucket(Bucket=BUCKET)
         s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
@@ -228,10 +227,13 @@ def test_bytes_are_read_at_the_version_that_arrived(bucket: Any) -> None:
     for version in (None, first):
         with pytest.raises(Permanent, match="isn't there any more"):
             S3Files(BUCKET).read("nothing", version, 0, 1)
+    with forbidden(aws.client("s3")), pytest.raises(Transient, match="isn't allowed to read") as error:
+        S3Files(BUCKET).read("k", first, 0, 1)
+    assert error.value.code == "no_file_now", "it is there: to start anew would not help"
 
 
 def test_what_a_step_left_in_the_bucket_and_is_gone_is_written_again(bucket: Any) -> None:
-    """A function that may not list the bucket is told that it may not read what is missing. What it may not write is an error."""
+    """What it may not read or write is not gone: that is an error of the deployment."""
     files = Results({"BATON_BUCKET": BUCKET})
     with pytest.raises(UploadGone):
         files.get("exports/tail")
@@ -241,6 +243,12 @@ def test_what_a_step_left_in_the_bucket_and_is_gone_is_written_again(bucket: Any
             files.finish("exports/a.csv", upload, [], b"the end")
         bucket.put_object(Bucket=BUCKET, Key="exports/a.csv", Body=b"all of it")
         files.finish("exports/a.csv", upload, [], b"the end")  # it was finished, and nobody heard of it
+        with forbidden(aws.client("s3")), pytest.raises(Transient, match="isn't allowed to use") as error:
+            files.finish("exports/a.csv", upload, [], b"the end")
+        assert error.value.code == "no_storage"
+    with forbidden(aws.client("s3")), pytest.raises(Transient, match="isn't allowed to use") as error:
+        files.get("exports/a.csv")
+    assert error.value.code == "no_storage"
     with Stubber(aws.client("s3")) as stub:
         stub.add_client_error("put_object", "AccessDenied")
         with pytest.raises(Transient) as error:

@@ -117,7 +117,7 @@ def test_a_made_up_kind_joins_by_one_file(enter: Enter, people: People, cloud: S
     tabs.get_by_role("link", name="Forecast").click()
     expect(page.get_by_text("Sunny for nivoda.")).to_be_visible()
     expect(page).to_have_url(re.compile(rf"/console/runs/{run_id}/forecast$"))
-    expect_state(page, "Waiting")
+    expect_state(page, "Stalled")  # it has no code here, only a face
 
     # Its form, from the one menu.
     page.get_by_role("button", name="New", exact=True).click()

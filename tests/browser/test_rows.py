@@ -131,7 +131,7 @@ def test_a_file_from_the_drop_to_rows_that_are_worked_on_again(
     expect(page.get_by_text("Continues when you process all rows.")).to_be_visible(timeout=SLOW_MS)
     act(page, "Pause")
     expect_state(page, "Paused")
-    act(page, "Promote")
+    act(page, "Process all rows")
     expect(page.get_by_text("Only the first 3 rows")).to_have_count(0)
     act(page, "Resume")
     expect(page.get_by_text("of 230 rows")).to_be_visible(timeout=SLOW_MS)

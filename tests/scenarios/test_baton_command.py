@@ -94,7 +94,7 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     assert len(baton.json("runs")["runs"]) == 1
     assert "needs the role" in baton("ingest", code=1)
     monkeypatch.setenv("BATON_TOKEN", "baton_nobody")
-    assert "`baton login`" in baton("runs", code=1)
+    assert "in BATON_TOKEN is wrong, expired or revoked" in baton("runs", code=1)
     monkeypatch.delenv("BATON_TOKEN")
 
     baton("reset")

@@ -3,11 +3,13 @@ traceback, none of them something that was not asked for."""
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import os
 import sys
 import threading
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,7 +58,7 @@ class Api:
                 self.end_headers()
                 self.wfile.write(said)
 
-            do_POST = do_GET  # noqa: N815 - http.server calls it so
+            do_POST = do_PUT = do_GET  # noqa: N815 - http.server calls them so
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -207,6 +209,30 @@ def test_a_program_that_watches_gets_one_answer_and_the_exit_code(api: Api, bato
         assert (code, json.loads(said)["status"]) == (1, "failed"), words
 
 
+def test_whoever_stops_watching_reads_that_the_run_goes_on(
+    api: Api, baton: Baton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ctrl_c() -> None:
+        raise KeyboardInterrupt
+
+    api.answers = {f"GET /runs/{RUN}": [(200, a_run("running"))], "POST /runs": [(201, {"id": RUN})]}
+    monkeypatch.setattr(show, "pause", ctrl_c)
+
+    code, said = baton("run", "start", "tally", "--watch")
+
+    assert code == 130
+    assert said.endswith(
+        f"\nIt goes on. Follow it with `baton watch {RUN[:13]}`, or end it with `baton cancel {RUN[:13]}`.\n"
+    )
+    assert baton("watch", RUN, "--json") == (130, ""), "a program reads JSON or nothing"
+
+
+def test_what_a_run_came_to_is_said_once_and_counted_in_words(api: Api, baton: Baton) -> None:
+    api.answers = {f"GET /runs/{RUN}": [(200, {**a_run("failed"), "outcome": "failed"})]}
+
+    assert baton("watch", RUN)[1].splitlines()[-1] == "failed after 1.0 s: 1 step in 1 lane"
+
+
 def test_a_reader_that_leaves_early_is_no_error(api: Api, baton: Baton, monkeypatch: pytest.MonkeyPatch) -> None:
     api.answers = {"GET /me": [(200, {"actor": "user:ann"})]}
     reading, writing = os.pipe()
@@ -248,6 +274,26 @@ def test_all_waiting_lanes_are_woken_by_one_request(api: Api, baton: Baton) -> N
     assert len(api.asked) == 1
 
 
+def test_a_token_that_is_refused_is_not_fixed_by_a_login(
+    api: Api, baton: Baton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be used again, whoever has logged in."""
+    api.answers = {"GET /me": [(401, {"detail": "Missing or invalid credentials."})]}
+
+    assert "the token in BATON_TOKEN is wrong, expired or revoked" in baton("me")[1]
+
+
+def test_a_tenant_can_be_named(api: Api, baton: Baton) -> None:
+    mine = [{"id": RUN, "name": "Acme", "role": "admin"}]
+    api.answers = {"GET /me": [(200, {"tenants": mine})], "GET /runs": [(200, {"runs": [], "next": None})]}
+
+    assert baton("runs", "--as-tenant", "Acme") == (0, "none\n")
+    assert baton("runs", "--as-tenant", RUN) == (0, "none\n")
+    said = "none of your tenants is named 'Amce'. List them with `baton me`, and use the ID"
+    assert baton("runs", "--as-tenant", "Amce") == (1, f"baton: {said}\n")
+    assert [asked.partition("?")[0] for asked, _ in api.asked] == ["GET /me", "GET /runs", "GET /runs", "GET /me"]
+
+
 # --- what people type -------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +302,7 @@ def test_a_question_that_nobody_answers_ends_the_command(
 ) -> None:
     api.answers = {"POST /runs/bulk": [(200, {"count": 7, "next": "t"})]}
     for words in (
-        ("login", "--url", api.url, "--client-id", "c", "--region", "r"),
+        ("login", "--url", api.url, "--client-id", "c", "--region", "r"),  # the email
         ("run", "bulk", "cancel", "--reason", "tidy"),
     ):
         typed(monkeypatch, "")
@@ -288,6 +334,54 @@ def test_a_person_is_asked_for_every_part_of_a_secret(api: Api, baton: Baton, mo
 
     (sent,) = api.sent("POST /connections")
     assert sent["secret"] == {"client_id": "typed after client_id: ", "client_secret": "typed after client_secret: "}
+
+
+def test_a_connection_is_changed_and_keeps_what_nobody_names(
+    api: Api, baton: Baton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"id": RUN, "provider": "mce", "name": "main", "settings": {"mid": "1", "client_id": "a"}}
+    api.answers = {
+        "GET /connections": [(200, {"connections": [known], "next": None})],
+        f"GET /connections/{RUN}": [(200, known)],
+        f"PUT /connections/{RUN}": [(200, {"ok": True})],
+    }
+    typed(monkeypatch, '{"client_secret": "new"}')
+
+    assert baton("connection", "change", "main", "--set", "mid=2") == (
+        0,
+        "Changed. Check it with `baton connection check mce/main`.\n",
+    )
+    assert baton("connection", "change", "main", "--name", "first", "--new-secret")[0] == 0
+
+    assert api.sent(f"PUT /connections/{RUN}") == [
+        {"name": "main", "settings": {"mid": "2", "client_id": "a"}},
+        {"name": "first", "settings": {"mid": "1", "client_id": "a"}, "secret": {"client_secret": "new"}},
+    ]
+
+
+def test_a_password_is_not_asked_for_where_nobody_can_type(
+    api: Api, baton: Baton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_terminal(_: str) -> str:
+        """As the standard library does it: it warns, and reads standard input."""
+        warnings.warn("Can not control echo on the terminal.", getpass.GetPassWarning, stacklevel=2)
+        return sys.stdin.readline()
+
+    typed(monkeypatch, "secret\n")
+    monkeypatch.setattr("getpass.getpass", without_terminal)
+
+    code, said = baton("login", "ann@example.com", "--url", api.url, "--client-id", "c", "--region", "r")
+
+    assert (code, "--password-stdin" in said) == (1, True)
+
+
+@pytest.mark.parametrize("words", [("upload",), ("resubmit", RUN)])
+def test_an_empty_file_is_not_sent(api: Api, baton: Baton, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "empty.csv"
+    file.touch()
+
+    assert baton("rows", *words, str(file)) == (1, f"baton: {file} is empty\n")
+    assert api.asked == []
 
 
 def test_a_number_that_is_none_is_refused_by_its_name(api: Api, baton: Baton) -> None:
@@ -338,7 +432,7 @@ def test_what_an_upstream_says_cannot_move_the_cursor(
 ) -> None:
     found = {
         "resource": "r", "claim": "walked", "reason": "x", "requests": 1, "pages": [{"rows": 1}], "ended": True, "counted": None,
-        "unfit": ["\x1b[2Jgone"], "rows": [{"key": "\x1b]0;owned\x07", "columns": {"name": "a\x1b[1Ab"}}],
+        "partition": {"parent": "\x1b[2Jp"}, "unfit": ["\x1b[2Jgone"], "rows": [{"key": "\x1b]0;owned\x07", "columns": {"name": "a\x1b[1Ab"}}],
     }  # fmt: skip
     monkeypatch.setattr(source, "_compiled", lambda _: None)
     monkeypatch.setattr(source, "_asking", lambda *_: found)

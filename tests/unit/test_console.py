@@ -227,6 +227,14 @@ def test_modules_import_what_is_there_and_use_what_they_import(path: Path) -> No
         assert (path.parent / file).is_file(), file
 
 
+def test_whoever_writes_in_another_form_is_told_which() -> None:
+    """A browser says no more than "match the requested format" of a field without a title."""
+    fields = [tag for path in OURS for tag in re.findall(r"<input [^`]*?pattern=[^`]*", path.read_text())]
+
+    assert len(fields) >= 8
+    assert [tag for tag in fields if "title=" not in tag] == []
+
+
 def test_a_local_cloud_takes_a_password_where_its_aws_is() -> None:
     env = {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:4566",

@@ -102,7 +102,7 @@ def test_a_deployment_that_is_well_is_said_to_be(deployment: Deployment, check: 
         ("GET /console/now", (500, ""), "/console/now answered 500"),
         ("GET /console/now", (200, "hello"), "is not the console"),
         ("GET /console/assets/app.js", (404, "no"), "/console/assets/app.js answered 404"),
-        ("GET /machine/api/v1/me", (401, {}), "you are not logged in"),
+        ("GET /machine/api/v1/me", (401, {}), "the token in BATON_TOKEN is wrong, expired or revoked"),
         ("GET /machine/api/v1/me", (200, {"actor": "user:a", "tenants": []}), "belongs to no tenant"),
         ("POST /machine/api/v1/jobs", (403, {"detail": "This needs the role member."}), "This needs the role member"),
         ("POST /machine/api/v1/jobs", (422, {"code": "unknown_definition", "detail": "x"}), "The function migrate creates it"),

@@ -159,7 +159,7 @@ export const Status = ({ of, children }) => {
 
 // The same words for one lane.
 const ENDED_LANES = { done: "succeeded", failed: "failed", canceled: "canceled" };
-const HELD_LANES = { paused: "paused", gate: "throttled", retrying: "retrying", due_later: "waiting" };
+const HELD_LANES = { paused: "paused", gate: "throttled", retrying: "retrying", due_later: "waiting", not_deployed: "stalled" };
 const OVERDUE_MS = 120_000;
 export function laneState(lane) {
   if (lane.status !== "active") return ENDED_LANES[lane.status];

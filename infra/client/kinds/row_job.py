@@ -34,15 +34,22 @@ ARRIVES_WITHIN = 60  # looks
 
 def add_commands(commands: Commands) -> None:
     below = group(commands, "rows", "work on every row of a file")
-    made = command(below, "upload", upload, "upload a CSV file and work on its rows")
+    made = command(below, "upload", upload, "upload a CSV file or images, and work on every row or image")
     made.add_argument("file", type=Path, help="the file")
     made.add_argument("--connection", help="the product search account to use: a connection's name or ID")
     made.add_argument("--map", dest="mapping", metavar="FIELD=COLUMN", type=pair, action="append", default=[],
                       help="which column holds the title, brand or sku")  # fmt: skip
     made.add_argument(
-        "--retailer", dest="retailers", action="append", default=[], help="the shop to look in first; may be repeated"
+        "--retailer",
+        dest="retailers",
+        metavar="DOMAIN",
+        action="append",
+        default=[],
+        help="the shop to look in first; may be repeated",
     )
-    made.add_argument("--canary", type=int, help="process this many rows, then wait until you promote the job")
+    made.add_argument(
+        "--canary", type=int, metavar="ROWS", help="process this many rows, then wait until you promote the job"
+    )
     made.add_argument("--preview", action="store_true", help="only show how the file is read")
     made.add_argument("--watch", action="store_true", help="show progress until it ends")
     looked = command(below, "scan", scan, "look for new files in S3, FTP or a folder, and start their jobs")
@@ -94,10 +101,17 @@ def add_commands(commands: Commands) -> None:
     with_id(command(below, "delete", delete, "delete a row job that has ended"))
 
 
-def upload(options: argparse.Namespace) -> int:
-    client, file = client_of(options), Path(options.file)
+def _file(options: argparse.Namespace) -> Path:
+    file = Path(options.file)
     if not file.is_file():
         raise Refusal(f"{file} is not a file")
+    if file.stat().st_size == 0:
+        raise Refusal(f"{file} is empty")
+    return file
+
+
+def upload(options: argparse.Namespace) -> int:
+    client, file = client_of(options), _file(options)
     chosen = {"connection": options.connection, "canary": options.canary, "mapping": dict(options.mapping) or None}
     asked = {"name": file.name[:200], "size": file.stat().st_size, "retailers": options.retailers, "hold": True}
     place = client.post("/row-jobs/uploads", {**asked, **{name: value for name, value in chosen.items() if value}})
@@ -251,9 +265,7 @@ def _download(url: str, file: Path) -> Path:
 
 
 def resubmit(options: argparse.Namespace) -> int:
-    client, file = client_of(options), Path(options.file)
-    if not file.is_file():
-        raise Refusal(f"{file} is not a file")
+    client, file = client_of(options), _file(options)
     asked = {"name": file.name[:200], "size": file.stat().st_size, "hold": True, "job_type": "csv"}
     place = client.post("/row-jobs/uploads", asked)
     _send(place, file)

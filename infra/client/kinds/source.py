@@ -211,10 +211,12 @@ def try_out(options: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     print(f"{found['resource']}: {found['claim']} at best, because {found['reason']}.")
+    if found["partition"]:
+        print(f"Partition: {show.cell(found['partition'])}")
     pages = ", ".join(str(page["rows"]) for page in found["pages"])
     ended = "The list ended there." if found["ended"] else "There is more."
     counted = "" if found["counted"] is None else f" The upstream counts {found['counted']:,}."
-    print(f"{found['requests']} requests; rows on each page: {pages}. {ended}{counted}")
+    print(f"{show.plural(found['requests'], 'request')}; rows on each page: {pages}. {ended}{counted}")
     for why in found["unfit"]:
         print(f"  does not fit: {show.plain(str(why))}")
     for row in found["rows"]:
@@ -246,12 +248,13 @@ def estimate(options: argparse.Namespace) -> int:
         parts = (
             "a partition for each row of its parent"
             if each["partitions"] is None
-            else f"{each['partitions']:,} partitions"
+            else show.plural(each["partitions"], "partition")
         )
-        asks = "" if each["requests"] is None else f", about {each['requests']:,} requests"
+        asks = "" if each["requests"] is None else f", about {show.plural(each['requests'], 'request')}"
         print(f"{each['resource']}: {parts}, {rows}{asks}")
     if found["minutes"] is not None:
-        print(f"All together about {found['minutes']:g} minutes.")
+        minutes = found["minutes"]
+        print(f"All together about {minutes:g} minutes." if minutes >= 1 else "All together less than a minute.")
     return 0
 
 

@@ -13,7 +13,7 @@ function New({ kind }) {
   return html`<${NewRun} kind=${kind} request=${request} isReady=${ready.length > 0}>
     ${connections.data !== null && ready.length === 0 && html`<p class="trouble" role="alert">There is no Dropbox connection yet. An admin can <${Link} to="connections">add one<//>.</p>`}
     <${Field} label="Connection">${(id) => html`<select id=${id} name="connection" required>${ready.map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
-    <${Field} label="Folder (optional)" hint="As /photos. Empty: everything.">${(id) => html`<input id=${id} name="path" maxlength="1000" pattern="(\\/[^\\/]+)*\\/?" autocomplete="off" />`}<//><//>`;
+    <${Field} label="Folder (optional)" hint="As /photos. Empty: everything.">${(id) => html`<input id=${id} name="path" maxlength="1000" pattern="(\\/[^\\/]+)*\\/?" title="A path that starts with a slash, as /photos" autocomplete="off" />`}<//><//>`;
 }
 
 export default { title: "Folder sync", many: "Folder syncs", New, facts, laneName: (key) => (key === "pages" ? "Pages" : null) };

@@ -4,7 +4,8 @@ import { duration } from "../format.js";
 import { MANAGES, later } from "../parts.js";
 
 export default {
-  title: "Jobs",
+  title: "Job",
+  many: "Jobs",
   one: "Job",
   listTitle: "Jobs",
   New: later(async () => (await import("./job/new.js")).default),

@@ -72,7 +72,7 @@ function New({ kind }) {
       <${Field} label="Succeeds if">${(id) => html`<select id=${id} value=${rule} onChange=${(event) => setRule(event.target.value)}>
         <option value="all">every partition is complete</option><option value="at_least">enough partitions are complete</option><option value="critical">the partitions with these prices are complete</option></select>`}<//>
       ${rule === "at_least" && amount("percent", "Percent of partitions", 95, 1, 100)}
-      ${rule === "critical" && html`<${Field} label="Prices that must be complete ($)" hint="Whole dollars, separated by spaces.">${(id) => html`<input id=${id} name="prices" required pattern="[0-9 ,]+" />`}<//>`}
+      ${rule === "critical" && html`<${Field} label="Prices that must be complete ($)" hint="Whole dollars, separated by spaces.">${(id) => html`<input id=${id} name="prices" required pattern="[0-9 ,]+" title="Whole dollars, separated by spaces" />`}<//>`}
     </fieldset>
     <${Trouble} problem=${connections.problem} />
   <//>`;

@@ -11,7 +11,7 @@ import { applyAll, Bulk } from "./bulk.js";
 const labelOf = (name) => sentence(name.toLowerCase()).replace(/\b(api|id|mid|url)\b/gi, (word) => word.toUpperCase());
 
 export const ProviderFields = ({ provider, of }) => html`
-  <${Field} label="Name">${(id) => html`<input id=${id} name="name" required maxlength="100" pattern="[A-Za-z0-9][A-Za-z0-9 ._\\-]*" autocomplete="off" defaultValue=${of?.name ?? "main"} />`}<//>
+  <${Field} label="Name">${(id) => html`<input id=${id} name="name" required maxlength="100" pattern="[A-Za-z0-9][A-Za-z0-9 ._\\-]*" title="Letters from A to Z, digits, blanks, dots, hyphens and underscores; a letter or a digit first" autocomplete="off" defaultValue=${of?.name ?? "main"} />`}<//>
   ${["settings", "secret"].flatMap((part) => Object.entries(provider[part].properties ?? {}).map(([name, schema]) => {
     const isNeeded = (provider[part].required ?? []).includes(name) && !(part === "secret" && of);
     return html`<${Field} label=${`${labelOf(schema.title ?? name)}${isNeeded ? "" : " (optional)"}`} hint=${schema.description}>${(id) => html`<input id=${id} name=${`${part}.${name}`} type=${part === "secret" ? "password" : "text"}

@@ -52,7 +52,7 @@ function Told({ of, again }) {
     <//>`}
     ${calm.length > 0 && html`<${Section} title="Waiting" note="grouped by what for">
       <${Table} caption="Open runs by what they wait for" columns=${["Status", "Waiting for", COUNT, "Continues", ACTIONS]} className="lines-table attention"><tbody>
-        ${calm.map((each) => html`<${Wait} key=${each.code + each.held_by} of=${each} gates=${of.gates} again=${again} />`)}</tbody><//>
+        ${calm.map((each) => html`<${Wait} key=${each.code + each.held_by + each.sentence} of=${each} gates=${of.gates} again=${again} />`)}</tbody><//>
     <//>`}
     ${idle.length > 0 && html`<${Section} title="Closed rate limits" note="no run is waiting for them" side=${html`<${Link} to="rate-limits">All rate limits<//>`}>
       <${Table} caption="Closed rate limits" columns=${["Rate limit", "State", "Opens", "Reason", ACTIONS]}><tbody>${idle.map((gate) => html`<tr key=${gate.key + gate.is_shared}>

@@ -45,6 +45,6 @@ const CloseNew = ({ again }) => html`<${Action} label="Close rate limit" reason=
     await post(`gates/${encodeURIComponent(given.get("key"))}/close`, { reason, ...minutes(given) });
     again();
   }}>
-  <${Field} label="Rate limit" hint="Its name, for example nivoda.">${(id) => html`<input id=${id} name="key" required maxlength="200" pattern="[\\w.:@\\-]+" autocomplete="off" />`}<//>
+  <${Field} label="Rate limit" hint="Its name, for example nivoda.">${(id) => html`<input id=${id} name="key" required maxlength="200" pattern="[\\w.:@\\-]+" title="Letters from A to Z, digits and . : @ _ -" autocomplete="off" />`}<//>
   <${Minutes} />
 <//>`;

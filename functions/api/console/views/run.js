@@ -77,7 +77,7 @@ function Head({ run, state, reload }) {
   return html`<div class="run-head">
     <p class="run-state"><span aria-live="polite"><${Status} of=${run.state} /></span>
       ${run.outcome && run.outcome !== run.status && html`<span>${words(run.outcome)}</span>`}
-      ${isOpen && run.cancel_requested_at ? html`<span>${kindOf(run.kind).words.canceling ?? "Canceling: each lane stops at its next step."}</span>` : isOpen && run.why && html`<${Why} of=${{ ...run.why, until: null }} />`}
+      ${isOpen && run.cancel_requested_at && !isUndeployed(run) ? html`<span>${kindOf(run.kind).words.canceling ?? "Canceling: each lane stops at its next step."}</span>` : isOpen && run.why && html`<${Why} of=${{ ...run.why, until: null }} />`}
       <span class="spring"></span><span class=${`live live-${state}`} role="status">${STREAM[state]}</span></p>
     ${cause && html`<div class="error-box"><div><p><strong>${withLaneNames(run.kind, cause.message)}</strong></p>
       ${cause.outer && html`<p>${withLaneNames(run.kind, cause.outer)}</p>`}
@@ -87,6 +87,9 @@ function Head({ run, state, reload }) {
     ${(run.progress.lanes > 1 || run.progress.rows) && html`<${Progress} run=${run} />`}
   </div>`;
 }
+
+// Nothing moves it, not even a cancel that was requested before: only canceling it now ends it.
+const isUndeployed = (run) => run.why?.code === "not_deployed";
 
 // What happens next by itself, and what someone can do.
 function Next({ run, reload }) {
@@ -101,7 +104,7 @@ function Next({ run, reload }) {
       return then ? `Continues ${then}.` : html`Continues ${at}. ${why?.until && html`<${RunNow} run=${run.id} onDone=${reload} />`}`;
     },
     paused: () => "Resume it to continue.",
-    stalled: () => "Overdue; retried automatically.",
+    stalled: () => (isUndeployed(run) ? "Continues when its kind is deployed again." : "Overdue; retried automatically."),
     failed: () => kindOf(run.kind).words.failed ?? "Fix the cause, then retry: failed work resumes from its last step.",
     canceled: () => (kindOf(run.kind).words.retry ? "Retry it to run it again." : "Retry it to resume from its last step."),
   }[run.state];
@@ -119,7 +122,7 @@ function Actions({ run, kind, reload }) {
     ${kind.Actions && html`<${kind.Actions} run=${run} reload=${reload} />`}
     ${mayAct && isOpen && run.status !== "paused" && html`<${Action} label="Pause" title="Pause run" explains="No new step starts until someone resumes the run. Steps that are running finish." action=${action("pause")} done="Paused." />`}
     ${mayAct && run.status === "paused" && html`<${Action} label="Resume" title="Resume run" tone="main" explains="The run continues where it was paused. Deadlines move by the length of the pause." action=${action("resume")} done="Resumed." />`}
-    ${mayAct && isOpen && html`<${Action} label=${`Cancel ${kind.one?.toLowerCase() ?? "run"}`} tone="danger" explains=${kind.words.cancel ?? "Every lane stops at its next step, which runs now. Committed work stays."} action=${action("cancel")} done="Canceling." />`}
+    ${mayAct && (isOpen || isUndeployed(run)) && html`<${Action} label=${`Cancel ${kind.one?.toLowerCase() ?? "run"}`} tone="danger" explains=${kind.words.cancel ?? "Every lane stops at its next step, which runs now. Committed work stays."} action=${action("cancel")} done="Canceling." />`}
     ${mayAct && run.finished_at && run.status !== "succeeded" && html`<${Action} label="Retry" title="Retry run" tone="main" explains=${kind.words.retry ?? "Resumes failed and canceled work from its last step."} action=${action("retry")} done="Retrying." />`}`;
 }
 

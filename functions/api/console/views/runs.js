@@ -34,7 +34,7 @@ export function RunList({ title, query, fixed = {}, at = "runs", lead = null, na
   const list = html`<${Filters} filter=${filter} fixed=${fixed} at=${at} />
     <${Table} caption="Runs, newest first" columns=${columns} className=${`runs lines-table ${fixed.kind ? "runs-of-kind" : ""}`}>
       <${Pages} key=${asked} load=${load} row=${(run) => row(run, !fixed.kind)} columns=${columns.length}
-        empty=${html`<${Empty}>${isFiltered ? html`<p>No run matches. <${Link} to=${at}>Show all<//>.</p>` : html`<${None} text=${empty} kind=${fixed.kind} />`}<//>`} />
+        empty=${html`<${Empty}>${isFiltered ? html`<p>No run matches. <${Link} to=${at}>Show all<//>.</p>` : fixed.status ? html`<p>${empty}</p>` : html`<${None} text=${empty} kind=${fixed.kind} />`}<//>`} />
     <//>`;
   return html`<${Heading} title=${title}>${children}${mayAct && !SIFTS.some((each) => filter[each]) && html`<${Bulk} filter=${filter} />`}<//>
     ${lead}${name ? html`<${Section} title=${name}>${list}<//>` : list}`;
@@ -44,7 +44,7 @@ export function RunList({ title, query, fixed = {}, at = "runs", lead = null, na
 export function None({ text, kind }) {
   const mayStart = useMay(STARTS);
   const kinds = kind ? [kindOf(kind)] : deployedKinds();
-  return html`<p>${text}${mayStart && kinds.length > 0 && html` Start one: ${kinds.map((each, n) => html`${n > 0 ? ", " : ""}<${Link} to=${`work/${each.name}/new`}>${each.title}<//>`)}.`}</p>`;
+  return html`<p>${text}${mayStart && kinds.length > 0 && html` Start one: ${kinds.map((each, n) => html`${n > 0 ? ", " : ""}<${Link} to=${`work/${each.name}/new`}>${each.one ?? each.title}<//>`)}.`}</p>`;
 }
 
 const isCanceling = (run) => run.cancel_requested_at && !run.finished_at;

@@ -17,12 +17,12 @@ export default function System() {
       <${Sign} name="Cleanup" good=${of.sweep_age_s === null || of.sweep_age_s <= OLD_SWEEP_S}>${of.sweep_age_s === null ? "Not run yet" : `Ran ${duration(of.sweep_age_s)} ago`}<//>
       <${Sign} name="Unsent messages" good=${of.unsent === 0}>${of.unsent === 0 ? "None" : `${number(of.unsent)}, sent automatically`}<//>
       <${Sign} name="Overdue steps" good=${!isOverdue(of)}>${!isOverdue(of) ? "None" : html`Oldest <${Ago} at=${of.oldest_due} />`}<//>
-      <${Sign} name="Dead letters in 24 h" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
+      <${Sign} name="Messages given up in 24 h" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
       <${Sign} name="Repairs in 24 h" good=${true}>${number(of.repairs.count)}<//>
       <${Sign} name="Database schema" good=${true}>${of.schema}<//>
     </dl>
-    ${of.dead_letters.latest.length > 0 && html`<${Section} title="Dead letters" note="messages that were given up; their steps are retried automatically">
-      <${Lanes} caption="Dead letters" rows=${of.dead_letters.latest} what=${() => "Given up"} /><//>`}
+    ${of.dead_letters.latest.length > 0 && html`<${Section} title="Messages given up" note="in dead-letter queues; their steps are retried automatically">
+      <${Lanes} caption="Messages given up" rows=${of.dead_letters.latest} what=${() => "Given up"} /><//>`}
     ${of.repairs.by.length > 0 && html`<${Section} title="Repairs" note="fixed automatically in the last 24 hours" side=${html`<span class="quiet">${of.repairs.by.map((each) => `${repairName(each.why).split(";")[0]}: ${number(each.count)}`).join(" · ")}</span>`}>
       <${Lanes} caption="Recent repairs" rows=${of.repairs.latest} what=${(each) => repairName(each.why)} /><//>`}
     ${of.everywhere && html`<${Everywhere} of=${of.everywhere} />`}`}<//>`;

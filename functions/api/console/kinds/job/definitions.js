@@ -50,12 +50,12 @@ function argumentsOf(schema) {
 function Fields({ of }) {
   const whole = (name, label, value, most, hint) => html`<${Field} label=${label} hint=${hint}>${(id) => html`<input id=${id} name=${name} type="number" min="1" max=${most} required=${value !== ""} defaultValue=${value} />`}<//>`;
   return html`
-    ${!of && html`<${Field} label="Key" hint="Lower case letters, digits and dashes. It cannot be changed later.">${(id) => html`<input id=${id} name="key" required maxlength="100" pattern="[a-z][a-z0-9\\-]*" autocomplete="off" />`}<//>
+    ${!of && html`<${Field} label="Key" hint="Small letters, digits and hyphens. It cannot be changed later.">${(id) => html`<input id=${id} name="key" required maxlength="100" pattern="[a-z][a-z0-9\\-]*" title="Small letters, digits and hyphens; a letter first" autocomplete="off" />`}<//>
       <${Field} label="Command (optional)" hint="A key of the reviewed list of commands. Default: the definition's own key.">${(id) => html`<input id=${id} name="command" maxlength="100" autocomplete="off" />`}<//>`}
     <${Field} label="Description (optional)">${(id) => html`<input id=${id} name="description" maxlength="1000" autocomplete="off" defaultValue=${of?.description ?? ""} />`}<//>
     <${Field} label="Arguments" hint="JSON Schema of an object. The form that adds a job is made from it.">${(id) => html`<textarea id=${id} name="arg_schema" rows="8" required spellcheck=${false} defaultValue=${JSON.stringify(of?.arg_schema ?? NO_ARGUMENTS, null, 2)}></textarea>`}<//>
     <div class="pair">${whole("timeout_seconds", "Time limit in seconds", of?.timeout_seconds ?? 3600, 604_800, "Of one attempt.")}${whole("max_attempts", "Attempts", of?.max_attempts ?? 3, 100)}</div>
-    <div class="pair"><${Field} label="Queue">${(id) => html`<input id=${id} name="queue" required pattern="[a-z][a-z0-9\\-]*" maxlength="63" autocomplete="off" defaultValue=${of?.queue ?? "default"} />`}<//>
+    <div class="pair"><${Field} label="Queue">${(id) => html`<input id=${id} name="queue" required pattern="[a-z][a-z0-9\\-]*" title="Small letters, digits and hyphens; a letter first" maxlength="63" autocomplete="off" defaultValue=${of?.queue ?? "default"} />`}<//>
       <${Field} label="Runs on">${(id) => html`<select id=${id} name="executor">${!of && html`<option value="">Lambda up to 14 minutes, else a worker</option>`}
         ${[["worker", "Worker"], ["lambda", "Lambda"]].map(([value, text]) => html`<option value=${value} selected=${of?.executor === value}>${text}</option>`)}</select>`}<//></div>
     ${whole("concurrency_limit", "At once (optional)", of?.concurrency_limit ?? "", 10_000, "How many may run at the same time, over all tenants.")}`;

@@ -10,6 +10,7 @@ const FIRINGS = ["Due", "Result", "Job", "Cause"];
 const REASONS = {
   too_late: "Skipped: too late", missed: "Skipped: missed", superseded: "Skipped: a later one ran instead", over_cap: "Skipped: too many were missed",
   overlap: "Skipped: the job before was still running", loop: "Skipped: it would start itself again",
+  switched_off: "Skipped: switched off before it was handled",
 };
 const RESULTS = { started: "Started a job", joined: "Joined a job", waiting: "Waits for the running job", refused: "Not started" };
 const TONES = { started: "good", joined: "good", waiting: "wait", skipped: "skip", refused: "bad" };

@@ -45,8 +45,8 @@ export function New({ kind }) {
       <${Field} label="Connection" hint=${html`The account to use. <${Link} to="connections">Manage connections<//>`}>${(id) => html`<select id=${id} value=${connection?.id} onChange=${(event) => setChosen(event.target.value)} required>
         ${ready.map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
       <div class="pair">
-        <${Field} label="Business unit (MID)" key=${connection?.id}>${(id) => html`<input id=${id} name="mid" required pattern="[0-9]{1,12}" inputmode="numeric" autocomplete="off" defaultValue=${connection?.settings?.mid ?? ""} />`}<//>
-        <${Field} label="Enterprise (EID, optional)">${(id) => html`<input id=${id} name="eid" pattern="[0-9]{1,12}" inputmode="numeric" autocomplete="off" />`}<//></div>
+        <${Field} label="Business unit (MID)" key=${connection?.id}>${(id) => html`<input id=${id} name="mid" required pattern="[0-9]{1,12}" title="Up to 12 digits" inputmode="numeric" autocomplete="off" defaultValue=${connection?.settings?.mid ?? ""} />`}<//>
+        <${Field} label="Enterprise (EID, optional)">${(id) => html`<input id=${id} name="eid" pattern="[0-9]{1,12}" title="Up to 12 digits" inputmode="numeric" autocomplete="off" />`}<//></div>
       <${Field} label="Columns (optional)" hint="Names, separated by commas: only for queries that don't name theirs, such as SELECT *.">${(id) => html`<input id=${id} name="columns" autocomplete="off" />`}<//>
     </fieldset>
     <${Trouble} problem=${connections.problem} />

@@ -154,7 +154,7 @@ function Look({ kind, fileId, onAgain }) {
       <fieldset><legend>Search</legend><div class="pair trio">
         <${Field} label="Connection" hint="The account to use.">${(id) => html`<select id=${id} name="connection" required>${ready.map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
         <${Field} label="Retailers (optional)" hint="Where to look first, separated by commas.">${(id) => html`<input id=${id} name="retailers" autocomplete="off" placeholder="shop1.example" />`}<//>
-        <${Field} label="Canary (optional)" hint="So many rows first; the rest when you promote the job.">${(id) => html`<input id=${id} name="canary" type="number" min="1" max="10000" />`}<//></div>
+        <${Field} label="Canary (optional)" hint="So many rows first; the rest when you process all rows.">${(id) => html`<input id=${id} name="canary" type="number" min="1" max="10000" />`}<//></div>
       </fieldset>
       <${Trouble} problem=${preview.problem} />
     <//>
@@ -168,7 +168,7 @@ function Preview({ of }) {
   const fields = Object.keys(FIELDS).filter((field) => of.mapping[field]);
   const others = of.columns.filter((column) => !Object.values(of.mapping).includes(column)).slice(0, 4);
   const columns = ["Row", ...fields.map((field) => FIELDS[field]), ...others, "Problem"];
-  const note = `the first ${plural(of.rows.length, "row")}${of.problems ? `, ${number(of.problems)} would be skipped` : ", all can be used"}`;
+  const note = of.rows.length === 0 ? null : `the first ${plural(of.rows.length, "row")}${of.problems ? `, ${number(of.problems)} would be skipped` : ", all can be used"}`;
   return html`<${Section} title="Preview" note=${note} side=${side}>
     ${rows.length === 0 ? html`<${Empty}><p>The file holds no rows.</p><//>` : html`<div class="tall" tabindex="0" role="region" aria-label="Preview of the rows"><${Table} caption="The first rows as they would be read" columns=${columns}><tbody>
       ${rows.map((row) => html`<tr key=${row.row_no}><${Cell} name="Row">${number(row.row_no)}<//>

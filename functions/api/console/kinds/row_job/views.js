@@ -71,7 +71,7 @@ function JobRows({ run, reload }) {
   return html`<${Answer} of=${job}>${(found) => html`
     <${Far} job=${found} isOver=${isOver} hasEta=${run.eta !== null} />
     ${found.canary !== null && !isOver && html`<div class="warning"><p>Only the first ${plural(found.canary, "row")} are processed until you say so.</p>
-      ${mayAct && html`<${Action} label="Promote" title="Promote the job" tone="main" explains="All rows of the file are processed." action=${async (reason) => { await post(`row-jobs/${run.id}/promote`, { reason }); await again(); }} done="Processing all rows." />`}</div>`}
+      ${mayAct && html`<${Action} label="Process all rows" tone="main" explains="All rows of the file are processed." action=${async (reason) => { await post(`row-jobs/${run.id}/promote`, { reason }); await again(); }} done="Processing all rows." />`}</div>`}
     <dl class="figures">${Object.entries(COUNTS).map(([name, status]) => html`<div key=${name} class=${`figure ${status === "ERROR" && found[name] > 0 ? "figure-failed" : ""}`}><dt>${STATUSES[status][1]}</dt><dd>${number(found[name])}</dd></div>`)}</dl>
     <${List} ...${{ run, isOver, mayAct, turn, again }} />`}<//>`;
 }
