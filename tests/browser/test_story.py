@@ -21,7 +21,17 @@ from infra.migrations.head import VERSIONS
 from shared.kernel.auth import Role
 from tests.browser import seed
 from tests.browser.seed import Seeded
-from tests.support.browser import PASSWORD, Enter, People, Person, expect_state, goto, serious_violations, settled
+from tests.support.browser import (
+    PASSWORD,
+    Enter,
+    People,
+    Person,
+    Watch,
+    expect_state,
+    goto,
+    serious_violations,
+    settled,
+)
 from tests.support.scene import Scene
 
 SLOW_MS = 90_000
@@ -259,8 +269,8 @@ def test_every_reason_to_wait_is_seen_at_once_and_freed_within_three_clicks(
         else:
             cloud.runs.sql("update run set paused_at = now() where id = :id", id=runs[code])
         cloud.runs.sql("update run set status = 'running', started_at = now() where id = :id", id=runs[code])
-    goto(page)
     for code, (_, says, button, freed) in WAITS.items():
+        goto(page)  # a line that leaves the list moves what is clicked from under the pointer
         run_id, clicks = runs[code], Clicks()
         row = page.get_by_role("row").filter(has_text=f"Waits: {code}")
         expect(row).to_contain_text(says)  # the cause: no click at all
@@ -278,6 +288,38 @@ def test_every_reason_to_wait_is_seen_at_once_and_freed_within_three_clicks(
         cloud.runs.sql(
             "update run set status = 'canceled', finished_at = now(), paused_at = null where id = :id", id=run_id
         )
+
+
+def test_a_dialog_stays_when_its_line_leaves_the_list(
+    enter: Enter, new_admin: Person, cloud: Scene, watch: Watch
+) -> None:
+    watch.expects(409, "/wake")
+    page = enter(new_admin)
+    url, actor = cloud.address.database_url, new_admin.actor
+    (run_id,) = seed.waiting_runs(url, new_admin.tenant_id, 1, label="Waits and then not", by=actor)
+    cloud.runs.sql("update run set status = 'running', started_at = now() where id = :id", id=run_id)
+    goto(page)
+    row = page.get_by_role("row").filter(has_text="Waits and then not")
+    row.get_by_role("button", name="Run now").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label(re.compile("^Reason")).fill("half a rea")
+
+    cloud.runs.sql("delete from lane where run_id = :id", id=run_id)
+    cloud.runs.sql("update run set status = 'canceled', finished_at = now() where id = :id", id=run_id)
+    expect(page.locator("main").get_by_text("Waits and then not")).to_have_count(0, timeout=15_000)  # it was read again
+    expect(dialog.get_by_label(re.compile("^Reason"))).to_have_value("half a rea")
+    dialog.get_by_role("button", name="Run now").click()
+    expect(dialog.get_by_role("alert")).to_be_visible()  # the API says why not
+    dialog.get_by_role("button", name="Back").click()
+    expect(dialog).to_have_count(0)
+
+    # But not another page.
+    page.get_by_role("link", name="Runs", exact=True).click()
+    page.get_by_role("button", name="Bulk actions").click()
+    expect(dialog).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+    expect(dialog).to_have_count(0)
 
 
 def test_jobs_that_wait_lead_to_their_queue_and_to_what_is_inactive(

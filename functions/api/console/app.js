@@ -3,7 +3,7 @@ import { chooseTenant, get, lostSince, onConnection, post, willPass } from "./ap
 import { showUtc, showsUtc, timeOfDay } from "./format.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./vendor/preact.js";
 import { deployedKinds, loadKinds, manyOf } from "./kinds.js";
-import { Dialog, Link, Loading, MANAGES, Said, STARTS, Trouble, Visitor, later, useMay } from "./parts.js";
+import { Dialog, Dialogs, Link, Loading, MANAGES, Said, STARTS, Trouble, Visitor, later, useMay } from "./parts.js";
 import { go, place, tenantInLinks, usePlace } from "./router.js";
 import { enter, logOut, onSession, session } from "./session.js";
 
@@ -174,6 +174,7 @@ function House({ me, name, here }) {
       <button type="button" class="button plain" onClick=${logOut}>Log out</button>
     </div>
     <main id="main" tabindex="-1" ref=${main} key=${`${tenant.id} ${isUtc}`}><${LostBanner} /><${Invitations} of=${me.invitations} /><${View} key=${view?.path} of=${view ?? NOT_FOUND} path=${rest} query=${here.query} kind=${view?.kind} /></main>
+    <${Dialogs} key=${`${tenant.id} ${here.path.join("/")}`} />
     <${Said} />
     ${isSearching && html`<${Palette} views=${views} onClose=${() => setSearching(false)} />`}
     ${helps && html`<${Shortcuts} views=${views} onClose=${() => setHelps(false)} />`}

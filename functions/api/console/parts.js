@@ -1,7 +1,7 @@
 // What views are made of: the frame's, and every kind's.
 import { get, newKey, now, post, willPass } from "./api.js";
 import { about, duration, instant, rough, moment, number, plural, sentence, shortId } from "./format.js";
-import { createContext, html, useContext, useEffect, useId, useRef, useState } from "./vendor/preact.js";
+import { createContext, html, useContext, useEffect, useErrorBoundary, useId, useRef, useState } from "./vendor/preact.js";
 import { kindOf } from "./kinds.js";
 import { useClock } from "./live.js";
 import { go, withTenant } from "./router.js";
@@ -292,14 +292,47 @@ export function Field({ label, hint, children }) {
   return html`<div class="field"><label for=${id}>${label}</label>${children(id)}${hint && html`<p class="hint">${hint}</p>`}</div>`;
 }
 
+// Dialogs are drawn beside the page, not in what opened them: a row may leave a list that is read again while somebody types.
+let show = () => {};
+export function Dialogs() {
+  const [dialog, setDialog] = useState(null); // one at a time: they are modal
+  const [broken, recover] = useErrorBoundary();
+  useEffect(() => {
+    show = setDialog;
+    return () => {
+      show = () => {};
+    };
+  }, []);
+  const close = () => {
+    setDialog(null);
+    recover();
+  };
+  return broken ? html`<${Dialog} title="Something went wrong" onClose=${close}><${Trouble} problem=${broken} /><//>` : (dialog?.content ?? null);
+}
+
+// What opens a dialog. `draw(close)` answers it; while what has opened it is there, it is drawn anew with it.
+export function useDialog(draw) {
+  const opener = useRef({ isOpen: false }).current;
+  const close = () => {
+    opener.isOpen = false;
+    show((before) => (before?.opener === opener ? null : before));
+  };
+  useEffect(() => {
+    if (opener.isOpen) show((before) => (before?.opener === opener ? { opener, content: draw(close) } : before));
+  });
+  return () => {
+    opener.isOpen = true;
+    show({ opener, content: draw(close) });
+  };
+}
+
 // A button that opens a dialog: what happens, why, and the button that does it. `action(reason, fields, key)` does it.
 // `submit`: what the button that does it says, where that is more than the label.
 export function Action({ label, title, explains, action, done, tone = "", reason = "optional", children, busy = "Working…", submit = label }) {
-  const [isOpen, setOpen] = useState(false);
-  return html`<button type="button" class=${`button ${tone}`} onClick=${() => setOpen(true)}>${label}</button>
-    ${isOpen && html`<${Dialog} title=${title ?? label} onClose=${() => setOpen(false)}>
-      <${ActionForm} ...${{ label: submit, explains, action, done, tone, reason, busy }} onClose=${() => setOpen(false)}>${children}<//>
-    <//>`}`;
+  const open = useDialog((close) => html`<${Dialog} title=${title ?? label} onClose=${close}>
+    <${ActionForm} ...${{ label: submit, explains, action, done, tone, reason, busy }} onClose=${close}>${children}<//>
+  <//>`);
+  return html`<button type="button" class=${`button ${tone}`} onClick=${open}>${label}</button>`;
 }
 
 function ActionForm({ label, explains, action, done, tone, reason, busy, onClose, children }) {

@@ -2,16 +2,15 @@
 import { get, post } from "../api.js";
 import { plural, sentence, words } from "../format.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { Bar, Dialog, Field, Link, Status, Trouble, runName, say } from "../parts.js";
+import { Bar, Dialog, Field, Link, Status, Trouble, runName, say, useDialog } from "../parts.js";
 
 const BULK = { cancel: "Cancel", pause: "Pause", resume: "Resume", retry: "Retry", wake: "Run now" };
 const TRIAL = 5;
 
 // `actions`: those that are offered. `labels`: what may be chosen as a label, to narrow the filter. `what`: one and many of them.
 export function Bulk({ filter, label = "Bulk actions", tone = "", ...rest }) {
-  const [isOpen, setOpen] = useState(false);
-  return html`<button type="button" class=${`button ${tone}`} onClick=${() => setOpen(true)}>${label}</button>
-    ${isOpen && html`<${Dialog} title=${rest.title ?? label} onClose=${() => setOpen(false)}><${BulkForm} filter=${filter} ...${rest} onClose=${() => setOpen(false)} /><//>`}`;
+  const open = useDialog((close) => html`<${Dialog} title=${rest.title ?? label} onClose=${close}><${BulkForm} filter=${filter} ...${rest} onClose=${close} /><//>`);
+  return html`<button type="button" class=${`button ${tone}`} onClick=${open}>${label}</button>`;
 }
 
 // Every batch until nothing is left. `onBatch(done, refused)` hears of each; `goesOn()` says whether to go on.
