@@ -301,7 +301,7 @@ def test_a_dialog_stays_when_its_line_leaves_the_list(
     goto(page)
     row = page.get_by_role("row").filter(has_text="Waits and then not")
     row.get_by_role("button", name="Run now").click()
-    dialog = page.get_by_role("dialog")
+    dialog = page.get_by_role("dialog", name="Run now: Waits and then not")
     dialog.get_by_label(re.compile("^Reason")).fill("half a rea")
 
     cloud.runs.sql("delete from lane where run_id = :id", id=run_id)
@@ -316,10 +316,10 @@ def test_a_dialog_stays_when_its_line_leaves_the_list(
     # But not another page.
     page.get_by_role("link", name="Runs", exact=True).click()
     page.get_by_role("button", name="Bulk actions").click()
-    expect(dialog).to_be_visible()
+    expect(page.get_by_role("dialog")).to_be_visible()
     page.go_back()
     expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
-    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_jobs_that_wait_lead_to_their_queue_and_to_what_is_inactive(

@@ -76,9 +76,10 @@ export function OpenGateOf({ id, onDone }) {
   return gate && html`<${OpenGate} gate=${gate} onDone=${onDone} />`;
 }
 
-export function RunNow({ run, onDone = () => {} }) {
+// `name`: in a list, whose lines move, the dialog says which run it is about.
+export function RunNow({ run, name = null, onDone = () => {} }) {
   if (!useMay(STARTS)) return null;
-  return html`<${Action} label="Run now" explains="The next step of every waiting lane runs now instead of later. A rate limit that is closed stays closed."
+  return html`<${Action} label="Run now" title=${name && `Run now: ${name}`} explains="The next step of every waiting lane runs now instead of later. A rate limit that is closed stays closed."
     action=${async (reason) => {
       const said = await post(`runs/${run}/wake`, { reason });
       await onDone();
@@ -86,9 +87,9 @@ export function RunNow({ run, onDone = () => {} }) {
     }} done=${({ lanes }) => (lanes === 0 ? "Nothing was waiting any more." : `Running now: ${plural(lanes, "lane")}.`)} />`;
 }
 
-export function Resume({ run, onDone = () => {} }) {
+export function Resume({ run, name, onDone = () => {} }) {
   if (!useMay(STARTS)) return null;
-  return html`<${Action} label="Resume" title="Resume run" explains="The run continues where it was paused. Deadlines move by the length of the pause."
+  return html`<${Action} label="Resume" title=${`Resume ${name}`} explains="The run continues where it was paused. Deadlines move by the length of the pause."
     action=${async (reason) => {
       await post(`runs/${run}/resume`, { reason });
       await onDone();

@@ -47,7 +47,7 @@ function Told({ of, again }) {
           <${Cell} className="nowrap"><${Status} of="stalled">Overdue<//><//>
           <${Cell} name="Cause" className="long"><${Link} to=${`runs/${run.id}`} class="cause" title=${run.sentence}>${run.sentence}<//><span class="below">${runName(run)}</span><//>
           <${Cell} name="Runs" className="count">1<//><${Cell} name="When"><${Ago} at=${run.since} isBrief /><//>
-          <${Cell} className="actions"><${RunNow} run=${run.id} onDone=${again} /><//></tr>`)}
+          <${Cell} className="actions"><${RunNow} run=${run.id} name=${runName(run)} onDone=${again} /><//></tr>`)}
       </tbody><//>
     <//>`}
     ${calm.length > 0 && html`<${Section} title="Waiting" note="grouped by what for">
@@ -89,20 +89,21 @@ function Failed({ of, again }) {
 function Wait({ of, gates, again }) {
   const isOne = of.runs === 1;
   const text = useNamed(of.sentence);
+  const name = isOne && runName({ ...of, id: of.run_id });
   const place = kindOf(of.kind).waits[of.code];
   const then = kindOf(of.kind).continues(of.sentence);
   const gate = of.code === "gate" && gates.find((each) => each.key === of.held_by);
   const action = {
     gate: () => gate && html`<${OpenGate} gate=${gate} onDone=${again} />`,
-    retrying: () => (isOne ? html`<${RunNow} run=${of.run_id} onDone=${again} />` : html`<${Bulk} label="Run now" filter=${{}} actions=${["wake"]} onDone=${again} explains="The next attempt of everything that is retrying runs now instead of later." />`),
-    paused: () => (isOne ? html`<${Resume} run=${of.run_id} onDone=${again} />` : html`<${Bulk} label="Resume" filter=${{ status: "paused" }} actions=${["resume"]} onDone=${again} />`),
-    due_later: () => isOne && !then && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
-    unsent: () => isOne && html`<${RunNow} run=${of.run_id} onDone=${again} />`,
+    retrying: () => (isOne ? html`<${RunNow} run=${of.run_id} name=${name} onDone=${again} />` : html`<${Bulk} label="Run now" filter=${{}} actions=${["wake"]} onDone=${again} explains="The next attempt of everything that is retrying runs now instead of later." />`),
+    paused: () => (isOne ? html`<${Resume} run=${of.run_id} name=${name} onDone=${again} />` : html`<${Bulk} label="Resume" filter=${{ status: "paused" }} actions=${["resume"]} onDone=${again} />`),
+    due_later: () => isOne && !then && html`<${RunNow} run=${of.run_id} name=${name} onDone=${again} />`,
+    unsent: () => isOne && html`<${RunNow} run=${of.run_id} name=${name} onDone=${again} />`,
   }[of.code]?.() ?? (place && html`<${Link} to=${place.path ? `work/${of.kind}/${place.path}` : `work/${of.kind}`} class="button">${place.label}<//>`);
   const list = { paused: "runs?status=paused", queued: "runs?status=queued" }[of.code] ?? `runs?state=${of.state}`;
   return html`<tr>
     <${Cell} className="nowrap"><${Status} of=${of.state} /><//>
-    <${Cell} name="Cause" className="long"><${Link} to=${isOne ? `runs/${of.run_id}` : list} class="cause" title=${text}>${text}<//>${isOne && html`<span class="below">${runName({ ...of, id: of.run_id })}</span>`}<//>
+    <${Cell} name="Cause" className="long"><${Link} to=${isOne ? `runs/${of.run_id}` : list} class="cause" title=${text}>${text}<//>${isOne && html`<span class="below">${name}</span>`}<//>
     <${Cell} name="Runs" className="count">${number(of.runs)}<//>
     <${Cell} name="Continues">${then ? html`<span class="quiet">${then}</span>` : of.until ? html`<${Until} at=${of.until} />` : html`<span class="quiet">${{ paused: "when resumed", queued: "when free", inactive: "when it is active" }[of.code] ?? "now"}</span>`}<//>
     <${Cell} className="actions">${action || null}<//></tr>`;
