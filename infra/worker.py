@@ -22,6 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from functions.catalogue import KINDS, all_commands, all_kinds
+from infra.client.parser import Parser
 from shared.job_queue.build import RunStarter, a_worker_id, build_ports
 from shared.job_queue.model import KIND, ON_LAMBDA
 from shared.job_queue.steps import job_kind
@@ -57,8 +58,8 @@ class NoQueue:
         raise QueueUnavailable(queue)
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="baton worker", description="Run jobs on this machine.", allow_abbrev=False)
+def parser() -> Parser:
+    made = Parser(prog="baton worker", description="Run jobs on this machine.", allow_abbrev=False)
     add = made.add_argument
     add("--queues", default="default", help="queues to take jobs from, separated by commas (default: default)")
     add("--kinds", default=KIND, help=f"kinds of work to do: {KIND}, or {ALL} to run everything on Postgres alone")
@@ -76,13 +77,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     made = parser()
-    options = made.parse_args(arguments)
+    options = made.understood(arguments)
     if options.concurrency < 1 or not 1 <= options.lease < math.inf or not 0 < options.poll < math.inf:
         made.error("--concurrency and --lease must be at least 1, and --poll above 0")
     kinds = _kinds(options.kinds, made)
     executors = (options.executors or ("worker,lambda" if ALL in options.kinds.split(",") else "worker")).split(",")
     if unknown := set(executors) - {"worker", "lambda"}:
-        made.error(f"--executors: unknown {', '.join(sorted(unknown))}. Available: worker, lambda.")
+        made.error(f"--executors: unknown {', '.join(sorted(unknown))}. Available: worker, lambda")
     json_log()
     names = [name for name in options.queues.split(",") if name]
     queues = [name + (ON_LAMBDA if each == "lambda" else "") for name in names for each in executors]
@@ -93,18 +94,15 @@ def main(arguments: Sequence[str]) -> int:
             return work_for(options, queues)
         return _work(options, kinds, queues if KIND in kinds else [])
     except BadSettings as error:
-        without = (
-            ""
-            if options.url
-            else ". To take jobs from an API instead: --url, with the token of a worker in BATON_TOKEN"
-        )
-        made.exit(2, f"baton worker: {error}{without}\n")
+        nowhere = not options.url and not os.environ.get("DATABASE_URL")
+        instead = ". To take jobs from an API instead: --url, with the token of a worker in BATON_TOKEN"
+        made.exit(2, f"baton worker: {error}{instead if nowhere else ''}\n")
 
 
-def _kinds(asked: str, made: argparse.ArgumentParser) -> list[str]:
+def _kinds(asked: str, made: Parser) -> list[str]:
     names = list(KINDS) if asked == ALL else [name for name in asked.split(",") if name]
     if unknown := set(names) - set(KINDS):
-        made.error(f"--kinds: unknown {', '.join(sorted(unknown))}. Available: {', '.join(KINDS)}, {ALL}.")
+        made.error(f"--kinds: unknown {', '.join(sorted(unknown))}. Available: {', '.join(KINDS)}, {ALL}")
     return names
 
 
@@ -198,7 +196,10 @@ def serve_health(options: argparse.Namespace, tell: Callable[[], dict[str, Any]]
         def log_message(self, *_: object) -> None:
             """Say nothing: it is asked every few seconds."""
 
-    server = ThreadingHTTPServer((options.health_host, options.health), Health)
+    try:
+        server = ThreadingHTTPServer((options.health_host, options.health), Health)
+    except (OSError, OverflowError) as error:
+        raise BadSettings(f"--health: can't listen on {options.health_host}:{options.health}: {error}") from None
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     logger.info("health", extra={"port": server.server_address[1]})
     return server

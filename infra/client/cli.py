@@ -149,8 +149,11 @@ def me(options: argparse.Namespace) -> None:
 
 
 def runs(options: argparse.Namespace) -> None:
+    client = client_of(options)
     wanted = {name: getattr(options, name) for name in (*FILTERS, *SEARCHES)}
-    found = client_of(options).listing("/runs", "runs", options.limit, **wanted)
+    found = client.listing("/runs", "runs", options.limit, **wanted)
+    if options.kind and not found["runs"]:  # only then: a kind that is no longer deployed may have runs
+        _known_kind(client, options.kind)
     columns = ("id", "kind", "state", "label", "created_at", "progress", "why.sentence", "outcome")
 
     def table(told: Mapping[str, Any]) -> None:
@@ -160,18 +163,29 @@ def runs(options: argparse.Namespace) -> None:
     tell(options, found, table)
 
 
+def _known_kind(client: Client, kind: str) -> None:
+    known = [each["name"] for each in client.get("/kinds")["kinds"]]
+    if kind not in known:
+        raise Refusal(f"unknown kind {kind!r}. Available: {', '.join(known)}")
+
+
 def run_show(options: argparse.Namespace) -> None:
     client = client_of(options)
     shown = client.get(f"/runs/{options.id}")
     if options.json:
         print(json.dumps(shown))
         return
-    far = {"progress": show.how_far(shown["progress"])}
-    show.facts({name: value for name, value in {**shown, **far}.items() if name != "why"})
+    far = {"progress": show.how_far(shown["progress"]), "error": _problem(shown["error"])}
+    show.facts({name: value for name, value in {**shown, **far}.items() if name not in {"why", "fix"}})
     if shown["why"]:
         show.facts({"why": shown["why"]["sentence"]})
     show.console.print()
     _lanes(client.listing(f"/runs/{options.id}/lanes", "lanes", options.limit))
+
+
+def _problem(error: Mapping[str, Any] | None) -> str | None:
+    """Its sentence and its code; of a run that failed of its lanes, the code of what stopped them."""
+    return f"{error.get('message')} ({(error.get('cause') or error).get('code')})" if error else None
 
 
 def lanes(options: argparse.Namespace) -> None:
@@ -262,11 +276,14 @@ def bulk(options: argparse.Namespace) -> int:
 
 
 def why(options: argparse.Namespace) -> None:
-    found = client_of(options).get(f"/runs/{options.id}/why")
+    client = client_of(options)
+    found = client.get(f"/runs/{options.id}/why")
 
     def as_text(said: Any) -> None:
-        free = f"{said['moving']:,} lane{'' if said['moving'] == 1 else 's'} free to run"
-        print(f"{said['status']}; {'it waits for nothing' if said['status'] in show.ENDED else free}")
+        if said["status"] in show.ENDED:  # it waits for nothing; what it ended with is the answer
+            print(show.summary(client.get(f"/runs/{options.id}")))
+        else:
+            print(f"{said['status']}; {said['moving']:,} lane{'' if said['moving'] == 1 else 's'} free to run")
         if said["reasons"]:
             columns = ("lanes", "until", "sentence", "action", "held_by")
             show.table(said["reasons"], *columns, optional=("held_by",), below="sentence")
@@ -289,6 +306,8 @@ def gate_act(options: argparse.Namespace) -> None:
     body = {"reason": options.reason} | ({"for_s": options.for_s} if options.act == "close" else {})
     answer = client.post(f"/gates/{quote(key, safe='')}/{options.act}", body)
     said = "Opened {}. What waited for it is due now." if options.act == "open" else "Closed {}."
+    if not known:
+        said += " No step has met it so far: if that is a typo, open it again."
     did(options, answer, said.format(key))
 
 
@@ -495,7 +514,7 @@ def _run_commands(commands: Commands) -> None:
         made.set_defaults(act=name)
         if name == "retry":
             made.add_argument("--watch", action="store_true", help="show progress until it ends")
-    with_id(command(commands, "why", why, "show why a run waits, until when, and which action frees it"))
+    with_id(command(commands, "why", why, "show why a run waits or failed, until when, and which action frees it"))
 
 
 def _filters(made: argparse.ArgumentParser) -> None:

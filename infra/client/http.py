@@ -156,7 +156,8 @@ def ask(
             redirect=False,
         )
     except urllib3.exceptions.HTTPError as error:
-        raise Unanswered(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__})") from None
+        fix = ". Run `baton status` to see what is running, `baton up` to fix it" if host.endswith(".localhost") else ""
+        raise Unanswered(f"{parts.scheme}://{parts.netloc} is not responding ({type(error).__name__}){fix}") from None
     except ValueError:  # of http.client, which sends no line break and nothing beyond Latin-1 in a header
         raise Refusal(
             "BATON_TOKEN, the tenant or the key has a line break or a character in it that can't be sent"

@@ -444,7 +444,18 @@ def summary(run: Mapping[str, Any]) -> str:
     said = f"{plural(progress['steps'], 'step')} in {more}{plural(progress['lanes'], 'lane')}"
     outcome = f" ({run['outcome']})" if run["outcome"] not in (None, run["status"]) else ""
     why = f"\ncause: {plain(str(run['error'].get('message')))}" if run["error"] else ""
-    return f"{run['status']}{outcome} after {(ended - began).total_seconds():.1f} s: {said}{why}"
+    return f"{run['status']}{outcome} after {(ended - began).total_seconds():.1f} s: {said}{why}{_way_out(run)}"
+
+
+def _way_out(run: Mapping[str, Any]) -> str:
+    """What to do about a run that failed, in the order of doing it."""
+    if run["status"] != "failed" or not run["error"]:
+        return ""
+    again = f"`baton retry {run['id'][:PREFIX_OF_TIME]}`"
+    if run.get("fix") is None:
+        return f"\nfix:   {again} resumes it when the cause is gone"
+    change = f"`baton connection change {run['fix']['target'][:PREFIX_OF_TIME]}"
+    return f"\nfix:   {change} --new-secret` (or --set NAME=VALUE), then {again}"
 
 
 BAR = 24

@@ -142,9 +142,11 @@ class Cloud(Stops):
             say(f"Postgres     {without_password(postgres.url(DATABASE))}  ({elapsed():.1f} s)")
             elapsed = stopwatch()
             create_database(postgres.url())
-            migrate(postgres.url(DATABASE))
+            newer = migrate(postgres.url(DATABASE))
             private.give_passwords(postgres.url(DATABASE))
             say(f"migrated     {DATABASE}  ({elapsed():.1f} s)")
+            if newer:
+                say(f"             its schema {newer} is newer than this code, and stays")
             elapsed = stopwatch()
             _clear(home / "aws")
             port = port or ports.get("aws")

@@ -11,8 +11,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 
-from infra.migrations.head import VERSIONS
+from infra.migrations.head import VERSIONS, newest_revision
 from shared.kernel import db
 
 HERE = Path(__file__).resolve().parent
@@ -26,12 +27,20 @@ class Unfinished(Exception):
     """Not all revisions were applied; those that were stay. The message says what to do."""
 
 
-def migrate(url: str, versions: Path = VERSIONS, within_s: float = WITHIN_S) -> None:
-    """Bring the database at `url` to the newest revision of the folder `versions`."""
+def migrate(url: str, versions: Path = VERSIONS, within_s: float = WITHIN_S) -> str | None:
+    """Bring the database at `url` to the newest revision of the folder `versions`.
+
+    One that a newer release has migrated is left alone, for this code works with it: its revision is the answer.
+    """
     ends = time.monotonic() + within_s
     while True:
         try:
             _upgrade(url, versions, ends)
+        except CommandError:  # it knows no such revision
+            found = _revision(url)
+            if found is None or found <= newest_revision(versions):
+                raise
+            return found
         except sa.exc.DBAPIError as error:
             state = db.sqlstate(error)
             if state == LOCK_NOT_AVAILABLE and time.monotonic() + PAUSE_S + LOCK_TIMEOUT_S < ends:
@@ -49,7 +58,7 @@ def migrate(url: str, versions: Path = VERSIONS, within_s: float = WITHIN_S) -> 
                     "over; nothing of it was written but what is built concurrently. Deploy again to go on from there."
                 ) from error
             raise
-        return
+        return None
 
 
 def within(ends: float) -> str:
@@ -67,10 +76,15 @@ def _upgrade(url: str, versions: Path, ends: float) -> None:
 
 
 def _reached(url: str) -> str:
+    found = _revision(url)
+    return "no revision" if found is None else f"revision {found}"
+
+
+def _revision(url: str) -> str | None:
     with open_engine(url).connect() as connection:
         known = connection.exec_driver_sql("select to_regclass('public.alembic_version') is not null").scalar_one()
         row = connection.exec_driver_sql("select version_num from public.alembic_version").first() if known else None
-    return "no revision" if row is None else f"revision {row[0]}"
+    return None if row is None else str(row[0])
 
 
 def open_engine(url: str) -> sa.Engine:

@@ -33,12 +33,14 @@ from shared.kernel.ports import Ports
 from shared.kernel.pull import kind_of
 from shared.kernel.queue import Consumer, Received
 from shared.kernel.queue_postgres import CHANNEL
+from shared.kernel.redact import redact
 from shared.kernel.sql import LISTEN_TO
 from shared.kernel.step import Looked, commit_together, look
 from shared.kernel.tick import repair_lost, roll_up, tick
 
 SEEN_S = 10.0
 AFTER_TROUBLE_S = 2.0
+NO_ENTRY = ("28", "3D")  # Postgres refuses the role or its password, or has no such database
 LISTENS_S = 5.0  # a mark that somebody listens is good for so long
 MOST_RECEIVES = 10
 MOST_TOGETHER = 100  # endings in one flight
@@ -88,8 +90,7 @@ class Worker:
                 try:
                     taken = self._round(pool)
                 except Exception as error:
-                    logger.exception("a worker could not take jobs")
-                    self.stop.wait(AFTER_TROUBLE_S if db.is_disconnect(error) else self.poll_s)
+                    self.stop.wait(AFTER_TROUBLE_S if _tell("a worker could not take jobs", error) else self.poll_s)
                     continue
                 self.last_round = time.monotonic()
                 if not taken:
@@ -247,8 +248,8 @@ class Worker:
     def _quietly(self, otherwise: str, do: Callable[[], object]) -> None:
         try:
             do()
-        except Exception:
-            logger.exception(otherwise)
+        except Exception as error:
+            _tell(otherwise, error)
 
     def _see(self) -> None:
         with direct.alone(self.engine) as line:
@@ -317,3 +318,13 @@ class Worker:
             with suppress(Exception):
                 loan.invalidate()  # it must not go back to the pool with its ears open
             loan.close()
+
+
+def _tell(what: str, error: Exception) -> bool:
+    """A database that is away, or doesn't let us in, is told in a line: how we came to ask it explains nothing. Whether it is so."""
+    is_away = db.is_disconnect(error) or (db.sqlstate(error) or "").startswith(NO_ENTRY)
+    if is_away:
+        logger.warning("%s: the database can't be reached", what, extra={"error": redact(str(error))})
+    else:
+        logger.error(what, exc_info=error)
+    return is_away

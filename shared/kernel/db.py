@@ -15,6 +15,7 @@ from pg8000.exceptions import InterfaceError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from shared.kernel import flights as driver
+from shared.kernel.settings import BadSettings
 
 T = TypeVar("T")
 Loan = ConnectionPoolEntry
@@ -232,7 +233,7 @@ def wants_tls(url: sa.URL) -> bool:
     if mode == "disable":
         return False
     if mode is not None and mode not in TLS_MODES:
-        raise ValueError(f"sslmode={mode} is neither off nor verified; use disable or verify-full")
+        raise BadSettings(f"sslmode={mode} is neither off nor verified; use disable or verify-full")
     return not (mode is None and bundle is None and _stays_on_this_machine(url))
 
 
@@ -242,11 +243,14 @@ def as_user(url: str, user: str) -> str:
 
 
 def location(url: str) -> sa.URL:
-    where = sa.make_url(url)
+    try:
+        where = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):  # whose text may quote it, password and all
+        raise BadSettings("the database url can't be read; it looks like postgresql://user:password@host/db") from None
     if where.drivername not in SPELLINGS:
-        raise ValueError(f"not a Postgres url for pg8000: {where.drivername}://")
+        raise BadSettings(f"not a Postgres url for pg8000: {where.drivername}://")
     if unknown := where.query.keys() - URL_OPTIONS:
-        raise ValueError(f"unknown options in the database url: {', '.join(sorted(unknown))}")
+        raise BadSettings(f"unknown options in the database url: {', '.join(sorted(unknown))}")
     return where.set(drivername=DRIVER)
 
 

@@ -530,6 +530,22 @@ def test_each_word_for_a_run_means_one_thing(
     assert (told["eta"] is not None) == (state == "running" and told["progress"]["failing"] == 0)
 
 
+@pytest.mark.parametrize("late", ["next_due_at = now() - interval '3 minutes'", ENDED_BEFORE])
+def test_what_is_overdue_says_so_wherever_somebody_asks_why(door: Door, acme: TenantHouse, late: str) -> None:
+    """Nothing holds it, and still it does not move: that is no lane that is free to run."""
+    run_id = going(door, acme, lanes=3, done=1)
+    door.sql(f"update lane set sent_at = now(), {late} where run_id = :id and status = 'active'", id=run_id)
+
+    run = door.call(acme.member, "GET", f"/runs/{run_id}").json()
+    why = door.call(acme.member, "GET", f"/runs/{run_id}/why").json()
+    lanes = door.call(acme.member, "GET", f"/runs/{run_id}/lanes").json()["lanes"]
+
+    assert (run["state"], run["why"]["code"]) == ("stalled", "overdue")
+    assert (why["moving"], [(each["code"], each["lanes"]) for each in why["reasons"]]) == (0, [("overdue", 2)])
+    assert [lane["why"] and lane["why"]["code"] for lane in lanes if lane["status"] == "active"] == ["overdue"] * 2
+    assert [lane["why"] for lane in lanes if lane["status"] == "done"] == [None]
+
+
 def test_a_run_that_waits_for_a_worker_is_paused_or_over_says_so(door: Door, acme: TenantHouse) -> None:
     queued, paused, over = (door.start(acme) for _ in range(3))
     assert door.call(acme.member, "POST", f"/runs/{paused}/pause", {}).status == 200
@@ -600,7 +616,8 @@ def test_a_lane_takes_its_turn_exactly_when_nothing_says_why_not(
     claims = door.claims(run_id)
 
     assert (claims and state["sent"]) == (reasons == [])
-    assert (told is None) == (reasons == [] or state["status"] != "active")
+    is_held = told is not None and told["code"] != "overdue"  # of what nothing holds it is said that nobody took it
+    assert is_held == (reasons != [] and state["status"] == "active")
     if told is not None and told["code"] == "gate":
         assert (told["held_by"], told["action"]) == ("why", "open_gate")
 

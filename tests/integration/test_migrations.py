@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
+from alembic.util import CommandError
 
 from infra.migrations import at_deploy, run
 from infra.migrations.head import VERSIONS, newest_revision
@@ -82,6 +83,21 @@ def test_each_revision_runs_once_and_in_order(empty: str, versions: Path) -> Non
 
     assert rows(empty, "select * from leg") == [(1,)]
     assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
+
+
+def test_older_code_leaves_a_newer_schema_as_it_is(empty: str, versions: Path) -> None:
+    """After a step back it is deployed again, or called by hand. One that is merely unknown is not newer."""
+    write_revision(versions, 1, "create table leg (id int primary key)")
+    write_revision(versions, 2, "insert into leg values (1)")
+    assert migrate(empty, versions) is None
+    versions.joinpath("0002_leg.py").unlink()
+
+    assert migrate(empty, versions) == "0002"
+    assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
+
+    rows(empty, "update public.alembic_version set version_num = '0000'")
+    with pytest.raises(CommandError):
+        migrate(empty, versions)
 
 
 def test_a_failed_revision_leaves_nothing_of_itself_and_takes_nothing_back(empty: str, versions: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from infra import remote_worker
 from infra import worker as command
@@ -32,6 +34,8 @@ from infra.remote_worker import RemoteWorker
 from shared.job_queue.build import RunStarter, build_ports
 from shared.job_queue.model import Finished, Word
 from shared.job_queue.steps import job_kind
+from shared.job_queue.worker import _tell
+from shared.kernel import db
 from shared.kernel.api.frame import LARGEST_BODY
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.errors import NoRoom, Refused
@@ -223,6 +227,7 @@ def test_a_worker_picks_up_runs_tells_its_health_and_stops(office: Office, tmp_p
             "DATABASE_URL, BATON_DB_SECRET_ARN or BATON_DB_IAM must say how to reach Postgres. To take jobs from an API instead: --url",
         ),
         (["--url", "https://example.com"], "BATON_TOKEN must hold a machine token"),
+        (["--queue", "mail"], "baton: unknown option '--queue'. Did you mean '--queues'? See `baton worker --help`"),
     ],
 )
 def test_a_worker_says_what_is_wrong_with_its_options(
@@ -233,6 +238,40 @@ def test_a_worker_says_what_is_wrong_with_its_options(
     with pytest.raises(SystemExit):
         command.main(given)
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url", ["foo", "postgresql://x:hunter2@db:port/x", "mysql://x:hunter2@db/x", "postgres://db/x?a=b"]
+)
+def test_a_worker_without_a_usable_url_says_so_in_a_line(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", url)
+    with pytest.raises(SystemExit) as ended:
+        command.main([])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert (said.startswith("baton worker: "), said.count("\n"), "hunter2" in said) == (True, 1, False)
+
+
+def test_a_worker_whose_health_port_is_taken_says_so(
+    office: Office, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", as_user(office.url, "baton_worker"))
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
+        command.main(["--health", str(taken.getsockname()[1])])
+    assert "--health: can't listen on 127.0.0.1:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["postgresql://nobody:wrong@127.0.0.1:{port}/postgres", "postgresql://x@127.0.0.1:1/x"])
+def test_a_database_that_does_not_let_a_worker_in_is_told_in_a_line(
+    url: str, office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = db.connect_engine(url.format(port=sa.make_url(office.url).port))
+    with pytest.raises(Exception) as refused, engine.connect():
+        pass
+    assert _tell("looking for work", refused.value)
+    assert [line.exc_info for line in caplog.records] == [None]
 
 
 class Api:

@@ -475,3 +475,56 @@ def test_a_bucket_that_cannot_be_reached_and_a_folder_that_is_not_there_are_no_c
         assert (code, told in said, said.count("\n")) == (1, True, 1), said
         assert "gone" not in told or not api.asked, "said before anybody waits for the file"
     assert list(Path(home).iterdir()) == [], "nothing half is left behind"
+
+
+# --- what a run that failed says ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fix", "said"),
+    [
+        (None, "fix:   `baton retry 0197a3b2-1c2d` resumes it when the cause is gone"),
+        (
+            {"action": "fix_connection", "target": "0197a3b2-ffff-7e3f-8a4b-5c6d7e8f9a0b"},
+            "fix:   `baton connection change 0197a3b2-ffff --new-secret` (or --set NAME=VALUE), then `baton retry 0197a3b2-1c2d`",
+        ),
+    ],
+)
+def test_why_names_the_cause_of_a_failed_run_and_what_fixes_it(api: Api, baton: Baton, fix: Any, said: str) -> None:
+    failed = {**a_run("failed"), "error": {"code": "bad_credentials", "message": "Nivoda refuses."}, "fix": fix}
+    ended = {"status": "failed", "moving": 0, "reasons": [], "more": False}
+    api.answers = {f"GET /runs/{RUN}/why": [(200, ended)], f"GET /runs/{RUN}": [(200, failed)]}
+
+    code, told = baton("why", RUN)
+
+    assert (code, told.splitlines()[1:]) == (0, ["cause: Nivoda refuses.", said])
+    assert json.loads(baton("why", RUN, "--json")[1]) == ended, "exactly what the API answered"
+
+
+def test_a_list_of_an_unknown_kind_is_no_empty_list(api: Api, baton: Baton) -> None:
+    """Else whoever mistypes in an incident believes that there is none."""
+    api.answers = {
+        "GET /runs": [(200, {"runs": [], "next": None})],
+        "GET /kinds": [(200, {"kinds": [{"name": "tally"}]})],
+    }
+
+    assert baton("runs", "--kind", "taly") == (1, "baton: unknown kind 'taly'. Available: tally\n")
+    assert baton("runs", "--kind", "tally")[0] == 0
+
+
+def test_a_rate_limit_that_no_step_has_met_is_closed_with_a_word(api: Api, baton: Baton) -> None:
+    api.answers = {
+        "GET /gates": [(200, {"gates": [{"key": "nivoda"}], "next": None})],
+        "POST /gates/nivoda/close": [(200, {"done": True})],
+        "POST /gates/nivoad/close": [(200, {"done": True})],
+    }
+
+    assert "typo" not in baton("rate-limit", "close", "nivoda", "--reason", "x")[1]
+    assert "if that is a typo" in baton("rate-limit", "close", "nivoad", "--reason", "x")[1]
+
+
+def test_a_local_cloud_that_is_gone_names_the_way_back(baton: Baton, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_URL", "http://api.execute-api.localhost:9")
+
+    assert "`baton up` to fix it" in baton("me")[1]
+    assert "baton up" not in baton("me", "--url", NOWHERE)[1]

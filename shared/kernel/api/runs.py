@@ -20,7 +20,7 @@ from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, LaneId, Limit, RunId, Short, Told
-from shared.kernel.api.state import State, state_of
+from shared.kernel.api.state import OVERDUE, OVERDUE_SENTENCE, State, state_of
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.catalogue import Kind
 from shared.kernel.clock import read_id
@@ -594,7 +594,7 @@ def shown(row: Any) -> dict[str, Any]:
     )  # fmt: skip
     cause = (row["error"] or {}).get("cause") or row["error"] or {}
     fix = fix_of(cause.get("code"), row["connection"])
-    return {**told, **pace, "state": state, "fix": fix, "progress": progress, "why": _why(row)}
+    return {**told, **pace, "state": state, "fix": fix, "progress": progress, "why": _why(row) or _overdue(state)}
 
 
 def _with_why(row: Any) -> dict[str, Any]:
@@ -611,6 +611,12 @@ def _why(row: Any) -> Why | None:
         held_by=row["held_by"],
         action=row["action"],
     )
+
+
+def _overdue(state: State) -> Why | None:
+    if state is not State.STALLED:
+        return None
+    return Why(code=OVERDUE, sentence=OVERDUE_SENTENCE, until=None, held_by=None, action=None)
 
 
 def _pace(row: Any, state: State) -> dict[str, Any]:

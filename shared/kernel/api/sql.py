@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from shared.kernel.api.state import Standing
+from shared.kernel.api.state import OVERDUE, OVERDUE_SENTENCE, Standing
 
 MEMBERSHIPS = sa.text("select tenant_id, tenant, role, is_super from memberships(:subject)")
 MEMBERSHIP = sa.text("select tenant_id, tenant, role, is_super from membership(:subject, :tenant_id)")
@@ -39,6 +39,12 @@ from (select l.*, {_STANDING} as standing, count(*) over () as open,
              min(l.lease_until) filter (where l.lease_until < now() - interval '2 minutes') over () as lost_at
       from ({{lanes}}) l) l
 order by standing, l.sent_at is null, l.next_due_at, l.id limit 1"""
+# Nothing holds the lane `l`, and nobody took its step: `why(l.id)` has no word for that.
+_IS_LATE = (
+    "w.code is null and l.status = 'active' and coalesce(l.lease_until, l.next_due_at) < now() - interval '2 minutes'"
+)
+_CODE = f"case when {_IS_LATE} then '{OVERDUE}' else w.code end"
+_SENTENCE = f"case when {_IS_LATE} then '{OVERDUE_SENTENCE}' else w.sentence end"
 _LANE_COLUMNS = """l.id, l.next_due_at, l.sent_at, l.claim_token, l.lease_until, l.attempts, l.steps, l.updated_at, l.class_id,
     l.last_error"""
 # Why it waits, of the lane `f` and of `why(f.id)` as `w`. While its next attempt runs, the last error is still what there is to say.
@@ -156,7 +162,7 @@ _RIBBON = """(
 @lru_cache(maxsize=8)
 def list_lanes(*, with_status: bool, after: bool, with_ribbon: bool = False) -> sa.TextClause:
     return sa.text(f"""
-select {_LANE}, w.code as why, w.sentence as why_sentence, w.until as why_until, w.held_by, w.action,
+select {_LANE}, {_CODE} as why, {_SENTENCE} as why_sentence, w.until as why_until, w.held_by, w.action,
        {_RIBBON if with_ribbon else "null"} as ribbon
 from (select * from lane l
       where l.run_id = :run_id and l.tenant_id = :tenant_id
@@ -325,12 +331,12 @@ def _what_for(code: str, sentence: str) -> str:
 # Why a run waits: its open lanes by reason. Beyond so many lanes the answer says that there are more.
 MOST_REASONED = 1_000
 WHY_RUN = sa.text(f"""
-select count(*) as lanes, w.code, min(w.sentence) as sentence, min(w.until) as until, w.held_by, w.action
-from (select l.id from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.status = 'active'
+select count(*) as lanes, {_CODE} as code, min({_SENTENCE}) as sentence, min(w.until) as until, w.held_by, w.action
+from (select l.id, l.status, l.lease_until, l.next_due_at from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.status = 'active'
       limit {MOST_REASONED}) l
 left join lateral why(l.id) w on true
-group by w.code, w.held_by, w.action, {_what_for("w.code", "w.sentence")}
-order by lanes desc, w.code, sentence
+group by {_CODE}, w.held_by, w.action, {_what_for("w.code", "w.sentence")}
+order by lanes desc, code, sentence
 """)
 
 

@@ -38,6 +38,9 @@ class Standing(IntEnum):
     UNTRIED = 4  # it could move, but half of the run's open lanes failed their last attempt and nothing has moved since
 
 
+# What is said of what is overdue: nothing holds it, so no other reason is known.
+OVERDUE, OVERDUE_SENTENCE = "overdue", "The next step is overdue. It is retried automatically."
+
 HELD_BY = {
     "gate": State.THROTTLED,
     "retrying": State.RETRYING,
