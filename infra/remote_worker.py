@@ -33,6 +33,7 @@ from shared.kernel.settings import BadSettings
 AFTER_TROUBLE_S = 5.0
 LONGEST_LEASE_S = 900  # as the API has it
 FIRST_PAUSE_S = 1.0
+MOST_PAUSE_S = 2.0  # the tick waits a little longer before it calls what has ended lost
 LEAST_TELLS = 5  # how often it tries to say how an attempt ended, at least
 MOST_TOLD = 125_000  # of one stream, as JSON: the API takes a body of 256 KB
 
@@ -200,7 +201,7 @@ class RemoteWorker:
                     return
                 until = lost_at + KEPT_S if isinstance(error, Unanswered) and not self.stop.is_set() else lost_at
                 time.sleep(pause_s)
-                pause_s = min(2 * pause_s, 8.0)
+                pause_s = min(2 * pause_s, MOST_PAUSE_S)
             else:
                 return
         logger.error("how a job ended could not be told", extra={"job_id": job["id"]})
