@@ -274,6 +274,7 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         start=jobs.start,
         settle=settle,
         on_reopen=on_reopen,
+        to_do_again="To work on its rows again, reprocess them; for another export or scan, start a new one.",
         on_end=on_end,
         prune=prune,
         rows=store.ROWS,
