@@ -35,17 +35,18 @@ LONGEST_LEASE_S = 900  # as the API has it
 FIRST_PAUSE_S = 1.0
 MOST_PAUSE_S = 2.0  # the tick waits a little longer before it calls what has ended lost
 LEAST_TELLS = 5  # how often it tries to say how an attempt ended, at least
+CREATE_ONE = "Create one with `baton token add NAME --role worker`"  # a worker has no login to fall back on
 MOST_TOLD = 125_000  # of one stream, as JSON: the API takes a body of 256 KB
 
 
 def work_for(options: argparse.Namespace, queues: Sequence[str]) -> int:
     token = os.environ.get("BATON_TOKEN")
     if not token:
-        raise BadSettings("BATON_TOKEN must hold a machine token with the role worker")
+        raise BadSettings(f"BATON_TOKEN must hold a machine token with the role worker. {CREATE_ONE}")
     if options.lease > LONGEST_LEASE_S:
         raise BadSettings(f"--lease: at most {LONGEST_LEASE_S} seconds with --url")
     worker = RemoteWorker(
-        Client(options.url.rstrip("/"), Fixed(token)), list(queues), a_worker_id(), options.concurrency,
+        Client(options.url.rstrip("/"), Fixed(token, CREATE_ONE)), list(queues), a_worker_id(), options.concurrency,
         int(max(10, options.lease)), max(1.0, options.poll), options.grace,
     )  # fmt: skip
     until_signaled(worker.stop.set)
