@@ -75,6 +75,7 @@ class RemoteWorker:
     stop: threading.Event = field(default_factory=threading.Event)
     _running: set[Future[None]] = field(default_factory=set)
     _stopped_at: float | None = None
+    _claims: int = 0
     _unheard: str | None = None  # a claim that may have taken jobs, and whose answer was lost
 
     @property
@@ -94,10 +95,11 @@ class RemoteWorker:
 
     def _claim(self, most: int) -> list[dict[str, Any]]:
         again, self._unheard = self._unheard, self._unheard or str(new_id())
+        self._claims += again is None
         lost_at = self._lost_at()
         try:
             asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s,
-                     "claim_id": self._unheard, "again": again is not None,
+                     "claim_id": self._unheard, "claim_no": self._claims, "again": again is not None,
                      "commands": sorted(read_commands(self.env))}  # fmt: skip
             # If the answer is lost, there must be time to ask again before what was taken counts as lost.
             found = self._post("/worker/jobs/claim", asked, "jobs", min(READ_S, self.lease_s / 3))
