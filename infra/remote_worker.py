@@ -33,18 +33,20 @@ from shared.kernel.settings import BadSettings
 AFTER_TROUBLE_S = 5.0
 LONGEST_LEASE_S = 900  # as the API has it
 FIRST_PAUSE_S = 1.0
+MOST_PAUSE_S = 2.0  # the tick waits a little longer before it calls what has ended lost
 LEAST_TELLS = 5  # how often it tries to say how an attempt ended, at least
+CREATE_ONE = "Create one with `baton token add NAME --role worker`"  # a worker has no login to fall back on
 MOST_TOLD = 125_000  # of one stream, as JSON: the API takes a body of 256 KB
 
 
 def work_for(options: argparse.Namespace, queues: Sequence[str]) -> int:
     token = os.environ.get("BATON_TOKEN")
     if not token:
-        raise BadSettings("BATON_TOKEN must hold a machine token with the role worker")
+        raise BadSettings(f"BATON_TOKEN must hold a machine token with the role worker. {CREATE_ONE}")
     if options.lease > LONGEST_LEASE_S:
         raise BadSettings(f"--lease: at most {LONGEST_LEASE_S} seconds with --url")
     worker = RemoteWorker(
-        Client(options.url.rstrip("/"), Fixed(token)), list(queues), a_worker_id(), options.concurrency,
+        Client(options.url.rstrip("/"), Fixed(token, CREATE_ONE)), list(queues), a_worker_id(), options.concurrency,
         int(max(10, options.lease)), max(1.0, options.poll), options.grace,
     )  # fmt: skip
     until_signaled(worker.stop.set)
@@ -73,6 +75,7 @@ class RemoteWorker:
     stop: threading.Event = field(default_factory=threading.Event)
     _running: set[Future[None]] = field(default_factory=set)
     _stopped_at: float | None = None
+    _claims: int = 0
     _unheard: str | None = None  # a claim that may have taken jobs, and whose answer was lost
 
     @property
@@ -92,10 +95,11 @@ class RemoteWorker:
 
     def _claim(self, most: int) -> list[dict[str, Any]]:
         again, self._unheard = self._unheard, self._unheard or str(new_id())
+        self._claims += again is None
         lost_at = self._lost_at()
         try:
             asked = {"worker_id": self.worker_id, "queues": self.queues, "most": most, "lease_seconds": self.lease_s,
-                     "claim_id": self._unheard, "again": again is not None,
+                     "claim_id": self._unheard, "claim_no": self._claims, "again": again is not None,
                      "commands": sorted(read_commands(self.env))}  # fmt: skip
             # If the answer is lost, there must be time to ask again before what was taken counts as lost.
             found = self._post("/worker/jobs/claim", asked, "jobs", min(READ_S, self.lease_s / 3))
@@ -200,7 +204,7 @@ class RemoteWorker:
                     return
                 until = lost_at + KEPT_S if isinstance(error, Unanswered) and not self.stop.is_set() else lost_at
                 time.sleep(pause_s)
-                pause_s = min(2 * pause_s, 8.0)
+                pause_s = min(2 * pause_s, MOST_PAUSE_S)
             else:
                 return
         logger.error("how a job ended could not be told", extra={"job_id": job["id"]})

@@ -43,10 +43,10 @@ class Place:
 
 
 class Fixed:
-    """A token that somebody gave us: a machine's, or a JWT of another issuer."""
+    """A token that somebody gave us: a machine's, or a JWT of another issuer. `helps`: what to do if it is refused."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, token: str, helps: str = "Set another, or unset it to use your login") -> None:
+        self._token, self._helps = token, helps
 
     def token(self) -> str:
         return self._token
@@ -56,7 +56,7 @@ class Fixed:
 
     @property
     def remedy(self) -> str:
-        return "the token in BATON_TOKEN is wrong, expired or revoked. Set another, or unset it to use your login"
+        return f"the token in BATON_TOKEN is wrong, expired or revoked. {self._helps}"
 
     @property
     def tenant(self) -> None:

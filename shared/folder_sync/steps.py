@@ -11,7 +11,7 @@ from shared.folder_sync.points import FolderPoint
 from shared.folder_sync.ports import CursorReset, Ports
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Refused
+from shared.kernel.errors import Permanent, Refused
 from shared.kernel.model import (
     Already,
     Continue,
@@ -75,6 +75,11 @@ class Folders:
             again = decide.after_reset(cursor)
             return Continue(cursor=again.to_json(), effects=store.restarted(again))
         point(FolderPoint.LISTED)
+        if not outside.write(Effect(store.HOLDS, {"connection": cursor.connection, "path": cursor.path})):
+            raise Permanent(
+                "Another run took over this folder and reads the rest of it. Retry this one only if that run fails.",
+                "folder_taken_over",
+            )
         following, entries = decide.after_page(cursor, page), decide.last_words(page.entries)
         effects = store.kept(cursor, following, entries, done=not page.has_more)
         if page.has_more:

@@ -1,4 +1,5 @@
-"""The SQL of folder sync. What a step writes selects from `turn`: a step that lost its turn writes nothing."""
+"""The SQL of folder sync. What a step writes selects from `turn`: a step that lost its turn writes nothing. What it writes of a page
+selects from KEEP, which is the first effect of its commit: a run that lost its folder writes nothing either."""
 
 from __future__ import annotations
 
@@ -40,19 +41,34 @@ RETAKE = Statement(
        returning f.cursor, f.generation, f.listing""",
     returns=True,
 )
+# Two runs may take a folder at the same moment, if one of them is retried just then: the other still sees it ended. The last one has it.
+HOLDS = Statement(
+    "folder.holds",
+    """select f.run_id from turn join folder f
+       on f.tenant_id = turn.tenant_id and f.connection = cast(:connection as uuid) and f.path = :path and f.run_id = turn.run_id""",
+    returns=True,
+)
 LEAVE = Statement("folder.leave", "update folder set run_id = null where tenant_id = :tenant_id and run_id = :run_id")
 
-_THIS = "tenant_id = turn.tenant_id and {0}.connection = cast(:connection as uuid) and {0}.path = :path"
+KEEP = Statement(
+    "folder.keep",
+    """update folder f set cursor = cast(:at as text), generation = cast(:generation as integer), listing = cast(:listing as boolean),
+              synced_at = case when cast(:done as boolean) then now() else f.synced_at end
+       from turn
+       where f.tenant_id = turn.tenant_id and f.connection = cast(:connection as uuid) and f.path = :path and f.run_id = turn.run_id
+       returning f.tenant_id""",
+)
+_THIS = "tenant_id = kept.tenant_id and {0}.connection = cast(:connection as uuid) and {0}.path = :path"
 REMOVE = Statement(
     "folder.remove",
-    f"""delete from folder_entry e using turn, jsonb_array_elements_text(cast(:gone as jsonb)) as g (name)
+    f"""delete from folder_entry e using effect_0 kept, jsonb_array_elements_text(cast(:gone as jsonb)) as g (name)
        where e.{_THIS.format("e")} and (e.name = g.name or starts_with(e.name, g.name || '/'))
          and e.name <> all(array(select i ->> 0 from jsonb_array_elements(cast(:there as jsonb)) i))""",  # noqa: S608 - our own words
 )
 # A file where a folder was: all that was in the folder is gone, and nothing else says so.
 REMOVE_BELOW = Statement(
     "folder.remove_below",
-    f"""delete from folder_entry e using turn, folder_entry o, jsonb_array_elements(cast(:there as jsonb)) as i
+    f"""delete from folder_entry e using effect_0 kept, folder_entry o, jsonb_array_elements(cast(:there as jsonb)) as i
        where e.{_THIS.format("e")} and o.{_THIS.format("o")} and o.is_folder and o.name = i ->> 0
          and not (i ->> 1)::boolean and starts_with(e.name, o.name || '/')
          and e.name <> all(array(select j ->> 0 from jsonb_array_elements(cast(:there as jsonb)) j))""",  # noqa: S608 - our own words
@@ -60,24 +76,18 @@ REMOVE_BELOW = Statement(
 PUT = Statement(
     "folder.put",
     """insert into folder_entry (tenant_id, connection, path, name, is_folder, file_id, rev, size, hash, generation, seen_at)
-       select turn.tenant_id, cast(:connection as uuid), :path, i ->> 0, (i ->> 1)::boolean, i ->> 2, i ->> 3, (i ->> 4)::bigint,
+       select kept.tenant_id, cast(:connection as uuid), :path, i ->> 0, (i ->> 1)::boolean, i ->> 2, i ->> 3, (i ->> 4)::bigint,
               i ->> 5, cast(:generation as integer), now()
-       from turn, jsonb_array_elements(cast(:there as jsonb)) as i
+       from effect_0 kept, jsonb_array_elements(cast(:there as jsonb)) as i
        order by 4
        on conflict (tenant_id, connection, path, name) do update
        set is_folder = excluded.is_folder, file_id = excluded.file_id, rev = excluded.rev, size = excluded.size,
            hash = excluded.hash, generation = excluded.generation, seen_at = excluded.seen_at""",
 )
-KEEP = Statement(
-    "folder.keep",
-    f"""update folder f set cursor = cast(:at as text), generation = cast(:generation as integer), listing = cast(:listing as boolean),
-              synced_at = case when cast(:done as boolean) then now() else f.synced_at end
-       from turn where f.{_THIS.format("f")}""",  # noqa: S608 - our own words
-)
 # Everything was listed: what an older listing knew, and this one did not find, is not there any more.
 FORGET_OLD = Statement(
     "folder.forget_old",
-    f"""delete from folder_entry e using turn
+    f"""delete from folder_entry e using effect_0 kept
        where e.{_THIS.format("e")} and e.generation < cast(:generation as integer)
          and e.name <> all(array(select i ->> 0 from jsonb_array_elements(cast(:there as jsonb)) i))""",  # noqa: S608 - our own words
 )

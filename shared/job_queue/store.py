@@ -99,7 +99,9 @@ set last_seen_at = now(), running_count = excluded.running_count, queues = exclu
 """)
 # Over HTTP a worker calls itself what it likes, and a container has another name with every start. A tenant has so many lines at
 # most; then a new one takes the place of the one that was not seen for the longest time.
+# `is_new`: whether its claim comes after all that it has sent before. One that was held up on the way, and overtaken, does not.
 MOST_WORKERS = 500
+_CLAIM_NO = "jsonb_build_object('claim_no', cast(:claim_no as bigint))"
 SEEN_WORKER = sa.text(f"""
 with known as (
     select exists (select from job_workers k where k.worker_id = :worker_id)
@@ -107,15 +109,19 @@ with known as (
         as has_room),
 replaced as (
     update job_workers w set worker_id = :worker_id, hostname = :hostname, queues = cast(:queues as text[]), started_at = now(),
-                             last_seen_at = now(), running_count = 0, version = ''
+                             last_seen_at = now(), running_count = 0, version = '', metadata = {_CLAIM_NO}
     from known where not known.has_room and w.worker_id = (
         select k.worker_id from job_workers k where k.tenant_id = :tenant_id
         order by k.last_seen_at limit 1 for update skip locked)
+    returning w.worker_id),
+seen as (
+    insert into job_workers as w (worker_id, hostname, queues, last_seen_at, metadata)
+    select :worker_id, :hostname, cast(:queues as text[]), now(), {_CLAIM_NO} from known where known.has_room
+    on conflict (worker_id) do update
+    set last_seen_at = now(), running_count = 0, queues = excluded.queues, metadata = excluded.metadata
+    where cast(:claim_no as bigint) is null or coalesce((w.metadata ->> 'claim_no')::bigint, 0) < :claim_no
     returning w.worker_id)
-insert into job_workers as w (worker_id, hostname, queues, last_seen_at)
-select :worker_id, :hostname, cast(:queues as text[]), now() from known where known.has_room
-on conflict (worker_id) do update set last_seen_at = now(), running_count = 0, queues = excluded.queues
-returning w.worker_id
+select not known.has_room or exists (select from seen) as is_new from known
 """)
 FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
 # A worker that ends takes its line along; one that was killed leaves it.

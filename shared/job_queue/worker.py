@@ -28,7 +28,7 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
-from shared.kernel.model import BEFORE_ALL, Taking, Turn
+from shared.kernel.model import Taking, Turn
 from shared.kernel.ports import Ports
 from shared.kernel.pull import kind_of
 from shared.kernel.queue import Consumer, Received
@@ -44,7 +44,6 @@ NO_ENTRY = ("28", "3D")  # Postgres refuses the role or its password, or has no 
 LISTENS_S = 5.0  # a mark that somebody listens is good for so long
 MOST_RECEIVES = 10
 MOST_TOGETHER = 100  # endings in one flight
-HANDS_IN_S = 2.0  # for whoever waited for the database to say how a command ended
 
 
 @dataclass(slots=True)
@@ -275,20 +274,12 @@ class Worker:
             self._quietly("a tick failed", self._tick)
 
     def _tick(self) -> None:
-        self._let_others_hand_in()
+        ports = replace(self.ports, pause=self.stop.wait)
         if self.messages is None:
-            repair_lost(self.ports, self.kinds)  # the rest is for a tick that can send
+            repair_lost(ports, self.kinds)  # the rest is for a tick that can send
             return
-        tick(self.ports, self.kinds)
-        roll_up(self.ports, self.ports.store.beat("tick"))
-
-    def _let_others_hand_in(self) -> None:
-        """Leases run out while the database is away, and this tick may be the first to find it back. What has ended meanwhile is
-        not to be called lost."""
-        assert self.ports.offers is not None
-        lost, _ = self.ports.offers.lost(BEFORE_ALL, self.ports.relay.tick_batch)
-        if lost:
-            self.stop.wait(HANDS_IN_S)
+        tick(ports, self.kinds)
+        roll_up(ports, ports.store.beat("tick"))
 
     # --- who adds something rings the bell ---
 

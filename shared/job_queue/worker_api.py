@@ -39,7 +39,8 @@ QueueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}(@lambda)?$")]
 
 class ClaimJobs(Asked):
     """`claim_id`: a new id for each claim. A claim that comes twice, because its answer was lost or somebody on the way repeats it,
-    is answered with what it took. `again`: the worker knows that it asks again. `commands`: those that the worker knows; jobs with
+    is answered with what it took. `again`: the worker knows that it asks again. `claim_no`: one more with each new claim of this
+    `worker_id`. A claim that was held up on the way takes nothing once the worker has sent another, or has been answered. `commands`: those that the worker knows; jobs with
     another one wait for another worker, which costs no attempt."""
 
     worker_id: WorkerId
@@ -47,6 +48,7 @@ class ClaimJobs(Asked):
     most: Annotated[int, Field(ge=1, le=10)] = 1
     lease_seconds: Annotated[int, Field(ge=10, le=900)] = 60
     claim_id: UUID | None = None
+    claim_no: Annotated[int, Field(ge=1, le=2**53)] | None = None
     again: bool = False
     commands: Annotated[list[Short], Field(max_length=1000)] | None = None
 
@@ -103,11 +105,12 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
     """Take the best jobs of the tenant that are due. Each is the worker's until its lease runs out."""
     here = desk(router)
     ports, worker = _ports(here), f"{_whose(here)}/{asked.worker_id}"
-    if asked.again and asked.claim_id is None:
-        raise Problem(422, "invalid", "claim_id: required with again.")
-    here.all(
-        store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id, queues=asked.queues, tenant_id=here.tenant_id
-    )
+    if asked.claim_id is None and (asked.again or asked.claim_no is not None):
+        raise Problem(422, "invalid", "claim_id: required with again and with claim_no.")
+    (seen,) = here.all(
+        store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id, queues=asked.queues, claim_no=asked.claim_no,
+        tenant_id=here.tenant_id,
+    )  # fmt: skip
     offers, token = _offers(here), asked.claim_id or new_id()
     # Each look waits for a take of its queue that is still under way; the last one sees what all of them took.
     lost = [offers.taken(queue, token, worker) for queue in asked.queues][-1] if asked.claim_id else []
@@ -116,7 +119,7 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
     claimed: list[ClaimedJob] = []
     for queue in asked.queues:
         room = asked.most - len(claimed)
-        if room <= 0:
+        if room <= 0 or not (lost or seen["is_new"]):  # nobody would hear of what an old claim takes
             break
         turns, lost = lost or offers.take(queue, room, token, asked.lease_seconds, worker), []
         for turn in turns:

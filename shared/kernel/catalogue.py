@@ -123,8 +123,12 @@ class Kind:
     on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
     # Before an ended run goes on, by a retry or an action of the kind: raises Conflict if there is nothing to go on with.
     on_reopen: Callable[[Tx, Run], None] | None = None
+    # What somebody is told who retries a run that succeeded and has nothing to resume.
+    to_do_again: str = "To do its work again, start a new run."
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel
     gates: Callable[[Turn], Sequence[str]] = _no_gates
+    # What a lane says that it waits for (`Wait.waits_for`), and the kind's own action that frees it. Anything else is woken.
+    freed_by: Mapping[str, str] = field(default_factory=dict)
     # What a step does at a closed gate instead of waiting for it: for lanes that have work at other upstreams. None: it waits.
     at_closed_gate: Callable[[Turn], Decision | None] | None = None
     # Removes what a run left outside; gets the run's parameters and the seconds that are left.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -48,6 +49,7 @@ def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = N
         queue=live_queue(env, engine),
         meter=EmfMeter(env.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
         relay=Relay.from_env(env),
+        pause=time.sleep,
     )
 
 

@@ -176,6 +176,8 @@ class Ports:
     # Of a turn that was pulled, asked with the seconds since its step was done: whether to wait for a database that is away,
     # and to commit then. What was done outside took long; without this it is done again.
     waits_for_database: Callable[[float], bool] = lambda _: False
+    # Lets so many seconds pass. Where time is only played, nobody waits.
+    pause: Callable[[float], object] = lambda _: None
     # Called after a commit that may have written a signal: whoever listens need not wait for the tick.
     announce: Callable[[Ports], None] = lambda _: None
 

@@ -395,7 +395,8 @@ def _wake_paused(tx: Tx, run: Run) -> list[Due]:
 
 
 def retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> None:
-    """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped."""
+    """Open the next epoch of an ended run: what failed or was canceled goes on where it stopped. A run that succeeded is refused,
+    unless its lanes are done again as a whole (what is pulled), or its kind has another phase for it."""
     try:
         settling(lambda failed: _retry_run(ports, kind, tenant_id, run_id, by, failed))
     except Exception as error:
@@ -416,6 +417,16 @@ def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, 
             if not tx.lanes(run.id):
                 raise Conflict("too_old", TOO_OLD)
             dues.extend(settle(tx, reopened, kind, ports, failed))
+            if run.status is RunStatus.SUCCEEDED and _has_ended(tx, run):
+                # Whoever listens would hear of another end, of work that nobody did.
+                raise Conflict(
+                    "nothing_failed", f"The run succeeded, so there is nothing to resume. {kind.to_do_again}"
+                )
+
+
+def _has_ended(tx: Tx, run: Run) -> bool:
+    now = tx.lock_run(run.id, run.tenant_id)
+    return now is not None and now.status.ended
 
 
 def reopen(tx: Tx, run: Run, kind: Kind, by: By) -> Run:

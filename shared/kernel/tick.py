@@ -40,6 +40,7 @@ LEAST_S = 1.0  # however little is left: a tick that does nothing at all would h
 MOST_SUMMED_S = 3600.0  # what was not summed up for longer stays so
 TICK_S = 60.0  # from one to the next
 IDLE_S = 60.0  # the database ends a transaction that idles longer
+HANDS_IN_S = 3.0  # for whoever waited for the database to say how a turn ended: they try every two seconds
 BACKLOG_S = 120.0  # turns that waited so long to be taken stood in a queue behind others
 # In the report, beside the verdicts: lanes whose baton the queue did not take, and lanes that could not be judged.
 REFUSED, SET_ASIDE = "refused", "set_aside"
@@ -292,17 +293,25 @@ class _Signals:
 @dataclass(slots=True)
 class _Lost:
     """Turns that were pulled and whose worker did not come back: each is taken over and committed as a failed attempt, so
-    that a lost worker, a time-out and a failure are one transition."""
+    that a lost worker, a time-out and a failure are one transition.
+
+    Leases run out while the database is away, and this tick may be the first to find it back: what has ended meanwhile is not
+    to be called lost, so whoever did it gets a moment to hand it in.
+    """
 
     ports: Ports
     offers: Offers
     kinds: Catalogue
     report: TickReport
     after: UUID = BEFORE_ALL
+    waited: bool = False
 
     def take_a_batch(self, in_time: Callable[[], bool]) -> bool:
         """False: there are no more."""
         lost, further = self.offers.lost(self.after, self.ports.relay.tick_batch)
+        if lost and not self.waited:
+            self.ports.pause(max(0.0, min(HANDS_IN_S, self.ports.time_left_s() - SPARE_S)))
+            self.waited = True
         for lane_id, name in lost:
             self._commit(lane_id, name)
             self.after = lane_id

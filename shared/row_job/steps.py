@@ -75,6 +75,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 ERASED_AT_ONCE = 5_000
 IMAGES_DONE = "images.ingest.completed"
 READ_AHEAD = 1.2  # bytes read for a batch, in batches
+PROMOTION = "the canary to be promoted"
 PROMOTION_S = 3600.0
 REFUSED_S = 900.0  # a key that was refused is tried again by one call after so long, if nobody changes it before
 LONGEST_WAIT_S, MOST_ELDER_S, FILE_S = 900.0, 300.0, 2.0
@@ -274,6 +275,8 @@ def row_job(ports: Ports, limits: Limits | None = None) -> Kind:
         start=jobs.start,
         settle=settle,
         on_reopen=on_reopen,
+        freed_by={PROMOTION: "promote"},
+        to_do_again="To work on its rows again, reprocess them; for another export or scan, start a new one.",
         on_end=on_end,
         prune=prune,
         rows=store.ROWS,
@@ -664,7 +667,7 @@ def idle(left: OpenRows, looks: int = 0) -> Decision:
     if not left.read_done:
         return Wait(after_s=FILE_S, waits_for="rows of the file")
     if left.held_back:
-        return Wait(after_s=PROMOTION_S, waits_for="the canary to be promoted")
+        return Wait(after_s=PROMOTION_S, waits_for=PROMOTION)
     return Finish()
 
 

@@ -74,8 +74,8 @@ class Range(Told):
 class Search(Told):
     """Its state answers: when was it last executed, did that succeed, how far back is its history read, is it running?
 
-    `covered`: what was read to its end; `gaps`: what is missing between `seed_floor` and the watermark; `unclean`: windows
-    with records in quarantine.
+    `zone`: where its board is, and its days begin. `covered`: what was read to its end; `gaps`: what is missing between
+    `seed_floor` and the watermark; `unclean`: windows with records in quarantine.
     """
 
     id: UUID
@@ -84,6 +84,7 @@ class Search(Told):
     connection: UUID
     params: dict[str, Any]
     query_key: str
+    zone: str
     status: Literal["IDLE", "RUNNING", "SUCCESS", "ERROR"]
     paused: bool
     fresh: bool
@@ -314,12 +315,18 @@ def save_search(asked: Annotated[SaveSearch, Body()], idempotency_key: Key = Non
         connection = tx.find_connection(here.tenant_id, asked.client, asked.connection)
         if connection is None:
             raise Refused("unknown_connection", f"connection: no connection to {asked.client} has this name or id.")
+        floor = decide.local_midnight(asked.seed_from, facts.zone)
+        if floor > line.all(store.NOW, {})[0]["now"]:
+            raise Refused(
+                "bad_range",
+                f"seed_from: {asked.seed_from} has not begun yet at {facts.title} ({facts.zone}). Use today or an earlier day.",
+            )
         told = {
             "tenant_id": here.tenant_id, "id": search_id, "name": asked.name, "client": asked.client,
             "connection": connection, "params": jsonb(canonical(asked.client, asked.params)), "query_key": key,
             "max_pages": asked.max_pages, "max_offers": asked.max_offers, "every_s": asked.every_hours * 3600,
             "fresh_within_s": asked.fresh_within_hours * 3600, "created_by": here.principal.actor,
-            "floor": decide.local_midnight(asked.seed_from, facts.zone), "most": MOST_SEARCHES,
+            "floor": floor, "most": MOST_SEARCHES,
         }  # fmt: skip
         if not line.all(store.SAVE, told):
             if line.all(store.HAS_MOST, told):

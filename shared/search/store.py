@@ -589,11 +589,12 @@ WAITING_LANE = sa.text("""
 select l.id from lane l where l.run_id = :run_id and l.tenant_id = :tenant_id and l.status = 'active' and l.steps = 0
 """)
 
+NOW = sa.text("select now() as now")
 _RANGES = """coalesce((select jsonb_agg(jsonb_build_object('start', lower(r), 'end', upper(r)) order by lower(r))
                        from unnest({}) as r where not isempty(r)), '[]')"""
 _ONE = f"""
 select s.id, s.name, s.client, s.connection, s.params, s.query_key, s.max_pages, s.max_offers, s.every_s, s.created_at,
-       s.paused_at is not null as paused, q.fresh_at >= now() as fresh, q.status, q.last_run_at, q.last_success_at,
+       s.paused_at is not null as paused, q.fresh_at >= now() as fresh, q.zone, q.status, q.last_run_at, q.last_success_at,
        q.last_error_at, q.last_processed_date, q.consecutive_failures, q.high_watermark, q.seed_floor, q.seed_cursor,
        q.next_due_at, q.history_due_at is not null as history_open, q.problem,
        {_RANGES.format("q.covered")} as covered,

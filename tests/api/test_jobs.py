@@ -352,6 +352,35 @@ def test_a_claim_whose_answer_was_lost_is_answered_again(door: Door, acme: Tenan
     assert door.value("select count(*) from job_workers where hostname = 'nobody'") == 0, "refused, and nothing written"
 
 
+def test_a_claim_that_was_held_up_on_the_way_takes_nothing(door: Door, acme: TenantHouse) -> None:
+    """Somebody on the way sends it late, when all that it took has ended: nobody would hear of what it takes now."""
+    key = define(door, acme, max_attempts=1)
+    first, second, third = (add(door, acme, key) for _ in range(3))
+    queues = [queue_of(door, key), "another"]
+
+    def asks(claim_no: int | None, claim_id: str, *, again: bool = False) -> list[str]:
+        body = {"worker_id": "far:1", "queues": queues, "claim_id": claim_id, "claim_no": claim_no, "again": again}
+        answer = door.call(acme.worker, "POST", "/worker/jobs/claim", body)
+        assert answer.status == 200, answer
+        for job in answer.json()["jobs"]:
+            held[job["id"]] = job
+        return [job["id"] for job in answer.json()["jobs"]]
+
+    held: dict[str, Any] = {}
+    one, two = str(new_id()), str(new_id())
+    assert asks(1, one) == asks(1, one, again=True) == [first]
+    tell(door, acme, "complete", held[first])
+    assert asks(1, one) == [], "answered already"
+    assert asks(2, two) == [second]
+    assert (asks(1, one), asks(1, one, again=True)) == ([], []), "overtaken"
+    assert asks(2, two) == [second], "what it holds it is still told"
+    assert seen(door, acme, third)["attempt_count"] == 0
+    assert asks(3, str(new_id())) == [third]
+
+    bare = {"worker_id": "far:1", "queues": queues, "claim_no": 4}
+    assert door.call(acme.worker, "POST", "/worker/jobs/claim", bare).status == 422
+
+
 def test_a_job_whose_command_a_worker_does_not_know_is_kept_for_another_at_no_cost(
     door: Door, acme: TenantHouse
 ) -> None:

@@ -329,6 +329,10 @@ def test_a_run_may_end_in_the_hands_of_the_api(
     door.sql("insert into query_slot (tenant_id, slot, run_id) values (:t, 1, :id)", t=acme.id, id=run_id)
     if action == "cancel":
         door.sql("update run set status = 'running', outcome = null, finished_at = null where id = :id", id=run_id)
+    else:
+        refused = door.call(acme.member, "POST", f"/runs/{run_id}/retry", {})
+        assert (refused.status, refused.code) == (409, "nothing_failed")
+        door.sql("update run set status = 'failed', outcome = 'settle_failed' where id = :id", id=run_id)
 
     answer = door.call(acme.member, "POST", f"/runs/{run_id}/{action}", {})
     assert answer.status == 200, answer.body

@@ -18,6 +18,7 @@ from shared.kernel.files import UploadGone
 from shared.kernel.intake import take_in
 from shared.kernel.signals import announced, dispatch
 from shared.row_job.adapters.s3 import S3Files
+from shared.row_job.steps import PROMOTION
 from tests.support.door import Door, TenantHouse
 from tests.support.pictures import packed, png
 from tests.support.rows import csv_of
@@ -89,6 +90,27 @@ def test_a_job_that_starts_when_its_file_arrives_is_the_uploaders_and_no_other_m
     assert job_id is not None
     for at in (f"/row-jobs/{job_id}", f"/row-jobs/{job_id}/items", f"/runs/{job_id}"):
         assert [door.call(who, "GET", at).status for who in (acme.member, acme.admin, acme.other)] == [200, 200, 404]
+
+
+def test_what_frees_a_job_that_waits_after_its_canary_is_promoting_it(
+    door: Door, acme: TenantHouse, bucket: Any
+) -> None:
+    file_id = upload(door, acme)["file_id"]
+    told(door, bucket, acme, file_id, csv_of(3).encode())
+    job_id = door.call(acme.member, "GET", f"/row-jobs/uploads/{file_id}").json()["run_id"]
+    waits = (
+        "update lane set waits_for = :what, next_due_at = now() + interval '1 hour', sent_at = now() where run_id = :id"
+    )
+
+    def action(what: str) -> tuple[set[str], set[str], str]:
+        door.sql(waits, what=what, id=UUID(job_id))
+        lanes = door.call(acme.member, "GET", f"/runs/{job_id}/lanes").json()["lanes"]
+        reasons = door.call(acme.member, "GET", f"/runs/{job_id}/why").json()["reasons"]
+        one = door.call(acme.member, "GET", f"/runs/{job_id}").json()["why"]
+        return {each["why"]["action"] for each in lanes}, {each["action"] for each in reasons}, one["action"]
+
+    assert action(PROMOTION) == ({"promote"}, {"promote"}, "promote")
+    assert action("rows of the file") == ({"wake"}, {"wake"}, "wake")
 
 
 def test_an_upload_for_a_connection_that_is_not_there_is_refused_at_once(door: Door, acme: TenantHouse) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,6 +31,19 @@ def save(door: Door, tenant: TenantHouse) -> str:
     made = door.call(tenant.admin, "POST", "/searches", SEARCH)
     assert made.status == 201, made
     return str(made.json()["id"])
+
+
+def test_history_cannot_begin_in_the_future(door: Door, board: TenantHouse) -> None:
+    """Days are those of the board."""
+    today = door.value("select (now() at time zone 'Europe/Madrid')::date")
+    refused = door.call(board.admin, "POST", "/searches", {**SEARCH, "seed_from": str(today + timedelta(days=1))})
+    assert (refused.status, refused.code) == (422, "bad_range")
+    assert "has not begun yet at InfoJobs (Europe/Madrid). Use today or an earlier day." in refused.json()["detail"]
+
+    made = door.call(board.admin, "POST", "/searches", {**SEARCH, "seed_from": str(today)})
+
+    assert made.status == 201, made
+    assert door.call(board.admin, "GET", f"/searches/{made.json()['id']}").json()["zone"] == "Europe/Madrid"
 
 
 def test_a_paused_search_stays_paused_when_its_parameters_change(door: Door, board: TenantHouse) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import datetime, time, timedelta
+from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +18,7 @@ from tests.support.browser import PHONE, Enter, People, goto, serious_violations
 from tests.support.scene import Scene
 
 NAME = "Python in Barcelona"
+MADRID = ZoneInfo("Europe/Madrid")
 SEED = (
     """insert into connection (id, tenant_id, name, provider, settings, secret_ref, created_by)
        values (:connection, :t, 'board', 'infojobs', '{"client_id": "a"}', '1', 'user:x')""",
@@ -82,6 +86,8 @@ def test_a_search_from_its_coverage_to_a_backfill(enter: Enter, people: People, 
     settled(page)
     days = page.get_by_role("group", name="Covered days").get_by_role("button")
     expect(days).to_have_count(70)
+    expect(page.get_by_text("days in Europe/Madrid")).to_be_visible()
+    expect(days.nth(69)).to_have_attribute("aria-label", re.compile(f"^{process_time().astimezone(MADRID):%Y-%m-%d}"))
     expect(page.get_by_text("1 gap:")).to_be_visible()
     expect(page.get_by_role("table", name="Executions, newest first")).to_contain_text("120 offers on 3 pages")
     expect(page.get_by_role("table", name="Offers, newest first")).to_contain_text("Acme Robots")
@@ -93,7 +99,11 @@ def test_a_search_from_its_coverage_to_a_backfill(enter: Enter, people: People, 
     days.nth(69).click()
     expect(page.get_by_text("About")).to_be_visible()
     page.get_by_role("button", name="Start backfill").click()
-    page.get_by_role("dialog").get_by_role("button", name="Start backfill").click()
+    with page.expect_request(lambda request: request.method == "POST" and "backfill" in request.url) as sent:
+        page.get_by_role("dialog").get_by_role("button", name="Start backfill").click()
+    told: Any = sent.value.post_data_json
+    start = datetime.fromisoformat(told["start"])
+    assert start.astimezone(MADRID).time() == time(), "a day begins where the board is"
     expect(page.get_by_text("Backfill started.")).to_be_visible()
 
     quarantine = page.get_by_role("table", name="Quarantined records")

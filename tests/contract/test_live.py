@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_a_url_is_enough(aws: None, url_as: Callable[[str], str]) -> None:
 
     assert ports.store.due_runs(1) == []
     assert ports.relay.tick_batch == 7
+    assert ports.pause is time.sleep, "a function's time is this machine's"
 
 
 def test_somebody_else_may_enter_by_the_same_url(aws: None, url_as: Callable[[str], str]) -> None:

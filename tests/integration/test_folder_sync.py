@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,14 +22,19 @@ from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
 from shared.kernel.errors import Refused
+from shared.kernel.handle import handle_baton
 from shared.kernel.model import Ending, NewLane, Run
-from shared.kernel.points import watch_points
+from shared.kernel.points import Point, watch_points
 from shared.kernel.ports import Tx
 from shared.kernel.settings import Relay
+from shared.kernel.store import PgStore
 from shared.kernel.tokens import Tokens
 from tests.kinds.folder_sync.subject import CONNECT, Apps, connection_of
 from tests.support.databases import as_user
 from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
+
+WAITS = """select pid from pg_stat_activity
+where application_name = 'taking' and wait_event_type = 'Lock' and datname = current_database()"""
 
 
 class FolderRig(Rig):
@@ -224,6 +231,105 @@ def test_a_folder_whose_run_ended_without_leaving_it_is_taken_over(folder: Folde
     assert folder.sync() == "succeeded"
     assert folder.here() == folder.box.truth()
     assert folder.rows("select run_id from folder")[0]["run_id"] is None
+
+
+def left_behind(folder: FolderRig) -> UUID:
+    """A run that failed after its first page and ended without leaving its folder."""
+    with_photos(folder.box, 220)
+    folder.box.misbehave("same_cursor", on=["list"], after=1, budget=30)
+    whole, folder.kind = folder.kind, replace(folder.kind, on_end=broken)
+    run_id = runs.start_run(folder.ports, folder.kind, TENANT, asked_of({"provider_id": "box"}))
+    assert folder.run_to_end(run_id, 100_000) == "failed"
+    folder.kind = whole
+    folder.box.behave()
+    assert folder.rows("select run_id from folder")[0]["run_id"] == run_id
+    return run_id
+
+
+def owner_of(folder: FolderRig) -> UUID | None:
+    found: UUID | None = folder.rows("select run_id from folder")[0]["run_id"]
+    return found
+
+
+def test_a_run_that_is_retried_after_its_folder_was_taken_over_leaves_it_alone(folder: FolderRig) -> None:
+    old = left_behind(folder)
+    new = runs.start_run(folder.ports, folder.kind, TENANT, asked_of({"provider_id": "box"}))
+    folder.work_off(1)
+    assert owner_of(folder) == new
+
+    runs.retry_run(folder.ports, folder.kind, TENANT, old)
+
+    assert (folder.run_to_end(old, 600), folder.run_to_end(new, 600)) == ("succeeded", "succeeded")
+    assert folder.here() == folder.box.truth()
+    assert owner_of(folder) is None
+
+
+def test_a_run_that_is_retried_while_its_folder_is_taken_over_writes_nothing_more(
+    folder: FolderRig, rig_database: str
+) -> None:
+    """The new run has looked, and found the old one ended. Before it takes the folder, the old one is retried, and reads on."""
+    old = left_behind(folder)
+    new = runs.start_run(folder.ports, folder.kind, TENANT, asked_of({"provider_id": "box"}))
+    message = folder.expect()
+    other = db.connect_engine(as_user(rig_database, "baton_worker"), application_name="taking")
+    sa.event.listen(other, "checkout", folder.tell_the_time)
+    holder = db.connect_engine(rig_database)
+    with holder.connect() as held:
+
+        def hold_up(reached: str) -> None:
+            """Its statement begins, and sees no more than there is now; then it waits for its own lane."""
+            if reached == Point.STEP_CLAIMED and threading.current_thread() is taking:
+                held.execute(sa.text("select from lane where run_id = :id for update"), {"id": new})
+
+        def take() -> None:
+            handle_baton(replace(folder.ports, store=PgStore(other)), folder.kind, message)
+            folder.queue.delete(FIFO, message.receipt)
+
+        taking = threading.Thread(target=take)
+        watch_points(hold_up)
+        try:
+            taking.start()
+            until = time.monotonic() + 20
+            while not folder.rows(WAITS):
+                assert time.monotonic() < until, "it waits for nobody"
+                time.sleep(0.01)
+            runs.retry_run(folder.ports, folder.kind, TENANT, old)
+            folder.work_off(1)
+            assert owner_of(folder) == old
+            held.rollback()
+            taking.join(20)
+        finally:
+            watch_points(None)
+    assert owner_of(folder) == new, "the last one has it"
+
+    folder.work_off(2)  # a page of each
+
+    (lane,) = folder.rows("select status, last_error from lane where run_id = :id", id=old)
+    assert (lane["status"], lane["last_error"]["code"]) == ("failed", "folder_taken_over")
+    assert (folder.run(old)["status"], owner_of(folder)) == ("failed", new)
+    assert folder.run_to_end(new, 600) == "succeeded"
+    assert folder.here() == folder.box.truth()
+    for engine in (other, holder):
+        engine.dispose()
+
+
+def test_a_page_of_a_folder_that_was_taken_over_meanwhile_is_not_written(folder: FolderRig) -> None:
+    """Between the last look and the commit: whoever has the folder now reads that page, too."""
+    with_photos(folder.box, 10)
+    run_id = runs.start_run(folder.ports, folder.kind, TENANT, asked_of({"provider_id": "box"}))
+
+    def take_over(reached: str) -> None:
+        if reached == Point.STEP_WROTE:
+            folder.rows("update folder set run_id = :id returning run_id", id=UUID(int=7))
+
+    watch_points(take_over)
+    try:
+        folder.work_off(1)
+    finally:
+        watch_points(None)
+    (row,) = folder.rows("select run_id, cursor, synced_at from folder")
+    assert (row["run_id"], row["cursor"], row["synced_at"], folder.here()) == (UUID(int=7), None, None, {})
+    assert folder.run(run_id)["finished_at"] is not None
 
 
 def broken(tx: Tx, run: Run, ending: Ending) -> Sequence[NewLane]:

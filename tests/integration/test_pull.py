@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from shared.kernel.clock import new_id
 from shared.kernel.errors import Conflict, Transient
 from shared.kernel.model import StepOutcome, Turn
 from shared.kernel.step import Lost
+from shared.kernel.tick import HANDS_IN_S, SPARE_S
 from tests.kinds.parcel.kind import CARTS, VANS
 from tests.support.databases import ServerAdmin
 from tests.support.depot import Depot, parcel_depot
@@ -176,6 +178,46 @@ def test_many_lost_turns_are_found_batch_by_batch(depot: Depot) -> None:
     depot.ports = depot.ports_of(depot.store)
 
     assert depot.ticks().lanes == {"lease_ran_out": 7}
+
+
+def test_what_has_ended_is_handed_in_before_the_tick_calls_it_lost(depot: Depot) -> None:
+    """After an outage longer than a lease, the tick may be the first to find the database back."""
+    ended, gone = depot.post(), depot.post()
+    turns = {turn.run_id: turn for turn in depot.take(2)}
+    for turn in turns.values():
+        depot.lose(turn)
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        assert depot.do(turns[ended]) is StepOutcome.DONE
+
+    depot.relay = depot.relay.model_copy(update={"tick_batch": 1})
+    depot.ports = replace(depot.ports_of(depot.store), pause=pause)
+
+    assert depot.ticks().lanes == {"lease_ran_out": 1}
+    assert waited == [HANDS_IN_S], "once, however many batches there are"
+    assert (depot.run(ended).outcome, depot.repairs(ended, "carry")) == ("done", [])
+    assert depot.repairs(gone, "carry") == ["lease_ran_out"]
+
+
+def test_a_tick_waits_for_nobody_if_nothing_looks_lost_or_its_time_is_over(depot: Depot) -> None:
+    waited: list[float] = []
+    depot.ports = replace(depot.ports, pause=waited.append, time_left_s=lambda: SPARE_S + 1)
+    depot.post()
+    turn = depot.take_one()
+    depot.ticks()
+    assert waited == []
+
+    depot.lose(turn)
+    depot.ticks()
+    assert waited == [1.0]
+
+    depot.pass_time(100)
+    depot.lose(depot.take_one())
+    depot.ports = replace(depot.ports, time_left_s=lambda: 1.0)
+    assert depot.ticks().lanes == {"lease_ran_out": 1}
+    assert waited == [1.0, 0.0]
 
 
 def test_a_renewal_moves_the_lease_and_hears_of_a_cancel_and_a_pause(depot: Depot) -> None:

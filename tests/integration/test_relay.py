@@ -11,10 +11,10 @@ import pytest
 from shared.kernel import run as runs
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.dead_letter import note_dead_letter
-from shared.kernel.decide import Limits
+from shared.kernel.decide import Limits, all_or_nothing
 from shared.kernel.errors import Conflict, Permanent, Refused, Throttled, Transient
 from shared.kernel.handle import handle_baton, handle_delayed
-from shared.kernel.model import By, Ending, NewLane, Run, StepOutcome, Turn
+from shared.kernel.model import By, Ending, NewLane, NextPhase, Run, StepOutcome, Turn
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.queue import Outgoing, QueueUnavailable
 from shared.kernel.queue_memory import QueueSettings
@@ -322,6 +322,48 @@ def test_a_cancel_whose_messages_are_lost_is_brought_by_the_tick(house: House, d
         driver.drain()
 
     assert house.endings(run_id) == ["canceled"]
+
+
+def test_a_run_that_succeeded_has_nothing_to_resume(house: House, driver: Driver) -> None:
+    """Another end would be told to whoever listens, of work that nobody did."""
+    run_id = house.start(lanes=2, target=1)
+    driver.drain()
+    assert house.endings(run_id) == ["succeeded"]
+
+    with pytest.raises(Conflict, match=r"nothing to resume\. To do its work again, start a new run\.") as refused:
+        runs.retry_run(house.ports, house.kind, ALICE, run_id)
+
+    assert refused.value.code == "nothing_failed"
+    assert (house.run(run_id).epoch, house.endings(run_id)) == (1, ["succeeded"])
+    assert house.value("select count(*) from signal where name = 'run.succeeded'") == 1
+
+
+def test_a_run_that_could_not_be_settled_is_settled_by_a_retry(house: House, driver: Driver) -> None:
+    """Its lanes are done; the run failed all the same."""
+    run_id = house.start(lanes=1, target=1)
+    driver.drain()
+    house.sql("update run set status = 'failed', outcome = 'settle_failed' where id = :id", id=run_id)
+
+    runs.retry_run(house.ports, house.kind, ALICE, run_id)
+
+    assert (house.run(run_id).status, house.run(run_id).epoch) == ("succeeded", 2)
+
+
+def test_a_kind_with_another_phase_goes_on_with_a_run_that_succeeded(house: House, driver: Driver) -> None:
+    kind = replace(
+        house.kind,
+        settle=lambda run, lanes: (
+            NextPhase([NewLane(key="again", cursor={"n": 0, "target": 1})])
+            if run.epoch > 1 and len(lanes) == 1
+            else all_or_nothing(run, lanes)
+        ),
+    )
+    run_id = house.start(lanes=1, target=1)
+    driver.drain()
+
+    runs.retry_run(house.ports, kind, ALICE, run_id)
+
+    assert (house.run(run_id).status, house.run(run_id).epoch) == ("running", 2)
 
 
 def test_a_failed_run_is_tried_again_where_it_stopped(house: House, driver: Driver) -> None:

@@ -610,6 +610,7 @@ def test_a_cap_belongs_to_a_kind_and_holds_for_retries_too(house: House) -> None
         runs.start_run(ports, kind, ALICE, {})
     runs.start_run(ports, kind, BOB, {})
     runs.start_run(ports, replace(kind, name="another"), ALICE, {})
+    runs.cancel_run(ports, kind, ALICE, first)
     take_turn(house.baton(first), kind, ports)
     second = runs.start_run(ports, kind, ALICE, {})
 

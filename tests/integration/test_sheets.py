@@ -117,8 +117,11 @@ def test_an_old_night_that_is_retried_forgets_nothing_of_the_next(searches: Sear
         tenant=TENANT, sheet=sheet, company=UUID(int=1),
     )  # fmt: skip
 
+    searches.write("update run set status = 'failed', outcome = 'settle_failed' where id = :id", id=old["run_id"])
+
     runs.retry_run(searches.ports, searches.kind, TENANT, old["run_id"])
 
+    assert searches.run(old["run_id"])["status"] == "succeeded"
     assert searches.rows("select 1 from sheet_row")
 
 

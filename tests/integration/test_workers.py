@@ -312,6 +312,7 @@ JOB = {
 def test_a_worker_over_http_says_how_each_attempt_ended(
     word: str, ended: Finished, told: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "baton")
     api, runner = Api([dict(JOB)], word), FakeRunner()
     words = {"cancel": Word.CANCEL, "lost": Word.LOST}
 
@@ -435,6 +436,7 @@ class Portal(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.jobs, self.told = [dict(JOB)], list[tuple[str, int]]()
         self.claims: list[tuple[str, bool]] = []
+        self.numbers: list[int] = []
         self.instead = {
             name: [b"<html>Log in</html>", b"[]", b"null", b"{}"] for name in ("claim", "heartbeat", "complete")
         }
@@ -447,6 +449,7 @@ class Portal(ThreadingHTTPServer):
                 said = json.loads(self.rfile.read(size))
                 if what == "claim":
                     portal.claims.append((said["claim_id"], said["again"]))
+                    portal.numbers.append(said["claim_no"])
                 answer = (
                     portal.instead[what].pop(0)
                     if portal.instead[what]
@@ -497,6 +500,7 @@ def test_a_worker_over_http_believes_the_api_alone_and_never_says_too_much(monke
     # Whether a claim took something is not known before it is answered: until then it is the same one.
     assert [again for _, again in portal.claims[:6]] == [False, True, True, True, True, False]
     assert len({claim_id for claim_id, _ in portal.claims[:5]}) == 1
+    assert portal.numbers[:6] == [1, 1, 1, 1, 1, 2], "by its number the API knows a claim that comes late"
     assert all(100_000 < size <= LARGEST_BODY for _, size in portal.told)
 
 

@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from infra import remote_worker
 from infra.cli import main
 from infra.client import http, show
 from infra.client.kinds import source
+from infra.worker import parser as worker_parser
 
 API = "/machine/api/v1"
 RUN = "0197a3b2-1c2d-7e3f-8a4b-5c6d7e8f9a0b"
@@ -281,6 +283,24 @@ def test_a_token_that_is_refused_is_not_fixed_by_a_login(
     api.answers = {"GET /me": [(401, {"detail": "Missing or invalid credentials."})]}
 
     assert "the token in BATON_TOKEN is wrong, expired or revoked" in baton("me")[1]
+
+
+def test_a_worker_whose_token_is_refused_hears_of_a_token_for_workers(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no login to fall back on."""
+    monkeypatch.setenv("BATON_TOKEN", "baton_x")
+    monkeypatch.setattr(remote_worker, "AFTER_TROUBLE_S", 0.0)
+    monkeypatch.setattr(remote_worker, "until_signaled", lambda _: None)
+    monkeypatch.setattr(remote_worker.RemoteWorker, "run", lambda worker: worker._claim(1))
+    api.answers = {"POST /worker/jobs/claim": [(401, {"detail": "Missing or invalid credentials."})]}
+
+    remote_worker.work_for(worker_parser().parse_args(["--url", api.url]), ["default"])
+
+    (said,) = [record.__dict__["error"] for record in caplog.records if record.message == "no jobs could be taken"]
+    assert said.startswith("the token in BATON_TOKEN is wrong, expired or revoked. ")
+    assert "`baton token add NAME --role worker`" in said
+    assert "login" not in said
 
 
 def test_a_tenant_can_be_named(api: Api, baton: Baton) -> None:

@@ -455,7 +455,9 @@ def get_why(run_id: RunId) -> WhyRun:
         raise NotFound
     rows = here.all(sql.WHY_RUN, run_id=run_id)
     lanes = sum(row["lanes"] for row in rows)
-    if lanes and run["kind"] not in here.kinds:
+    if run["kind"] in here.kinds:
+        rows = [{**row, "action": _action(here, run["kind"], row["sentence"], row["action"])} for row in rows]
+    elif lanes:
         rows = [{"lanes": lanes, "code": NOT_DEPLOYED, "sentence": sentence(run["kind"]), "until": None, **_CANCELS}]
     return WhyRun(
         status=run["status"],
@@ -495,7 +497,8 @@ def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409, 429])
 def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Retry an ended run: resumes failed and canceled work from its last step."""
+    """Retry an ended run: resumes failed and canceled work from its last step. 409 `nothing_failed`: it succeeded, and there is nothing
+    to resume. A job that succeeded runs again."""
     here = desk(router)
     relay.retry_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
@@ -561,10 +564,18 @@ _CANCELS = {"held_by": None, "action": "cancel"}
 
 
 def _as_deployed(here: Desk, kind: str, row: Row, *, is_open: bool) -> Row:
-    """The database doesn't know which kinds are deployed: why nothing moves without its kind is said here."""
-    if not is_open or kind in here.kinds:
+    """The database doesn't know which kinds are deployed, and what each of them can do: what only they know is said here."""
+    if not is_open:
         return row
+    if kind in here.kinds:
+        return {**row, "action": _action(here, kind, row["why_sentence"], row["action"])}
     return {**row, "why": NOT_DEPLOYED, "why_sentence": sentence(kind), "why_until": None, **_CANCELS}
+
+
+def _action(here: Desk, kind: str, sentence: str | None, action: str | None) -> str | None:
+    """The kind's own action, if one frees what waits: waking it would have it look again, and wait again."""
+    own = here.kinds[kind].freed_by
+    return next((own[what] for what in own if sentence == f"Waiting for {what}."), action)
 
 
 def with_rows(here: Desk, found: Sequence[Row]) -> list[Row]:

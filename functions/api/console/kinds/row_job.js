@@ -28,7 +28,7 @@ const isHeld = (sentence) => /canary/.test(sentence ?? "");
 // A job that waits after its first rows: the one thing that frees it is in the header, too.
 function Actions({ run, reload }) {
   const mayAct = useMay(STARTS);
-  const waits = run.params.canary && !run.finished_at && isHeld(run.why?.sentence);
+  const waits = !run.finished_at && run.why?.action === "promote";
   const promote = async (reason) => {
     await post(`row-jobs/${run.id}/promote`, { reason });
     await reload();

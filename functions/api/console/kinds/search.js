@@ -87,7 +87,12 @@ const WEEKS = 10;
 const LEGEND = ["covered", "partly covered", "not covered", "unclean"];
 const MONTH = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const label = (day, first) => (day === first || new Date(day).getUTCDate() === 1 ? MONTH.format(day) : new Date(day).getUTCDate());
-const floor = (time) => Math.floor(time / DAY_MS) * DAY_MS;
+// Days begin where the board is, and one of them may have 23 or 25 hours. A day is kept as the moment when it begins in UTC.
+const clocks = new Map();
+const clockOf = (zone) => clocks.get(zone) ?? clocks.set(zone, new Intl.DateTimeFormat("sv-SE", { timeZone: zone, dateStyle: "short", timeStyle: "medium" })).get(zone);
+const ahead = (time, zone) => Date.parse(`${clockOf(zone).format(time).replace(" ", "T")}Z`) - Math.floor(time / 1000) * 1000;
+const dayOf = (time, zone) => Math.floor((time + ahead(time, zone)) / DAY_MS) * DAY_MS;
+const begins = (day, zone) => day - ahead(day - ahead(day, zone), zone);
 const within = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) <= from && to <= Date.parse(each.end));
 const touches = (ranges, from, to) => ranges.some((each) => Date.parse(each.start) < to && from < Date.parse(each.end));
 
@@ -96,7 +101,7 @@ function Calendar({ of, onDone }) {
   const [last, setLast] = useState(null);
   const [until, setUntil] = useState(0); // when it was chosen: a range that grew with the clock would be another one with every look
   const may = useMay(MANAGES);
-  const today = Math.floor(Date.now() / DAY_MS) * DAY_MS;
+  const today = dayOf(Date.now(), of.zone);
   const days = Array.from({ length: WEEKS * 7 }, (_, n) => today - (WEEKS * 7 - 1 - n) * DAY_MS);
   const pick = (day) => {
     if (first === null || last !== null) {
@@ -109,19 +114,22 @@ function Calendar({ of, onDone }) {
     }
   };
   const choose = ({ start, end }) => {
-    setFirst(floor(Date.parse(start)));
-    setLast(floor(Date.parse(end) - 1));
+    setFirst(dayOf(Date.parse(start), of.zone));
+    setLast(dayOf(Date.parse(end) - 1, of.zone));
     setUntil(Date.now() - 60_000);
   };
-  const state = (day) => (touches(of.unclean, day, day + DAY_MS) ? "unclean" : within(of.covered, day, Math.min(day + DAY_MS, Date.now())) ? "covered" : touches(of.covered, day, day + DAY_MS) ? "partly covered" : "not covered");
+  const state = (day) => {
+    const [from, to] = [begins(day, of.zone), begins(day + DAY_MS, of.zone)];
+    return touches(of.unclean, from, to) ? "unclean" : within(of.covered, from, Math.min(to, Date.now())) ? "covered" : touches(of.covered, from, to) ? "partly covered" : "not covered";
+  };
   const name = (day) => new Date(day).toISOString().slice(0, 10);
   const chosen = (day) => first !== null && day >= first && day <= (last ?? first);
-  return html`<${Section} title="Coverage" note="days in UTC; select the first and the last day to backfill">
+  return html`<${Section} title="Coverage" note=${`days in ${of.zone}; select the first and the last day to backfill`}>
     <div class="calendar" role="group" aria-label="Covered days">${days.map((day) => html`<button type="button" key=${day} class=${`day day-${state(day).replace(" ", "-")}`} aria-pressed=${chosen(day)}
       aria-label=${`${name(day)}: ${state(day)}`} onClick=${() => pick(day)}>${label(day, days[0])}</button>`)}</div>
     <p class="quiet">${LEGEND.map((each) => html`<span class=${`day day-${each.replace(" ", "-")}`} aria-hidden="true"> </span> ${each} `)}</p>
     ${of.gaps.length > 0 && html`<p class="quiet">${plural(of.gaps.length, "gap")}${of.gaps.length > 5 ? ", the first 5" : ""}: ${of.gaps.slice(0, 5).map((each) => html`${`${moment(each.start)} – ${moment(each.end)}`} ${may && html`<button type="button" class="button" onClick=${() => choose(each)}>Fill gap</button> `}`)}</p>`}
-    ${may && last !== null && html`<${Backfill} id=${of.id} start=${first} end=${Math.min(last + DAY_MS, until)} onDone=${onDone} />`}
+    ${may && last !== null && html`<${Backfill} id=${of.id} start=${begins(first, of.zone)} end=${Math.min(begins(last + DAY_MS, of.zone), until)} onDone=${onDone} />`}
   <//>`;
 }
 

@@ -203,11 +203,12 @@ function AlikeRow({ lanes, run, mayAct, action, reload }) {
     <${Cell} name="Status"><${Status} of=${laneState(first)} /><//>
     <td data-name="Cause" class="long" colspan="2"><${Why} of=${{ ...first.why, until: soonest }} /></td>
     <${Cell} name="Last commit"><${Ago} at=${lanes.map((lane) => lane.updated_at).sort().at(-1)} /><//>
-    <${Cell} className="actions">${first.why.code === "gate" ? html`<${OpenGateOf} id=${first.why.held_by} onDone=${reload} />` : WAKES.includes(first.why.code) && html`<${RunNow} run=${run.id} onDone=${reload} />`}<//></tr>
+    <${Cell} className="actions">${first.why.code === "gate" ? html`<${OpenGateOf} id=${first.why.held_by} onDone=${reload} />` : wakes(first.why) && html`<${RunNow} run=${run.id} onDone=${reload} />`}<//></tr>
     ${isOpen && lanes.map((lane) => html`<${LaneRow} key=${lane.id} ...${{ lane, run, mayAct: false, action }} />`)}`;
 }
 
-const WAKES = ["due_later", "retrying", "gate", "unsent"];
+// Not what an action of its kind frees: it would look again, and wait again.
+const wakes = (why) => why?.action === "wake" || why?.code === "gate";
 
 function LaneRow({ lane, run, mayAct, action }) {
   const error = lane.last_error;
@@ -220,7 +221,7 @@ function LaneRow({ lane, run, mayAct, action }) {
     <${Cell} name="Cause" className="long">${lane.status === "active" ? html`<${Why} of=${lane.why} />` : error && lane.status !== "done" ? html`<span class="error-line">${error.message ?? error.code}</span> <code class="quiet">${lane.fingerprint ?? ""}</code>` : NONE}<//>
     <${Cell} name="Last commit"><${Ago} at=${lane.updated_at} /><//>
     <${Cell} className="actions">
-      ${mayAct && lane.status === "active" && WAKES.includes(lane.why?.code) && html`<${Action} label="Run now" title=${`Run now: ${name}`} explains="Its next step runs now instead of later. A rate limit that is closed stays closed." action=${action(lane, "wake")} done="Running now." />`}
+      ${mayAct && lane.status === "active" && wakes(lane.why) && html`<${Action} label="Run now" title=${`Run now: ${name}`} explains="Its next step runs now instead of later. A rate limit that is closed stays closed." action=${action(lane, "wake")} done="Running now." />`}
       ${mayAct && mayRestart && html`<${Action} label="Restart" title=${`Restart ${name}`} explains="Resumes this lane from its last step." action=${action(lane, "restart")} done="Restarted." />`}
     <//></tr>`;
 }
