@@ -104,11 +104,12 @@ function Next({ run, reload }) {
       return then ? `Continues ${then}.` : html`Continues ${at}. ${why?.until && html`<${RunNow} run=${run.id} onDone=${reload} />`}`;
     },
     paused: () => "Resume it to continue.",
-    stalled: () => (isUndeployed(run) ? "Continues when its kind is deployed again." : "Overdue; retried automatically."),
+    stalled: () => isUndeployed(run) && "Continues when its kind is deployed again.", // of what is overdue, `why` says all
     failed: () => kindOf(run.kind).words.failed ?? "Fix the cause, then retry: failed work resumes from its last step.",
     canceled: () => (kindOf(run.kind).words.retry ? "Retry it to run it again." : "Retry it to resume from its last step."),
   }[run.state];
-  return said && !(run.cancel_requested_at && !run.finished_at) ? html`<p class="next"><span class="quiet">Next</span> <span>${said()}</span></p>` : null;
+  const next = !(run.cancel_requested_at && !run.finished_at) && said?.();
+  return next ? html`<p class="next"><span class="quiet">Next</span> <span>${next}</span></p>` : null;
 }
 
 function Actions({ run, kind, reload }) {

@@ -59,7 +59,7 @@ function Details({ run }) {
   }
   if (isCanceling(run)) return html`<span class="quiet">Canceling</span>`;
   if (run.state === "running") return run.eta ? html`<span class="quiet">ETA <${Left} at=${run.eta} /></span>` : NONE;
-  return html`<${Why} of=${run.why ?? (run.state === "stalled" ? { code: "stalled", sentence: "Overdue; retried automatically." } : null)} />`;
+  return html`<${Why} of=${run.why} />`;
 }
 
 const row = (run, withKind) => html`<tr key=${run.id} class="opens" onClick=${opensOnClick}>
