@@ -319,7 +319,7 @@ def save_search(asked: Annotated[SaveSearch, Body()], idempotency_key: Key = Non
         if floor > line.all(store.NOW, {})[0]["now"]:
             raise Refused(
                 "bad_range",
-                f"seed_from: {asked.seed_from} has not begun yet at {facts.title} ({facts.zone}). Use today or an earlier day.",
+                f"seed_from: {asked.seed_from} is in the future at {facts.title} ({facts.zone}). Use today or an earlier day.",
             )
         told = {
             "tenant_id": here.tenant_id, "id": search_id, "name": asked.name, "client": asked.client,

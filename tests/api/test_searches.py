@@ -38,7 +38,7 @@ def test_history_cannot_begin_in_the_future(door: Door, board: TenantHouse) -> N
     today = door.value("select (now() at time zone 'Europe/Madrid')::date")
     refused = door.call(board.admin, "POST", "/searches", {**SEARCH, "seed_from": str(today + timedelta(days=1))})
     assert (refused.status, refused.code) == (422, "bad_range")
-    assert "has not begun yet at InfoJobs (Europe/Madrid). Use today or an earlier day." in refused.json()["detail"]
+    assert "is in the future at InfoJobs (Europe/Madrid). Use today or an earlier day." in refused.json()["detail"]
 
     made = door.call(board.admin, "POST", "/searches", {**SEARCH, "seed_from": str(today)})
 

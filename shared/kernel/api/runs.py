@@ -497,8 +497,10 @@ def resume(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/runs/<run_id>/retry", STARTS, tag="actions", refuses=[409, 429])
 def retry(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
-    """Retry an ended run: resumes failed and canceled work from its last step. 409 `nothing_failed`: it succeeded, and there is nothing
-    to resume. A job that succeeded runs again."""
+    """Retry an ended run: resumes failed and canceled work from its last step.
+
+    409 `nothing_failed`: it succeeded, and there is nothing to resume. A job that succeeded runs again.
+    """
     here = desk(router)
     relay.retry_run(here.ports, _kind_of(here, run_id), here.tenant_id, run_id, here.by(because.reason))
     return Done()
