@@ -19,7 +19,7 @@ SCHEMA = """{"type": "object", "additionalProperties": false, "required": ["mode
   "path_prefix": {"type": "string"}, "fail": {"type": "boolean"}}}"""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def defined(cloud: Scene, people: People, jobs: dict[str, UUID]) -> None:
     """A job that a function of the cloud runs."""
     with owner(cloud.address.database_url) as connection:

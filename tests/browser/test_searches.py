@@ -52,7 +52,7 @@ SEED = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def saved(cloud: Scene, people: People) -> UUID:
     search, now = new_id(), process_time()
     told = {

@@ -17,7 +17,7 @@ KEY = "nightly-training"
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def defined(cloud: Scene, people: People, jobs: dict[str, UUID]) -> None:
     with owner(cloud.address.database_url) as connection:
         define(connection, people.super_admin.subject, KEY, command="train-keyword-models", arg_schema=NOTHING)
