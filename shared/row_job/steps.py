@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -16,7 +16,7 @@ from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
-from shared.kernel.errors import Conflict, Permanent, Refused, Throttled
+from shared.kernel.errors import Conflict, Permanent, Refused, StepError, Throttled
 from shared.kernel.log import logger
 from shared.kernel.metrics import write_out
 from shared.kernel.model import (
@@ -472,13 +472,14 @@ class _Working:
             if not items:
                 return self._nothing_due(count_s)
             point(RowPoint.CLAIMED)
+            search = self._search(items, params)
             elapsed = stopwatch()
-            waits = self._call(items, params, hands, seconds)
+            waits = self._call(items, params, search, hands, seconds)
             took = elapsed()
         done = len(self.ended)
         self._measure(done, took)
         cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1], "count_s": count_s}
-        effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
+        effects = [self._finished()]
         if self.events:
             effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
         refused = None if self.refused is None else Throttled(params.account, REFUSED_S, self.refused)
@@ -500,6 +501,26 @@ class _Working:
                 self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
         return items
 
+    def _search(self, items: Sequence[Item], params: RowJobParams) -> Search:
+        """Whom to ask. If nobody can tell (a vault that does not answer, a connection that is gone), no row was asked for: each
+        gets its attempt back, else an outage would use up all of them."""
+        try:
+            return self.ports.search(self.turn.tenant_id, params, self.outside.time_left_s)
+        except StepError as error:
+            self._give_back(items)
+            error.effects = [self._finished()]
+            raise
+
+    def _give_back(self, items: Iterable[Item]) -> None:
+        """Rows that were claimed and never sent, but for those that are given up."""
+        ended = {row["row_no"] for row in self.verdicts}
+        for item in items:
+            if item.row_no not in ended:
+                self.verdicts.append(_verdict(item, decide.Verdict(status=Status.PENDING, attempts=item.attempts - 1)))
+
+    def _finished(self) -> Effect:
+        return Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})
+
     def _count(self, last_s: float) -> float:
         """One of a job's lanes counts its rows now and then. Answers how long it took the last time."""
         if self.slot:
@@ -520,7 +541,9 @@ class _Working:
         cursor = {**self.turn.cursor, "count_s": count_s, "looks": min(looks + 1, 10) if left.elder else 0}
         return replace(decision, cursor=cursor) if isinstance(decision, Wait) else decision
 
-    def _call(self, items: Sequence[Item], params: RowJobParams, hands: Hands, seconds: float) -> tuple[float, int]:
+    def _call(
+        self, items: Sequence[Item], params: RowJobParams, search: Search, hands: Hands, seconds: float
+    ) -> tuple[float, int]:
         """Send a call for each slot of the pace, until the rows or the time are used up. Answers how long to wait, and how
         often in a row there was no slot."""
         lost = {row["row_no"] for row in self.verdicts}
@@ -529,7 +552,6 @@ class _Working:
             if item.row_no not in lost:
                 waiting.setdefault(decide.domain_of(item, params.retailers), deque()).append(item)
         settings, refusals = self.ports.settings, int(self.turn.cursor.get("refusals", 0))
-        search = self.ports.search(self.turn.tenant_id, params, self.outside.time_left_s)
         slices = {domain: Slice(hands.now(), seconds, settings.threads, refusals) for domain in waiting}
         while True:
             self._send(slices, waiting, params, search, hands)
@@ -554,9 +576,7 @@ class _Working:
                     REPORT_ONLY,
                     self._bounds(),
                 )
-        for unsent in waiting.values():
-            for item in unsent:  # never sent: its attempt is given back
-                self.verdicts.append(_verdict(item, decide.Verdict(status=Status.PENDING, attempts=item.attempts - 1)))
+        self._give_back(item for unsent in waiting.values() for item in unsent)
         wait_s = max((piece.wait_s for piece in slices.values()), default=0.0)
         worst = max((piece.refusals for piece in slices.values()), default=0)
         return (wait_s if not self.ended else min(wait_s, 15.0)), worst
