@@ -73,6 +73,7 @@ from shared.row_job.scan import Scanning, is_scan, start_scan
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 ERASED_AT_ONCE = 5_000
+EXPORT_STOPS_S = 10.0  # at its next step, at the latest
 IMAGES_DONE = "images.ingest.completed"
 READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION_S = 3600.0
@@ -175,12 +176,15 @@ class RowJobs:
         return _Working(self.ports, turn, outside).step()
 
     def _erase(self, turn: Turn, outside: Outside) -> Decision:
-        for key in self.ports.reads.exported(turn.tenant_id, turn.run_id) if not turn.steps else ():
-            self.ports.results.delete(key)
+        """The files last: an export that is at work has read its rows, and would write a file that nobody removes."""
         gone = outside.write(Effect(store.ERASE_ROWS, {"most": ERASED_AT_ONCE}))
-        if len(gone) < ERASED_AT_ONCE:
-            return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
-        return Continue(cursor={}, rows=len(gone))
+        if len(gone) >= ERASED_AT_ONCE:
+            return Continue(cursor={}, rows=len(gone))
+        if self.ports.reads.is_exporting(turn.tenant_id, turn.run_id):
+            return Wait(after_s=EXPORT_STOPS_S, waits_for="an export that is at work to stop")
+        for key in self.ports.reads.exported(turn.tenant_id, turn.run_id):
+            self.ports.results.delete(key)
+        return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
 
     def on_connection(self, tx: Tx, signal: Signal) -> Sequence[Start]:
         """A connection was changed: what waited because its key was refused goes on."""

@@ -418,6 +418,10 @@ THERE = sa.text("""
 select count(*) as n from job_items i where i.run_id = :job_id and i.tenant_id = :tenant_id
   and i.row_no > cast(:after as bigint) and i.row_no <= cast(:upto as bigint)
 """)
+IS_EXPORTING = sa.text("""
+select exists (select from row_exports e join lane l on l.run_id = e.run_id and l.key = 'export' and l.lease_until > now()
+               where e.job_id = :job_id and e.tenant_id = :tenant_id) as yes
+""")
 # What is in the bucket of a job: files of its exports, whole or not, also of those that failed; and those of fixed rows.
 _FIXED = FIXED.format(tenant_id="' || x.tenant_id || '", file_id="' || x.file_id || '")
 EXPORTED = sa.text(f"""
@@ -518,6 +522,10 @@ class RowStore:
         with direct.alone(self._engine, tenant_id) as line:
             asked = {"job_id": job_id, "tenant_id": tenant_id, "after": after, "upto": upto}
             return int(line.scalars(THERE, asked)[0])
+
+    def is_exporting(self, tenant_id: UUID, job_id: UUID) -> bool:
+        with direct.alone(self._engine, tenant_id) as line:
+            return bool(line.scalars(IS_EXPORTING, {"job_id": job_id, "tenant_id": tenant_id})[0])
 
     def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]:
         asked = {"job_id": job_id, "tenant_id": tenant_id}

@@ -311,6 +311,28 @@ def test_a_job_that_is_deleted_takes_its_files_with_it(rows: RowRig) -> None:
         start(rows, job_id)
 
 
+@pytest.mark.parametrize("format_", ["csv", "xlsx"])
+def test_a_file_that_was_being_written_when_its_job_was_deleted_goes_too(rows: RowRig, format_: str) -> None:
+    """Its step has read the rows, and commits the file after those of the job were looked up."""
+    job_id = rows.upload(csv_of(30))
+    rows.finish(job_id, 600)
+    put, written = rows.results.put, list[str]()
+
+    def meanwhile(key: str, body: bytes) -> None:
+        written.append(key)
+        control.delete(rows.ports, rows.kind, TENANT, job_id, BY)
+        rows.work_off()
+        put(key, body)
+
+    rows.results.put = meanwhile  # type: ignore[method-assign]
+    start(rows, job_id, format_)
+    rows.pass_time(60)
+
+    assert len(written) == 1
+    assert not rows.items(job_id)
+    assert not rows.results.held
+
+
 @pytest.mark.usefixtures("in_small_steps")
 def test_a_job_that_is_deleted_takes_what_failed_exports_and_fixes_left(rows: RowRig) -> None:
     rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 20}))
