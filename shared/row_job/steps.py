@@ -470,8 +470,6 @@ class _Working:
             avg_ms = cursor.get("avg_ms")
             most = decide.claim_size(avg_ms, seconds, settings, hands.pressure())
             most = min(most, max(1, settings.most_in_flight // settings.slots))
-            if self.turn.claims > 1:
-                most = 1  # the one before us died: whichever row did that shall do it alone
             items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
             if not items:
                 return self._nothing_due(count_s)
@@ -495,14 +493,14 @@ class _Working:
         settings = self.ports.settings
         asked = {
             "most": most, "tenant_most": settings.tenant_most_in_flight, "slot": self.slot, "gen": self.gen,
-            "holder": self.turn.token, "lease_s": lease_s,
+            "holder": self.turn.token, "lease_s": lease_s, "alone": self.turn.claims > 1,
         }  # fmt: skip
         rows = self.outside.write(Effect(store.CLAIM, asked))
         items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
         for item in items:
             if decide.lost(item, settings, self.turn.claims):
                 message = item.last_error or "The worker stopped each time it worked on this row."
-                self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
+                self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts, message=message))
         return items
 
     def _search(self, items: Sequence[Item], params: RowJobParams) -> Search:

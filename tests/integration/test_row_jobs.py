@@ -676,7 +676,15 @@ def test_only_keys_of_work_lanes_are_read_as_numbers(rows: RowRig) -> None:
     keys = rows.rows("select key from lane where run_id = :id and status = 'active' order by key", id=run_id)
     assert [row["key"] for row in keys] == ["ingest", "work:0:0", "work:1:0"]
     turn = "with turn as (select cast(:run_id as uuid) as run_id, cast(:tenant_id as uuid) as tenant_id, 'row_job' as kind)"
-    asked = {"run_id": run_id, "tenant_id": TENANT, "holder": TENANT, "lease_s": 60.0, "most": 9, "tenant_most": 9}
+    asked = {
+        "run_id": run_id,
+        "tenant_id": TENANT,
+        "holder": TENANT,
+        "lease_s": 60.0,
+        "most": 9,
+        "alone": False,
+        "tenant_most": 9,
+    }
 
     def claimed(gen: int) -> list[int]:
         with direct.alone(rows.engine, TENANT) as line:
