@@ -172,6 +172,27 @@ def test_a_bucket_that_forgot_the_parts_gets_them_again_of_the_same_instant(rows
     assert told(rows, job_id) != truth
 
 
+def test_spreadsheets_that_are_written_anew_take_the_place_of_those_before(rows: RowRig) -> None:
+    """Of a file that was lost behind others, all are written again: no row is in two of them."""
+    rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 20}))
+    job_id = rows.upload(csv_of(60))
+    rows.finish(job_id, 600)
+    put, lost = rows.results.put, list[str]()
+
+    def forgets_the_second(key: str, body: bytes) -> None:
+        if "-2-" in key and not lost:
+            lost.append(key)
+            raise UploadGone("NoSuchUpload")
+        put(key, body)
+
+    rows.results.put = forgets_the_second  # type: ignore[method-assign]
+    found = exported(rows, job_id, "xlsx")
+
+    assert lost
+    header, *truth = told(rows, job_id)
+    assert [row for row in found if row != header] == truth
+
+
 @pytest.mark.usefixtures("in_small_steps")
 def test_a_bucket_that_forgets_every_part_fails_the_export(rows: RowRig) -> None:
     """Guards that nobody writes the same file for ever. A function that may write and not read would."""
