@@ -455,7 +455,8 @@ def wake_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, by: By = NOBODY) -> 
 
 
 def wake_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> int:
-    """Make the turns of a run's waiting lanes due now; answers how many. Whoever is at work or due already is left alone."""
+    """Make the turns of a run's waiting lanes due now; answers how many. Whoever is due already is left alone, and whoever is at
+    work takes its next turn at once."""
     with changing(ports, tenant_id, run_id) as (tx, run, dues):
         if run.status.ended:
             raise Conflict("already_ended", f"the run has already {run.status}; retry it instead")

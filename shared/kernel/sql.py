@@ -61,13 +61,14 @@ where l.id = :lane_id and l.kind = :kind
 # The one commit of a step. Everything selects from the guarded update: a lost turn writes nothing at all.
 # Behind a pooler and inside a transaction it is planned anew each time, so what Python can work out is a parameter here:
 # each expression costs microseconds.
-# A cancel that comes during the step makes the next turn due at once; a step that knew of it waits as long as it says.
+# A cancel that comes during the step makes the next turn due at once; a step that knew of it waits as long as it says. So does
+# a wake: the step may have looked before there was a reason to. `resends`, which every claim makes 0, tells of it, and stays.
 _COMMIT_TURN = """
 with turn as (
     update lane
     set seq = seq + 1, status = :status, cursor = coalesce(cast(:cursor as jsonb), cursor),
         steps = steps + :progress, attempts = :attempts, last_error = coalesce(cast(:error as jsonb), last_error),
-        claims = 0, resends = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
+        claims = 0, claim_token = null, lease_until = null, updated_at = now(), waits_for = :waits_for,
         next_due_at = case when {waits} then now() + cast(:delay as interval) else now() end,
         sent_at = case when cast(:sends as boolean) or not {waits} then now() end,
         check_at = {look}
@@ -84,7 +85,7 @@ _LOOK = "least(check_at, now() + case when {waits} then cast(:look as interval) 
 @lru_cache(maxsize=256)
 def commit_turn(effects: tuple[Statement, ...], *, knows_cancel: bool = False, pulled: bool = False) -> sa.TextClause:
     """The commit together with a kind's own writes: one cached text per combination of statements."""
-    waits = "true" if knows_cancel else "(cancel_at is null)"
+    waits = "true" if knows_cancel else "(cancel_at is null)" if pulled else "(cancel_at is null and resends = 0)"
     commit = _COMMIT_TURN.format(waits=waits, look="check_at" if pulled else _LOOK.format(waits=waits))
     writes = "".join(f",\neffect_{n} as ({effect.sql})" for n, effect in enumerate(effects))
     return sa.text(f"{commit}{writes}\nselect resend_no, waits from turn")
@@ -446,15 +447,21 @@ update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sen
 where id = :lane_id and status = 'active'
 returning {_BATON}
 """)
-# So many at once; the others when their time comes.
+# So many at once; the others when their time comes. One that is at work goes on, and takes its next turn at once.
 MOST_WOKEN = 200
 WAKE_LANES = sa.text(f"""
-update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW}
-where id = any(array(
-    select id from lane where run_id = :run_id and status = 'active' and holds_run and claim_token is null
-      and (next_due_at > now() + interval '1 s' or (sent_at is null and class_id is null))
-    order by next_due_at, id limit {MOST_WOKEN}))
-returning {_BATON}
+with woken as (
+    update lane set resend_no = resend_no + (claim_token is null)::int, resends = (claim_token is not null)::int,
+                    next_due_at = case when claim_token is null then now() else next_due_at end,
+                    sent_at = case when claim_token is not null then sent_at end,
+                    check_at = case when claim_token is null then {_LOOK_NOW} else check_at end
+    where id = any(array(
+        select id from lane where run_id = :run_id and status = 'active' and holds_run
+          and case when claim_token is not null then class_id is null
+              else next_due_at > now() + interval '1 s' or (sent_at is null and class_id is null) end
+        order by next_due_at, id limit {MOST_WOKEN}))
+    returning {_BATON}, claim_token is null as is_free)
+select * from woken where is_free
 """)
 LANE_RUN = sa.text("select run_id, holds_run from lane where id = :lane_id and tenant_id = :tenant_id")
 

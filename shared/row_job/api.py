@@ -22,7 +22,7 @@ from shared.kernel.api.shapes import Asked, Because, Done, Key, Limit, RunId, To
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
-from shared.kernel.errors import NotFound, StepError
+from shared.kernel.errors import NotFound, Permanent, StepError
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.params import with_connection
 from shared.row_job import control, images, store, table
@@ -249,8 +249,10 @@ def preview_row_upload(
         return preview_of(sample, size, tried or row["options"].get("mapping"))
     except table.BadFile as error:
         raise Problem(409, error.code, error.message) from None
-    except StepError as error:
+    except Permanent as error:
         raise Problem(409, "not_readable", str(error)) from None
+    except StepError as error:
+        raise Problem(503, "no_storage", str(error)) from None
 
 
 def preview_of_images(fetch: images.Fetch, size: int, name: str) -> Preview:

@@ -141,11 +141,11 @@ def judge(item: Item, answer: Answered, settings: RowSettings, fraction: float, 
             return Verdict(status=Status.PENDING, attempts=item.attempts, again_s=wait_s, message=answer.message)
 
 
-GIVEN_UP_AT = 4  # the claim of a turn: the first died with many rows, two more with this one alone
+GIVEN_UP_AT = 4  # the claim of a turn: the first may have died with many rows, two more have with this one alone
 
 
 def lost(item: Item, settings: RowSettings, claims: int) -> bool:
     """Whether a row must be what kills its workers. `claims`: of this turn, all but this one by processes that died. No verdict
     leaves a row with attempts beyond both limits; one that wasn't found may have more than an error is given."""
     most = max(settings.max_attempts_error, settings.max_attempts_not_found)
-    return item.attempts > most or claims >= GIVEN_UP_AT
+    return item.attempts > most or (item.was_left and claims >= GIVEN_UP_AT)

@@ -178,7 +178,7 @@ class RowSettings(Settings):
 
 
 class Item(BaseModel):
-    """One claimed row, as a lane works on it."""
+    """One claimed row, as a lane works on it. `was_left`: by somebody who died."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -186,6 +186,7 @@ class Item(BaseModel):
     attempts: int
     normalized: dict[str, Any]
     last_error: str | None = None
+    was_left: bool = False
 
 
 class Found(BaseModel):

@@ -154,6 +154,9 @@ class RowReads(Protocol):
     def there(self, tenant_id: UUID, job_id: UUID, after: int, upto: int) -> int:
         """How many rows of a stretch are there."""
 
+    def is_exporting(self, tenant_id: UUID, job_id: UUID) -> bool:
+        """Whether a step may be writing a file of the job's rows now."""
+
     def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]: ...
 
 

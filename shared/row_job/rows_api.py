@@ -22,7 +22,7 @@ from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Cursor, Done, Instant, Key, Limit, RunId, Told, fitting
 from shared.kernel.auth import MANAGES, READS, STARTS
 from shared.kernel.clock import stopwatch
-from shared.kernel.errors import NotFound, StepError
+from shared.kernel.errors import NotFound, Permanent, StepError
 from shared.kernel.files import S3Files
 from shared.kernel.log import logger
 from shared.kernel.paging import USUAL_PAGE
@@ -535,8 +535,10 @@ def _refuse_without_keys(here: Desk, file_id: UUID) -> None:
         key_column(names)
     except table.BadFile as error:
         raise Problem(409, error.code, error.message) from None
-    except StepError as error:
+    except Permanent as error:
         raise Problem(409, "not_readable", str(error)) from None
+    except StepError as error:
+        raise Problem(503, "no_storage", str(error)) from None
 
 
 @operation(router, "GET", "/row-jobs/<run_id>/fixes", READS, tag="row jobs")

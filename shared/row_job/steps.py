@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -16,7 +16,7 @@ from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
-from shared.kernel.errors import Conflict, Permanent, Refused, Throttled
+from shared.kernel.errors import Conflict, Permanent, Refused, StepError, Throttled
 from shared.kernel.log import logger
 from shared.kernel.metrics import write_out
 from shared.kernel.model import (
@@ -73,6 +73,7 @@ from shared.row_job.scan import Scanning, is_scan, start_scan
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 ERASED_AT_ONCE = 5_000
+EXPORT_STOPS_S = 10.0  # at its next step, at the latest
 IMAGES_DONE = "images.ingest.completed"
 READ_AHEAD = 1.2  # bytes read for a batch, in batches
 PROMOTION = "the canary to be promoted"
@@ -176,12 +177,15 @@ class RowJobs:
         return _Working(self.ports, turn, outside).step()
 
     def _erase(self, turn: Turn, outside: Outside) -> Decision:
-        for key in self.ports.reads.exported(turn.tenant_id, turn.run_id) if not turn.steps else ():
-            self.ports.results.delete(key)
+        """The files last: an export that is at work has read its rows, and would write a file that nobody removes."""
         gone = outside.write(Effect(store.ERASE_ROWS, {"most": ERASED_AT_ONCE}))
-        if len(gone) < ERASED_AT_ONCE:
-            return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
-        return Continue(cursor={}, rows=len(gone))
+        if len(gone) >= ERASED_AT_ONCE:
+            return Continue(cursor={}, rows=len(gone))
+        if self.ports.reads.is_exporting(turn.tenant_id, turn.run_id):
+            return Wait(after_s=EXPORT_STOPS_S, waits_for="an export that is at work to stop")
+        for key in self.ports.reads.exported(turn.tenant_id, turn.run_id):
+            self.ports.results.delete(key)
+        return Finish(effects=[Effect(store.ERASE_EVENTS)], rows=len(gone))
 
     def on_connection(self, tx: Tx, signal: Signal) -> Sequence[Start]:
         """A connection was changed: what waited because its key was refused goes on."""
@@ -469,19 +473,18 @@ class _Working:
             avg_ms = cursor.get("avg_ms")
             most = decide.claim_size(avg_ms, seconds, settings, hands.pressure())
             most = min(most, max(1, settings.most_in_flight // settings.slots))
-            if self.turn.claims > 1:
-                most = 1  # the one before us died: whichever row did that shall do it alone
             items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
             if not items:
                 return self._nothing_due(count_s)
             point(RowPoint.CLAIMED)
+            search = self._search(items, params)
             elapsed = stopwatch()
-            waits = self._call(items, params, hands, seconds)
+            waits = self._call(items, params, search, hands, seconds)
             took = elapsed()
         done = len(self.ended)
         self._measure(done, took)
         cursor = {"avg_ms": decide.smoothed_ms(avg_ms, took, done), "refusals": waits[1], "count_s": count_s}
-        effects = [Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})]
+        effects = [self._finished()]
         if self.events:
             effects.append(Effect(store.ADD_EVENTS, {"events": db.jsonb(self.events)}))
         refused = None if self.refused is None else Throttled(params.account, REFUSED_S, self.refused)
@@ -493,15 +496,35 @@ class _Working:
         settings = self.ports.settings
         asked = {
             "most": most, "tenant_most": settings.tenant_most_in_flight, "slot": self.slot, "gen": self.gen,
-            "holder": self.turn.token, "lease_s": lease_s,
+            "holder": self.turn.token, "lease_s": lease_s, "alone": self.turn.claims > 1,
         }  # fmt: skip
         rows = self.outside.write(Effect(store.CLAIM, asked))
         items = [Item.model_validate(dict(row)) for row in sorted(rows, key=lambda row: row["row_no"])]
         for item in items:
             if decide.lost(item, settings, self.turn.claims):
                 message = item.last_error or "The worker stopped each time it worked on this row."
-                self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts - 1, message=message))
+                self._end(item, decide.Verdict(status=Status.ERROR, attempts=item.attempts, message=message))
         return items
+
+    def _search(self, items: Sequence[Item], params: RowJobParams) -> Search:
+        """Whom to ask. If nobody can tell (a vault that does not answer, a connection that is gone), no row was asked for: each
+        gets its attempt back, else an outage would use up all of them."""
+        try:
+            return self.ports.search(self.turn.tenant_id, params, self.outside.time_left_s)
+        except StepError as error:
+            self._give_back(items)
+            error.effects = [self._finished()]
+            raise
+
+    def _give_back(self, items: Iterable[Item]) -> None:
+        """Rows that were claimed and never sent, but for those that are given up."""
+        ended = {row["row_no"] for row in self.verdicts}
+        for item in items:
+            if item.row_no not in ended:
+                self.verdicts.append(_verdict(item, decide.Verdict(status=Status.PENDING, attempts=item.attempts - 1)))
+
+    def _finished(self) -> Effect:
+        return Effect(store.FINISH_ROWS, {"items": db.jsonb(self.verdicts), "holder": self.turn.token})
 
     def _count(self, last_s: float) -> float:
         """One of a job's lanes counts its rows now and then. Answers how long it took the last time."""
@@ -523,7 +546,9 @@ class _Working:
         cursor = {**self.turn.cursor, "count_s": count_s, "looks": min(looks + 1, 10) if left.elder else 0}
         return replace(decision, cursor=cursor) if isinstance(decision, Wait) else decision
 
-    def _call(self, items: Sequence[Item], params: RowJobParams, hands: Hands, seconds: float) -> tuple[float, int]:
+    def _call(
+        self, items: Sequence[Item], params: RowJobParams, search: Search, hands: Hands, seconds: float
+    ) -> tuple[float, int]:
         """Send a call for each slot of the pace, until the rows or the time are used up. Answers how long to wait, and how
         often in a row there was no slot."""
         lost = {row["row_no"] for row in self.verdicts}
@@ -532,7 +557,6 @@ class _Working:
             if item.row_no not in lost:
                 waiting.setdefault(decide.domain_of(item, params.retailers), deque()).append(item)
         settings, refusals = self.ports.settings, int(self.turn.cursor.get("refusals", 0))
-        search = self.ports.search(self.turn.tenant_id, params, self.outside.time_left_s)
         slices = {domain: Slice(hands.now(), seconds, settings.threads, refusals) for domain in waiting}
         while True:
             self._send(slices, waiting, params, search, hands)
@@ -557,9 +581,7 @@ class _Working:
                     REPORT_ONLY,
                     self._bounds(),
                 )
-        for unsent in waiting.values():
-            for item in unsent:  # never sent: its attempt is given back
-                self.verdicts.append(_verdict(item, decide.Verdict(status=Status.PENDING, attempts=item.attempts - 1)))
+        self._give_back(item for unsent in waiting.values() for item in unsent)
         wait_s = max((piece.wait_s for piece in slices.values()), default=0.0)
         worst = max((piece.refusals for piece in slices.values()), default=0)
         return (wait_s if not self.ended else min(wait_s, 15.0)), worst

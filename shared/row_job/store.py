@@ -83,31 +83,41 @@ NOTE_READ = Statement(
 )
 
 # The work. A lane owns its slot while no elder lane of it is active, so a row that is at work without us was left by one that
-# died: it is taken again, in the same order, and its attempt was counted when it was taken. What a tenant may have at work is
-# shared by all its lanes. More of them than there are shares need not be counted: each gets one.
+# died. It is taken again as the same attempt: nobody knows of an answer. And alone, after all others or, if the claim before this one
+# died too, before them: it may be what kills, and the rows beside it must not die with it. What a tenant may have at work is shared by
+# all its lanes. More of them than there are shares need not be counted: each gets one.
 # Postgres asks conditions in any order it likes: the key of another lane has no number to read.
 _GENERATION = "case when o.key like 'work:%' then split_part(o.key, ':', 3)::integer end"
+_OF_SLOT = """i.run_id = t.run_id and i.slot = cast(:slot as smallint)
+                       and (j.process_upto is null or i.row_no <= j.process_upto)"""
 CLAIM = Statement(
     "row_job.claim",
-    f"""update job_items i set status = 'PROCESSING', attempts = i.attempts + 1, locked_by = cast(:holder as uuid), locked_at = now(),
-              updated_at = now(),
+    f"""update job_items i set status = 'PROCESSING', attempts = i.attempts + (i.status = 'PENDING')::int,
+              locked_by = cast(:holder as uuid), locked_at = now(), updated_at = now(),
               due_at = case when i.status = 'PENDING' then now() + cast(:lease_s as double precision) * interval '1 s' else i.due_at end
-       from (select p.run_id, p.row_no from turn t
+       from (select p.run_id, p.row_no, p.was_left from turn t
              join file_jobs j on j.run_id = t.run_id
              cross join lateral (
-                 select i.run_id, i.row_no from job_items i
-                 where i.run_id = t.run_id and i.slot = cast(:slot as smallint) and i.status in ('PENDING', 'PROCESSING')
-                   and (i.due_at <= now() or i.status = 'PROCESSING') and (j.process_upto is null or i.row_no <= j.process_upto)
-                 order by i.due_at, i.row_no
-                 limit (select least(cast(:most as integer), greatest(1, cast(:tenant_most as integer) / greatest(1, count(*))))
-                        from (select from lane l where l.tenant_id = t.tenant_id and l.kind = t.kind
-                                and l.status = 'active' and l.key like 'work:%'
-                              limit cast(:tenant_most as integer)) l)) p
+                 with waiting as materialized (
+                     select i.run_id, i.row_no, false as was_left from job_items i
+                     where {_OF_SLOT} and i.status = 'PENDING' and i.due_at <= now()
+                       and not (cast(:alone as boolean)
+                                and exists (select from job_items i where {_OF_SLOT} and i.status = 'PROCESSING'))
+                     order by i.due_at, i.row_no
+                     limit (select least(cast(:most as integer), greatest(1, cast(:tenant_most as integer) / greatest(1, count(*))))
+                            from (select from lane l where l.tenant_id = t.tenant_id and l.kind = t.kind
+                                    and l.status = 'active' and l.key like 'work:%'
+                                  limit cast(:tenant_most as integer)) l)),
+                 left_behind as (
+                     select i.run_id, i.row_no, true from job_items i
+                     where {_OF_SLOT} and i.status = 'PROCESSING' and not exists (select from waiting)
+                     order by i.due_at, i.row_no limit 1)
+                 select * from waiting union all select * from left_behind) p
              where not exists (
                  select from lane o where o.run_id = t.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
                    and {_GENERATION} < cast(:gen as integer))) c
        where i.run_id = c.run_id and i.row_no = c.row_no
-       returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error""",
+       returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error, c.was_left""",
     returns=True,
 )
 # The price is that of the result: an offer without one has none, whatever an earlier one cost.
@@ -418,6 +428,10 @@ THERE = sa.text("""
 select count(*) as n from job_items i where i.run_id = :job_id and i.tenant_id = :tenant_id
   and i.row_no > cast(:after as bigint) and i.row_no <= cast(:upto as bigint)
 """)
+IS_EXPORTING = sa.text("""
+select exists (select from row_exports e join lane l on l.run_id = e.run_id and l.key = 'export' and l.lease_until > now()
+               where e.job_id = :job_id and e.tenant_id = :tenant_id) as yes
+""")
 # What is in the bucket of a job: files of its exports, whole or not, also of those that failed; and those of fixed rows.
 _FIXED = FIXED.format(tenant_id="' || x.tenant_id || '", file_id="' || x.file_id || '")
 EXPORTED = sa.text(f"""
@@ -518,6 +532,10 @@ class RowStore:
         with direct.alone(self._engine, tenant_id) as line:
             asked = {"job_id": job_id, "tenant_id": tenant_id, "after": after, "upto": upto}
             return int(line.scalars(THERE, asked)[0])
+
+    def is_exporting(self, tenant_id: UUID, job_id: UUID) -> bool:
+        with direct.alone(self._engine, tenant_id) as line:
+            return bool(line.scalars(IS_EXPORTING, {"job_id": job_id, "tenant_id": tenant_id})[0])
 
     def exported(self, tenant_id: UUID, job_id: UUID) -> list[str]:
         asked = {"job_id": job_id, "tenant_id": tenant_id}

@@ -39,7 +39,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 
 # What makes a record more than text between delimiters.
 SURROGATE = re.compile("[\\ud800-\\udfff]")
-ODD = re.compile('["\\x00\\r\\ud800-\\udfff]')
+ODD = re.compile('["\\x00\\r\\n\\ud800-\\udfff]')
 
 # What JSON writes in another way, and what makes a record more than that.
 ODD_BYTES = bytes(range(32)) + b'"\\\x7f'

@@ -254,6 +254,28 @@ def test_bytes_are_read_at_the_version_that_arrived(bucket: Any) -> None:
     assert error.value.code == "no_file_now", "it is there: to start anew would not help"
 
 
+def test_a_bucket_that_cannot_be_asked_is_no_fault_of_the_file(door: Door, bucket: Any, acme: TenantHouse) -> None:
+    """Whoever is told 503 tries again; 409 would say that another file is needed."""
+    job, fixes = upload(door, acme, hold=True)["file_id"], upload(door, acme, hold=True)["file_id"]
+    for file_id in (job, fixes):
+        arrive(door, bucket, acme, file_id, csv_of(3).encode())
+    run_id = door.call(acme.member, "POST", "/row-jobs", {"file_id": job}).json()["id"]
+
+    def asked() -> list[tuple[int, str]]:
+        answers = [
+            door.call(acme.member, "GET", f"/row-jobs/uploads/{job}/preview"),
+            door.call(acme.member, "POST", f"/row-jobs/{run_id}/resubmit", {"file_id": fixes}),
+        ]
+        return [(answer.status, answer.json().get("code", "")) for answer in answers]
+
+    with forbidden(aws.client("s3")):
+        assert asked() == [(503, "no_storage")] * 2
+    assert asked() == [(200, ""), (409, "no_keys")]
+    for file_id in (job, fixes):
+        door.sql("update files set version_id = 'gone' where id = :id", id=UUID(file_id))
+    assert asked() == [(409, "not_readable")] * 2
+
+
 def test_what_a_step_left_in_the_bucket_and_is_gone_is_written_again(bucket: Any) -> None:
     """What it may not read or write is not gone: that is an error of the deployment."""
     files = Results({"BATON_BUCKET": BUCKET})

@@ -23,7 +23,7 @@ from shared.kernel.model import Effect, Starting, Statement
 from shared.kernel.points import Point, watch_points
 from shared.row_job import api, control, decide, export, grid, steps, store, table
 from shared.row_job.decide import Answered, lease_s
-from shared.row_job.model import Item, RowJobParams, RowSettings, WayPoint
+from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy, WayPoint
 from tests.support.rig import TENANT
 from tests.support.rows import BY, SETTINGS, RowRig, csv_of, rows
 from tests.support.sheets import from_calamine, from_csv, from_openpyxl
@@ -279,40 +279,106 @@ def test_1g_an_error_halves_a_batch_and_a_bad_row_does_not() -> None:
 # 1h: a row that kills its worker.
 
 
-def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
-    rows: RowRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
+class Killed(BaseException):
+    pass
 
-    taken: list[int] = []
 
-    def poison(item: Item, strategy: str) -> Answered | None:
-        if item.row_no == 2:
-            taken.append(item.attempts)
-            raise Killed
-        return None
-
-    rows.provider.says = poison
-    run_id = rows.upload(csv_of(6))
-    real, deaths = rows.work, [0]
+@pytest.fixture
+def deaths(rows: RowRig, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When a worker died. Nothing was deleted, nothing was given back: the message and the lease run out."""
+    real, when = rows.work, list[float]()
 
     def work(message: object, queue: str = "baton-tally.fifo") -> bool:
         try:
             return bool(real(message, queue))  # type: ignore[arg-type]
         except Killed:
-            deaths[0] += 1
-            return False  # nothing was deleted, nothing was given back: the message and the lease run out
+            when.append(rows.now)
+            return False
 
     monkeypatch.setattr(rows, "work", work)
+    return when
+
+
+@pytest.mark.parametrize("killer", [2, 18, 40])
+def test_1h_a_row_that_kills_every_worker_ends_and_the_others_are_done(
+    rows: RowRig, deaths: list[float], killer: int
+) -> None:
+    """Wherever it stands among the rows that are taken with it."""
+    taken: list[int] = []
+
+    def poison(item: Item, strategy: str) -> Answered | None:
+        if item.row_no == killer:
+            taken.append(item.attempts)
+            raise Killed
+        return None
+
+    rows.provider.says = poison
+    run_id = rows.upload(csv_of(40))
     rows.finish(run_id, 86_400)
 
-    assert rows.statuses(run_id) == {"DONE": 5, "ERROR": 1}
+    assert rows.statuses(run_id) == {"DONE": 39, "ERROR": 1}
     (bad,) = [row for row in rows.items(run_id) if row["status"] == "ERROR"]
-    assert bad["row_no"] == 2
+    assert bad["row_no"] == killer
     assert "stopped each time" in bad["last_error"]
-    assert deaths[0] <= SETTINGS.max_attempts_error
-    assert taken == list(range(1, len(taken) + 1)), "each time it was taken counts, before anything is done with it"
+    assert len(deaths) <= 4, "once with others, and three times alone"
+    assert set(taken) == {1}, "it is one attempt, of which nobody knows the answer"
+
+
+def test_1h_rows_in_many_slices_that_kill_do_not_end_the_lane(rows: RowRig, deaths: list[float]) -> None:
+    """After each death what it left is looked at before other rows are taken: six in a row end a lane."""
+    killers = set(range(5, 130, 16))
+
+    def poison(item: Item, strategy: str) -> Answered | None:
+        if item.row_no in killers:
+            raise Killed
+        return None
+
+    rows.provider.says = poison
+    rows.use(SETTINGS.model_copy(update={"slots": 1, "claim_max": 16}))
+    run_id = rows.upload(csv_of(130))
+
+    assert rows.finish(run_id, 86_400) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 130 - len(killers), "ERROR": len(killers)}
+    assert {row["row_no"] for row in rows.items(run_id) if row["status"] == "ERROR"} == killers
+
+
+def test_1h_a_death_costs_the_rows_in_hand_no_attempt(rows: RowRig, deaths: list[float]) -> None:
+    """Else they would never be looked for by their exact SKU, and soon not at all."""
+    rows.provider.says = lambda item, strategy: (
+        None if strategy == Strategy.EXACT_SKU else Answered(what="not_found", ms=5)
+    )
+
+    def dies_once(where: str) -> None:
+        if where == steps.RowPoint.CLAIMED and not deaths:
+            raise Killed
+
+    run_id = rows.upload(csv_of(12))
+    watch_points(dies_once)
+    try:
+        assert rows.finish(run_id, 600) == "succeeded"
+    finally:
+        watch_points(None)
+    assert len(deaths) == 1
+    assert {(row["status"], row["attempts"]) for row in rows.items(run_id)} == {("DONE", 1)}
+
+
+def test_1h_workers_that_die_before_they_take_a_row_are_no_rows_fault(
+    rows: RowRig, deaths: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = steps._Working._count
+
+    def dies(self: object, last_s: float) -> float:
+        if len(deaths) < 3:
+            raise Killed
+        return count(self, last_s)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(steps._Working, "_count", dies)
+    rows.use(SETTINGS.model_copy(update={"slots": 1}))
+    run_id = rows.upload(csv_of(3))
+
+    assert rows.finish(run_id, 3600) == "succeeded"
+    assert len(deaths) == 3
+    assert rows.statuses(run_id) == {"DONE": 3}
 
 
 # 1i: a loop over rows by a key that changes.

@@ -10,11 +10,13 @@ from uuid import UUID
 import pytest
 
 from shared.kernel.errors import Transient
+from shared.kernel.run import retry_run
 from shared.kernel.tokens import Token
 from shared.query_run.adapters.mce import Mce
 from shared.query_run.model import Column, Phase, QueryParams, Validation
 from shared.query_run.ports import QueryMetric
 from tests.support.queries import QueryRig, sql
+from tests.support.rig import TENANT
 
 
 def ends_well(queries: QueryRig, run_id: Any, rows: int) -> None:
@@ -70,6 +72,21 @@ def test_an_account_that_is_to_wait_for_a_day_stretches_no_query(queries: QueryR
     assert queries.standin.struck["throttle"] == 1
     (gate,) = queries.rows("select state, until - updated_at >= interval '5 hours' as long from gate")
     assert gate == {"state": "closed", "long": True}, "a query that gives up has not asked, so it opens nothing"
+
+
+def test_a_retried_query_waits_for_its_account_and_has_time_of_its_own(queries: QueryRig) -> None:
+    """What its first epoch had spent is not counted again while the account is told to wait."""
+    run_id = queries.start(sql(seconds=1_500, rows=4))
+    queries.pass_time(60)
+    queries.standin.misbehave("throttle", retry_after="7200")
+    queries.pass_time(45 * 60)
+    assert queries.run(run_id)["outcome"] == "timed_out"
+
+    retry_run(queries.ports, queries.kind, TENANT, run_id)
+    queries.pass_time(60)
+
+    assert queries.run(run_id)["status"] == "running"
+    assert queries.lane(run_id, "query")["waits_for"].startswith("gate:")
 
 
 def test_what_is_there_already_is_found_in_any_language(queries: QueryRig) -> None:

@@ -172,6 +172,27 @@ def test_a_bucket_that_forgot_the_parts_gets_them_again_of_the_same_instant(rows
     assert told(rows, job_id) != truth
 
 
+def test_spreadsheets_that_are_written_anew_take_the_place_of_those_before(rows: RowRig) -> None:
+    """Of a file that was lost behind others, all are written again: no row is in two of them."""
+    rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 20}))
+    job_id = rows.upload(csv_of(60))
+    rows.finish(job_id, 600)
+    put, lost = rows.results.put, list[str]()
+
+    def forgets_the_second(key: str, body: bytes) -> None:
+        if "-2-" in key and not lost:
+            lost.append(key)
+            raise UploadGone("NoSuchUpload")
+        put(key, body)
+
+    rows.results.put = forgets_the_second  # type: ignore[method-assign]
+    found = exported(rows, job_id, "xlsx")
+
+    assert lost
+    header, *truth = told(rows, job_id)
+    assert [row for row in found if row != header] == truth
+
+
 @pytest.mark.usefixtures("in_small_steps")
 def test_a_bucket_that_forgets_every_part_fails_the_export(rows: RowRig) -> None:
     """Guards that nobody writes the same file for ever. A function that may write and not read would."""
@@ -309,6 +330,28 @@ def test_a_job_that_is_deleted_takes_its_files_with_it(rows: RowRig) -> None:
     assert not [key for key in left if key in rows.results.held]
     with pytest.raises(NotFound):
         start(rows, job_id)
+
+
+@pytest.mark.parametrize("format_", ["csv", "xlsx"])
+def test_a_file_that_was_being_written_when_its_job_was_deleted_goes_too(rows: RowRig, format_: str) -> None:
+    """Its step has read the rows, and commits the file after those of the job were looked up."""
+    job_id = rows.upload(csv_of(30))
+    rows.finish(job_id, 600)
+    put, written = rows.results.put, list[str]()
+
+    def meanwhile(key: str, body: bytes) -> None:
+        written.append(key)
+        control.delete(rows.ports, rows.kind, TENANT, job_id, BY)
+        rows.work_off()
+        put(key, body)
+
+    rows.results.put = meanwhile  # type: ignore[method-assign]
+    start(rows, job_id, format_)
+    rows.pass_time(60)
+
+    assert len(written) == 1
+    assert not rows.items(job_id)
+    assert not rows.results.held
 
 
 @pytest.mark.usefixtures("in_small_steps")

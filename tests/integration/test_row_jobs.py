@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,14 +17,17 @@ import sqlalchemy as sa
 
 from shared.kernel import direct, sql
 from shared.kernel import run as runs
+from shared.kernel.connections import NoVault
 from shared.kernel.decide import Limits
-from shared.kernel.errors import Conflict, NotFound, Refused
+from shared.kernel.errors import Conflict, NotFound, Permanent, Refused, StepError
 from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import Signal
 from shared.row_job import control, decide, fix, grid, picturing, steps, store
 from shared.row_job.decide import Answered
 from shared.row_job.model import Found, Item, Status
+from shared.row_job.ports import OpenRows
 from shared.row_job.steps import RowMetric, row_job
+from shared.row_job.store import RowStore
 from tests.support.pictures import packed, png
 from tests.support.rig import BEGINNING, TENANT
 from tests.support.rows import BY, SETTINGS, RowRig, csv_of, found, rows
@@ -437,6 +442,72 @@ def test_a_lane_that_is_claimed_while_it_is_woken_is_not_relied_on(rows: RowRig)
     assert work_lanes(rows, run_id) == ["work:0:0", "work:0:1", "work:1:0"]
 
 
+def act_after_a_look(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], when: Callable[[OpenRows], bool]
+) -> list[OpenRows]:
+    """Once, between what an idle lane sees and the commit by which it waits for something that it has seen."""
+    look, seen = RowStore.open_rows, list[OpenRows]()
+
+    def looked(self: RowStore, *asked: Any) -> OpenRows:
+        left = look(self, *asked)
+        if not seen and when(left):
+            seen.append(left)
+            act()
+        return left
+
+    monkeypatch.setattr(RowStore, "open_rows", looked)
+    return seen
+
+
+def test_a_lane_that_looked_just_before_a_canary_was_promoted_looks_again(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for the promotion for an hour."""
+    run_id = rows.upload(csv_of(40), canary=4)
+    promote = partial(control.promote, rows.ports, TENANT, run_id, BY)
+    seen = act_after_a_look(monkeypatch, promote, lambda left: left.held_back)
+
+    assert rows.finish(run_id, 60) == "succeeded"
+    assert len(seen) == 1
+    assert rows.statuses(run_id) == {"DONE": 40}
+    assert not rows.rows("select 1 from repair"), "nobody had to find out that it was late"
+
+
+def test_a_lane_that_looked_just_before_rows_were_opened_looks_again(
+    rows: RowRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane behind it would wait for it, and it for the row that comes again in a quarter of an hour."""
+    rows.provider.says = lambda item, strategy: Answered(
+        what={1: "not_found", 3: "invalid"}.get(item.row_no, "failed"), ms=5
+    )
+    run_id = rows.upload(csv_of(3))
+    again = partial(rows.reprocess, run_id, row_nos=[3])
+    seen = act_after_a_look(monkeypatch, again, lambda left: left.read_done and (left.next_due_s or 0) > 600)
+    rows.pass_time(60)
+
+    assert len(seen) == 1
+    assert [title for title, *_ in rows.provider.calls].count("Product 3") == 2
+
+
+@pytest.mark.parametrize("problem", [NoVault(), Permanent("The connection was not found.", "connection_gone")])
+def test_who_cannot_be_asked_at_all_costs_no_row_an_attempt(rows: RowRig, problem: StepError) -> None:
+    """Else some minutes without the vault would end every row that was due, and none was ever searched for."""
+    rows.row_ports = replace(rows.row_ports, search=lambda *_: raising(problem))
+    rows.kind = row_job(rows.row_ports, Limits(max_attempts=8))
+    run_id = rows.upload(csv_of(6))
+
+    assert rows.finish(run_id) == "failed"
+    assert {(row["status"], row["attempts"], row["locked_by"]) for row in rows.items(run_id)} == {("PENDING", 0, None)}
+    rows.use()
+    runs.retry_run(rows.ports, rows.kind, TENANT, run_id)
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert sorted(rows.provider.calls) == [(f"Product {n}", 1, "exact_sku") for n in range(1, 7)]
+
+
+def raising(problem: StepError) -> Any:
+    raise copy(problem)  # each time another one: what a step makes of it is its own
+
+
 REFUSED = Answered(what="refused", ms=5, message="The product search doesn't accept the connection's key (status 401).")
 
 
@@ -605,7 +676,15 @@ def test_only_keys_of_work_lanes_are_read_as_numbers(rows: RowRig) -> None:
     keys = rows.rows("select key from lane where run_id = :id and status = 'active' order by key", id=run_id)
     assert [row["key"] for row in keys] == ["ingest", "work:0:0", "work:1:0"]
     turn = "with turn as (select cast(:run_id as uuid) as run_id, cast(:tenant_id as uuid) as tenant_id, 'row_job' as kind)"
-    asked = {"run_id": run_id, "tenant_id": TENANT, "holder": TENANT, "lease_s": 60.0, "most": 9, "tenant_most": 9}
+    asked = {
+        "run_id": run_id,
+        "tenant_id": TENANT,
+        "holder": TENANT,
+        "lease_s": 60.0,
+        "most": 9,
+        "alone": False,
+        "tenant_most": 9,
+    }
 
     def claimed(gen: int) -> list[int]:
         with direct.alone(rows.engine, TENANT) as line:

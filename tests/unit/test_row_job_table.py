@@ -236,6 +236,17 @@ def test_records_that_are_split_at_once_are_the_rows_that_a_close_look_finds(fou
     assert [orjson.loads(orjson.dumps(list(row))) for row in split] == [list(row) for row in closely]
 
 
+def test_a_line_feed_in_a_file_of_carriage_returns_is_no_blank_within_a_row() -> None:
+    """Two rows would be one that somebody searches for. The file's line ends are those of its beginning."""
+    dialect = Dialect(encoding="utf-8", delimiter=",", newline="\r", first=0)
+    found, _ = records(b"Lamp\nChair\rDesk\r", dialect, 10, last=True)
+
+    odd, plain = rows_of(found, 0, ["title"], {"title": "title"}, dialect)
+
+    assert odd.problem == "The row has a line end outside of quotes."
+    assert plain.normalized == {"title": "Desk"}
+
+
 def test_a_plain_batch_is_taken_apart_as_a_whole() -> None:
     (row,) = rows_of(["a b,c,d"], 0, ["title", "brand", "sku"], {"title": "title"}, PLAIN)
 

@@ -68,7 +68,15 @@ def _look(here: Place) -> dict[str, float]:
         with here.owner.connect() as connection:
             seq = connection.execute(sa.text("select seq from lane where id = :id"), {"id": LANE}).scalar_one()
         held = {"lane_id": LANE, "epoch": 1, "seq": seq, "token": token}
-        taking = {"most": TAKEN, "tenant_most": 5_000, "slot": 0, "gen": 0, "holder": token, "lease_s": 60.0}
+        taking = {
+            "most": TAKEN,
+            "alone": False,
+            "tenant_most": 5_000,
+            "slot": 0,
+            "gen": 0,
+            "holder": token,
+            "lease_s": 60.0,
+        }
         found["take"].append(_pages(here, sql.write_now(store.CLAIM), {**held, **taking}))
         with here.owner.connect() as connection:
             taken = connection.execute(
