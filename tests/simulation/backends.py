@@ -120,7 +120,7 @@ seen := pg_current_snapshot();
 if seen is not distinct from known::text then return; end if;
 rows := json_build_object(
     'lanes', (select json_build_array(count(*), json_agg(json_build_array(id, run_id, tenant_id, kind, key, holds_run, status,
-        epoch, seq, resend_no, cursor, next_due_at, cancel_at, deadline_at, steps, max_steps, claims, claim_token, lease_until,
+        epoch, seq, resend_no, resends, cursor, next_due_at, cancel_at, deadline_at, steps, max_steps, claims, claim_token, lease_until,
         attempts, nullif(check_at, 'infinity'), last_error) order by id) filter (where sim.is_new(xmin, known))) from lane),
     'runs', (select json_build_array(count(*), json_agg(json_build_array(id, tenant_id, kind, status, outcome, epoch, params,
         cancel_requested_at, paused_at, deadline_at, check_at, finished_at, leaving_since) order by id)
@@ -155,6 +155,7 @@ LANE = [
     "epoch",
     "seq",
     "resend_no",
+    "resends",
     "cursor",
     "next_due_at",
     "cancel_at",

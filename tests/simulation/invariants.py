@@ -481,7 +481,9 @@ class Invariants:
         change, turn = commit.change, commit.turn
         source, answer = self.answers.get(turn.token, ("", None))
         if lane.status == "active":
-            surprised = lane.cancel_at is not None and turn.cancel_at is None
+            woken = lane.resends > 0  # its claim made that 0: a wake of the run came meanwhile
+            surprised = turn.cancel_at is None and (lane.cancel_at is not None or woken)
+            self.world.seen["a step is woken on its way"] += woken
             due = commit.at if surprised else commit.at + timedelta(seconds=change.delay_s)
             off = abs((lane.next_due_at - due).total_seconds())
             require(off < 0.001, "the next turn is due when the step said", lane.key, change.outcome, off)

@@ -541,14 +541,14 @@ class MemoryTx:
         if not self.s.holds(turn):
             return None
         lane, now = self.s.lanes[turn.lane_id], self.s.now()
-        canceling = lane.cancel_at is not None and turn.cancel_at is None
-        soon = canceling or change.delay_s <= 900
-        due = now if canceling else now + seconds(change.delay_s)
-        look = now + seconds(90) if canceling else due + seconds(90 if soon else -120)
+        called = turn.cancel_at is None and (lane.cancel_at is not None or lane.resends > 0)
+        soon = called or change.delay_s <= 900
+        due = now if called else now + seconds(change.delay_s)
+        look = now + seconds(90) if called else due + seconds(90 if soon else -120)
         self.s.write(
             lane, seq=lane.seq + 1, status=change.status,
             cursor=lane.cursor if change.cursor is None else dict(change.cursor), steps=lane.steps + change.spent,
-            attempts=change.attempts, claims=0, resends=0, claim_token=None, lease_until=None, next_due_at=due,
+            attempts=change.attempts, claims=0, claim_token=None, lease_until=None, next_due_at=due,
             last_error=lane.last_error if change.problem is None else change.problem.to_json(),
             sent_at=now if soon else None, check_at=min(lane.check_at, look),
         )  # fmt: skip
@@ -710,7 +710,14 @@ class MemoryTx:
         return self.s.dues(lanes)
 
     def wake_lanes(self, run_id: UUID) -> list[Due]:
-        raise NotImplementedError("no schedule wakes a whole run")
+        woken, now = [], self.s.now()
+        for lane in self.s.open_lanes(run_id):
+            if lane.claim_token is not None:
+                self.s.write(lane, resends=1)
+            elif lane.next_due_at > now + seconds(1) or lane.sent_at is None:
+                self.wake_lane(lane.id)
+                woken.append(lane)
+        return self.s.dues(woken)
 
     def _new_epoch(self, lane: Any, **more: Any) -> None:
         now = self.s.now()

@@ -61,7 +61,8 @@ SENTENCES = (
     "tick parked", "tick busy", "tick promoted", "tick later", "tick waiting", "gate probed", "gate opened",
     "step waited", "step throttled", "step retried", "step canceled", "step failed", "step moved", "step done",
     "zombie woke", "purge", "lost send", "killed by its own work", "stale receipt refused", "Refused.unknown",
-    "action cancel", "action pause", "action resume", "action retry", "action wake", "action restart",
+    "action cancel", "action pause", "action resume", "action retry", "action wake", "action restart", "lanes woken together",
+    "a step is woken on its way",
     "upstream surprise", "upstream throttled", "upstream transient", "PruneFailed",
 )  # fmt: skip
 # And each of these at least fifty times in 20,000.

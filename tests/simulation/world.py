@@ -568,7 +568,11 @@ class World:
             case "retry":
                 runs.retry_run(self.ports, kind, tenant, run_id)
             case "wake" if lanes:
-                runs.wake_lane(self.ports, tenant, self.rng.choice(lanes))
+                one = self.rng.choice([*lanes, *(None for _ in lanes)])
+                if one is None:
+                    self.seen["lanes woken together"] += runs.wake_run(self.ports, tenant, run_id)
+                else:
+                    runs.wake_lane(self.ports, tenant, one)
             case "restart" if lanes:
                 runs.restart_lane(self.ports, tenant, self.rng.choice(lanes))
 
