@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -121,6 +120,9 @@ RULES = {
         where r.status = 'succeeded' and i.status in ('PENDING', 'PROCESSING')""",
     "a row is found once": """
         select run_id, row_no from search_events where status = 'found' group by 1, 2 having count(*) > 1""",
+    "an attempt of a row is answered once": """
+        select run_id, row_no, attempt from search_events where status not in ('throttled', 'refused')
+        group by 1, 2, 3 having count(*) > 1""",
     "what was found is in its row": """
         select i.run_id, i.row_no from job_items i where i.status = 'DONE'
           and i.result_json #>> '{offers,0,title}' is distinct from i.normalized_json ->> 'title'""",
@@ -170,21 +172,24 @@ class Provider:
     """Asks through the world, where answers are lost and processes die."""
 
     world: SubjectWorld
-    keys: Counter[str] = field(default_factory=Counter)
-    told_to_wait: set[str] = field(default_factory=set)
+    made_at: dict[str, float] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
 
     def find(self, item: Item, strategy: Strategy, retailers: Sequence[str], idempotency_key: str) -> Answered:
         world = self.world
 
         def effect() -> Answered:
             attempt = idempotency_key.rpartition("-")[0]  # in whichever turn it is made
-            self.keys[attempt] += 1
-            again = self.keys[attempt] > 1 and attempt not in self.told_to_wait
-            require(not again, "no attempt of a row is made twice", idempotency_key)
+            if world.current is not None and world.current.stalled:  # it sleeps, and another one took its rows
+                self.excused.add(attempt)
+            made_at = self.made_at.get(attempt)
+            again = made_at is not None and attempt not in self.excused and world.last_fault_at < made_at
+            require(not again, "an attempt is made again only if its answer may be lost", idempotency_key)
+            self.made_at[attempt] = world.now
             trouble = world.rng.random()
             if trouble < world.scenario.upstream_trouble / 6:
                 world.last_fault_at = world.now
-                self.told_to_wait.add(attempt)
+                self.excused.add(attempt)  # told to wait, it is made again
                 return Answered(what="throttled", ms=20, retry_after_s=world.rng.choice((0.0, 2.0)))
             if trouble < world.scenario.upstream_trouble / 3:
                 world.last_fault_at = world.now
