@@ -90,34 +90,37 @@ NOTE_READ = Statement(
 _GENERATION = "case when o.key like 'work:%' then split_part(o.key, ':', 3)::integer end"
 _OF_SLOT = """i.run_id = t.run_id and i.slot = cast(:slot as smallint)
                        and (j.process_upto is null or i.row_no <= j.process_upto)"""
+# What is picked is named by its numbers: how many a limit lets through that isn't known yet is a guess, and joined with the table
+# it was read as a whole.
 CLAIM = Statement(
     "row_job.claim",
-    f"""update job_items i set status = 'PROCESSING', attempts = i.attempts + (i.status = 'PENDING')::int,
+    f"""with picked as materialized (
+           select p.row_no, p.was_left from turn t
+           join file_jobs j on j.run_id = t.run_id
+           cross join lateral (
+               with waiting as materialized (
+                   select i.row_no, false as was_left from job_items i
+                   where {_OF_SLOT} and i.status = 'PENDING' and i.due_at <= now()
+                     and not (cast(:alone as boolean)
+                              and exists (select from job_items i where {_OF_SLOT} and i.status = 'PROCESSING'))
+                   order by i.due_at, i.row_no
+                   limit (select least(cast(:most as integer), greatest(1, cast(:tenant_most as integer) / greatest(1, count(*))))
+                          from (select from lane l where l.tenant_id = t.tenant_id and l.kind = t.kind
+                                  and l.status = 'active' and l.key like 'work:%'
+                                limit cast(:tenant_most as integer)) l)),
+               left_behind as (
+                   select i.row_no, true from job_items i
+                   where {_OF_SLOT} and i.status = 'PROCESSING' and not exists (select from waiting)
+                   order by i.due_at, i.row_no limit 1)
+               select * from waiting union all select * from left_behind) p
+           where not exists (
+               select from lane o where o.run_id = t.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
+                 and {_GENERATION} < cast(:gen as integer)))
+       update job_items i set status = 'PROCESSING', attempts = i.attempts + (i.status = 'PENDING')::int,
               locked_by = cast(:holder as uuid), locked_at = now(), updated_at = now(),
               due_at = case when i.status = 'PENDING' then now() + cast(:lease_s as double precision) * interval '1 s' else i.due_at end
-       from (select p.run_id, p.row_no, p.was_left from turn t
-             join file_jobs j on j.run_id = t.run_id
-             cross join lateral (
-                 with waiting as materialized (
-                     select i.run_id, i.row_no, false as was_left from job_items i
-                     where {_OF_SLOT} and i.status = 'PENDING' and i.due_at <= now()
-                       and not (cast(:alone as boolean)
-                                and exists (select from job_items i where {_OF_SLOT} and i.status = 'PROCESSING'))
-                     order by i.due_at, i.row_no
-                     limit (select least(cast(:most as integer), greatest(1, cast(:tenant_most as integer) / greatest(1, count(*))))
-                            from (select from lane l where l.tenant_id = t.tenant_id and l.kind = t.kind
-                                    and l.status = 'active' and l.key like 'work:%'
-                                  limit cast(:tenant_most as integer)) l)),
-                 left_behind as (
-                     select i.run_id, i.row_no, true from job_items i
-                     where {_OF_SLOT} and i.status = 'PROCESSING' and not exists (select from waiting)
-                     order by i.due_at, i.row_no limit 1)
-                 select * from waiting union all select * from left_behind) p
-             where not exists (
-                 select from lane o where o.run_id = t.run_id and o.status = 'active' and o.key like 'work:' || cast(:slot as text) || ':%'
-                   and {_GENERATION} < cast(:gen as integer))) c
-       where i.run_id = c.run_id and i.row_no = c.row_no
-       returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error, c.was_left""",
+       where i.run_id = (select run_id from turn) and i.row_no = any(array(select row_no from picked))
+       returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error, (select bool_or(was_left) from picked) as was_left""",
     returns=True,
 )
 # The price is that of the result: an offer without one has none, whatever an earlier one cost.

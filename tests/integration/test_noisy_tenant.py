@@ -119,7 +119,12 @@ def lanes_that_a_claim_reads(depot: Depot) -> int:
     turn = "with turn as (select cast(:run as uuid) as run_id, cast(:tenant as uuid) as tenant_id, 'row_job' as kind)"
     given = {"holder": NOISY, "lease_s": 60, "slot": 0, "gen": 0, "most": 50, "alone": False, "tenant_most": 200}
     depot.sql("analyze lane")
-    (row,) = depot.sql(f"explain (analyze, format json) {turn} {CLAIM.sql}", run=run.run_id, tenant=NOISY, **given)
+    (row,) = depot.sql(
+        f"explain (analyze, format json) {turn}, c as ({CLAIM.sql}) select * from c",
+        run=run.run_id,
+        tenant=NOISY,
+        **given,
+    )
     return read_of("lane", vars(row)["QUERY PLAN"][0]["Plan"])
 
 

@@ -29,6 +29,7 @@ from shared.row_job.ports import OpenRows
 from shared.row_job.steps import RowMetric, row_job
 from shared.row_job.store import RowStore
 from tests.support.pictures import packed, png
+from tests.support.plans import explain
 from tests.support.rig import BEGINNING, TENANT
 from tests.support.rows import BY, SETTINGS, RowRig, csv_of, found, rows
 
@@ -688,9 +689,37 @@ def test_only_keys_of_work_lanes_are_read_as_numbers(rows: RowRig) -> None:
 
     def claimed(gen: int) -> list[int]:
         with direct.alone(rows.engine, TENANT) as line:
-            taken = line.all(sa.text(f"{turn} {store.CLAIM.sql}"), {**asked, "slot": 0, "gen": gen})
+            taken = line.all(
+                sa.text(f"{turn}, c as ({store.CLAIM.sql}) select * from c"), {**asked, "slot": 0, "gen": gen}
+            )
         return [row["row_no"] for row in taken]
 
     reads = store.RowStore(rows.engine)
     assert [reads.open_rows(TENANT, run_id, 0, gen).elder for gen in (0, 1)] == [False, True]
     assert [claimed(gen) for gen in (1, 0)] == [[], [1]]
+
+
+def test_a_claim_reads_only_what_it_takes_of_a_large_new_job(rows: RowRig) -> None:
+    """Nothing of it has ended, so a plan that guesses how many rows it takes expects many."""
+    run_id = rows.upload(csv_of(3))
+    rows.rows(
+        """insert into job_items (run_id, row_no, tenant_id, job_type, slot, status, input_json, normalized_json, due_at, updated_at)
+           select :id, n, :t, 'csv', 0, 'PENDING', '{}', '{}', timestamptz '2000-01-01', clock_timestamp()
+           from generate_series(1, 20000) n returning 1""",
+        id=run_id, t=TENANT,
+    )  # fmt: skip
+    (lane,) = rows.rows("select id from lane where run_id = :id and key = 'work:0:0'", id=run_id)
+    with rows.owner.connect() as connection:
+        connection.exec_driver_sql("analyze job_items")
+    asked = {
+        "lane_id": lane["id"], "epoch": 1, "seq": 0, "token": TENANT, "holder": TENANT, "lease_s": 60.0, "most": 9,
+        "alone": False, "tenant_most": 5_000, "slot": 0, "gen": 0,
+    }  # fmt: skip
+    rows.rows(
+        "update lane set claim_token = :t, lease_until = clock_timestamp() where id = :id returning 1",
+        t=TENANT, id=lane["id"],
+    )  # fmt: skip
+    with rows.engine.begin() as connection:
+        connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(TENANT)})
+        cost = explain(connection, sql.write_now(store.CLAIM), asked)
+    assert "job_items" not in cost.scanned, cost
