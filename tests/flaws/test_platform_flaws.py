@@ -593,6 +593,7 @@ def test_p11_every_action_on_a_run_locks_it_first(rig: Rig, action: str) -> None
     if action == "resume":
         runs.pause_run(rig.ports, TENANT, run_id)
     if action == "retry":
+        runs.cancel_run(rig.ports, rig.kind, TENANT, run_id)
         rig.work_off()
     store = Recording(rig.engine)
     ports = replace(rig.ports, store=store)
