@@ -14,7 +14,7 @@ from shared.kernel.catalogue import NO_CAP, Kind, nothing_left
 from shared.kernel.decide import bounded_s, settlement, with_cause
 from shared.kernel.deliver import deliver, deliver_unsent
 from shared.kernel.errors import Conflict, NoRoom, NotFound, Refused, Unsettled
-from shared.kernel.metrics import Meter, Metric
+from shared.kernel.metrics import Meter, Metric, NoMeter
 from shared.kernel.model import (
     Already,
     AuditEntry,
@@ -416,7 +416,9 @@ def _retry_run(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, by: By, 
         if not dues:
             if not tx.lanes(run.id):
                 raise Conflict("too_old", TOO_OLD)
-            dues.extend(settle(tx, reopened, kind, ports, failed))
+            # An end of what succeeded is taken back below: it is not counted.
+            counts = replace(ports, meter=NoMeter()) if run.status is RunStatus.SUCCEEDED else ports
+            dues.extend(settle(tx, reopened, kind, counts, failed))
             if run.status is RunStatus.SUCCEEDED and _has_ended(tx, run):
                 # Whoever listens would hear of another end, of work that nobody did.
                 raise Conflict(
