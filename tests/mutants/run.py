@@ -1,19 +1,23 @@
 """Is the proof awake? Break one rule at a time and see that a proof notices.
 
-`python -m tests.mutants.run [name …]`. Every `*.patch` beside this file is a mutant; drop in another one and it is tried.
-Its first lines say what is broken. A line `killed by:` names the proof that must notice:
+`python -m tests.mutants.run [WHICH …]`, or `make mutants ARGS="WHICH …"`; without any, all of them. WHICH is
+
+- the name of a mutant, `kernel/decide` or `search` (a TOML file beside this one), or `shared/kernel/decide.py` (what it breaks);
+- a file that somebody else wrote, anywhere: `strangers.toml`, or `stranger.patch` as `git diff` prints it.
+
+`noticed_by` names the proof that must notice a mutant:
 
 - `memory`, `postgres`   the simulation, perhaps with the one mode of schedules that shows it, as in `memory blackout`;
 - `races`                two connections, perhaps with an expression for `pytest -k`;
 - `tests PATH …`         tests by path or expression, as pytest takes them.
 
-A patch without that line is judged by all of them, cheap ones first, until one notices: tests nearby (those that notice the
-mutants beside it, and those that name what it changes), simulation in memory and on Postgres, races, then the tests of what it
-touches. What it touches in the front door is asked of the tests of that.
+A stranger has no `noticed_by` and is judged by all of them, cheap ones first, until one notices: tests nearby (those that
+notice the mutants beside it, and those that name what it changes), simulation in memory and on Postgres, races, then the tests
+of the module that it changes. Changes of the API are judged by the API's tests.
 
-Only a broken promise or a failed test counts. A mutant that cannot run proves nothing and is an error: a patch that does
-not fit, code that does not compile or names what is not there, SQL that Postgres does not understand, tests that do not
-start, no end in sight.
+Only a broken promise or a failed test counts. A mutant that can't run proves nothing and is an error: a text that isn't
+there exactly once, code that doesn't compile or uses undefined names, SQL that Postgres can't parse, tests that don't start,
+no end in sight.
 """
 
 from __future__ import annotations
@@ -30,14 +34,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 
+from tests.mutants.data import HERE, ROOT, BadMutant, Mutant, apply, from_patch, load, places
 from tests.support.databases import TEMPLATE, ServerAdmin, scratch_server
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 LEFT_OUT = shutil.ignore_patterns(
     ".*", "node_modules"
 )  # what is compiled comes along, and still fits all but the patched files
@@ -47,6 +53,7 @@ SCHEDULES_OF_ONE_MODE = {"memory": 2_000, "postgres": 600}
 # Ten patches that nobody notices take less than ten minutes on two cores.
 SCHEDULES_OF_A_STRANGER = {"memory": 5_000, "postgres": 500}
 LONGEST_S = 600
+SECONDS_EACH = 5  # on two cores; what is printed before a run
 NEAREST = 12  # mutants of the same file
 MOST_NAMING = 3  # files of tests: a name that more of them have says little
 
@@ -75,52 +82,6 @@ class Word(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    @property
-    def killer(self) -> list[str]:
-        """The proof that must notice, and its arguments; empty for a patch of which nobody said."""
-        for line in self.path.read_text().splitlines():
-            if line.startswith("---"):
-                break
-            if line.startswith("killed by:"):
-                return shlex.split(line.removeprefix("killed by:"))
-        return []
-
-    @property
-    def words(self) -> list[str]:
-        """Names of ours in the lines that it takes out."""
-        gone = re.findall(r"^-(?!-- )(.*)", self.path.read_text(), re.MULTILINE)
-        return sorted({word for line in gone for word in re.findall(r"\b[a-zA-Z]\w*_\w+\b", line)})
-
-    @property
-    def touches(self) -> list[str]:
-        return [path for path, _ in self.places]
-
-    @property
-    def places(self) -> list[tuple[str, int]]:
-        """The files that it changes, and the first line that it changes there."""
-        found: list[tuple[str, int]] = []
-        file, line = "", 0
-        for each in self.path.read_text().splitlines():
-            if each.startswith("+++ b/"):
-                file = each.removeprefix("+++ b/").split()[0]
-            elif hunk := re.match(r"@@ -(\d+)", each):
-                line = int(hunk[1])
-            elif file and each[:1] in ("-", "+") and not each.startswith(("--- ", "+++ ")):
-                if file not in dict(found):
-                    found.append((file, line))
-            elif file:
-                line += 1
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     mutant: Mutant
     word: Word
@@ -129,30 +90,50 @@ class Verdict:
     took_s: float
 
 
-def mutants(names: list[str]) -> list[Mutant]:
-    found = [Mutant(path) for path in sorted(HERE.glob("*.patch"))]
-    unknown = set(names) - {mutant.name for mutant in found}
-    if unknown:
-        raise SystemExit(f"no such mutant: {', '.join(sorted(unknown))}")
-    return [mutant for mutant in found if not names or mutant.name in names]
+@cache
+def ours() -> dict[str, list[Mutant]]:
+    """All mutants, by the name of their TOML file."""
+    return {str(path.relative_to(HERE).with_suffix("")): load(path) for path in sorted(HERE.rglob("*.toml"))}
+
+
+def choose(which: list[str]) -> list[Mutant]:
+    """The mutants that somebody names; all of ours without a name."""
+    every = [mutant for room in ours().values() for mutant in room]
+    chosen = [mutant for each in which for mutant in _named(each, every)] if which else every
+    return list(dict.fromkeys(chosen))
+
+
+def _named(which: str, every: list[Mutant]) -> list[Mutant]:
+    if which in ours():
+        return ours()[which]
+    if which.endswith((".patch", ".diff")):
+        return [from_patch(Path(which), ROOT)]
+    if which.endswith(".toml"):
+        return load(Path(which))
+    found = [mutant for mutant in every if which == mutant.name or which in mutant.files]
+    if not found:
+        raise BadMutant(f"no mutant, module or file is called {which!r}")
+    return found
+
+
+def killer(mutant: Mutant) -> list[str]:
+    """The proof that must notice, and its arguments."""
+    return shlex.split(mutant.noticed_by)
 
 
 def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
     """Each proof to ask, with its command."""
-    if mutant.killer:
-        kind, *arguments = mutant.killer
-        yield (
-            shlex.join(mutant.killer),
-            _command(kind, arguments, SCHEDULES_OF_ONE_MODE if arguments else SCHEDULES),
-        )
+    if mutant.noticed_by:
+        kind, *arguments = killer(mutant)
+        yield mutant.noticed_by, _command(kind, arguments, SCHEDULES_OF_ONE_MODE if arguments else SCHEDULES)
         return
     if close := nearby(mutant):
         yield "tests nearby", _command("tests", close, SCHEDULES_OF_A_STRANGER)
-    kinds = {path.split("/")[1] for path in mutant.touches if re.match(r"shared/(?!kernel/)\w+/", path)}
-    at_the_door = any(path.startswith(FRONT_DOOR) for path in mutant.touches)
-    in_the_kernel = [p for p in mutant.touches if p.startswith("shared/kernel/") and not p.startswith(FRONT_DOOR)]
+    kinds = {path.split("/")[1] for path in mutant.files if re.match(r"shared/(?!kernel/)\w+/", path)}
+    at_the_door = any(path.startswith(FRONT_DOOR) for path in mutant.files)
+    in_the_kernel = [p for p in mutant.files if p.startswith("shared/kernel/") and not p.startswith(FRONT_DOOR)]
     kernel = bool(in_the_kernel) or not (kinds or at_the_door)
-    if kernel and not all(map(ONLY_ON_POSTGRES.match, mutant.touches)):
+    if kernel and not all(map(ONLY_ON_POSTGRES.match, mutant.files)):
         yield "memory", _command("memory", [], SCHEDULES_OF_A_STRANGER)
     if kernel:
         yield "postgres", _command("postgres", [], SCHEDULES_OF_A_STRANGER)
@@ -168,24 +149,32 @@ def proofs(mutant: Mutant) -> Iterator[tuple[str, list[str]]]:
 def nearby(mutant: Mutant) -> list[str]:
     """The tests that notice the nearest mutants of the same files, and the few that name what is changed."""
     found: dict[str, None] = {}
-    for file, line in mutant.places:
+    for file, line in places(mutant, ROOT):
         beside = [
             (abs(there - line), argument)
-            for other in mutants([])
-            if other.killer[:1] == ["tests"]
-            for path, there in other.places
+            for other in choose([file])
+            if killer(other)[:1] == ["tests"]
+            for path, there in places(other, ROOT)
             if path == file
-            for argument in other.killer[1:]
+            for argument in killer(other)[1:]
             if argument.startswith("tests/")
         ]
         found |= dict.fromkeys(argument for _, argument in sorted(beside)[:NEAREST])
-        for name in [*_names_at(file, line), *mutant.words]:
+        for name in [*_names_at(file, line), *_words(mutant)]:
             word = re.compile(rf"\b{re.escape(name)}\b")
             naming = [path for path in _files_of_tests() if word.search(path.read_text())]
             if len(naming) <= MOST_NAMING:
                 found |= dict.fromkeys(str(path.relative_to(ROOT)) for path in naming)
     whole = {each for each in found if "::" not in each}
     return [each for each in found if each in whole or each.partition("::")[0] not in whole]
+
+
+def _words(mutant: Mutant) -> list[str]:
+    """Our names in the lines that it takes out."""
+    gone: set[str] = set()
+    for file, text in apply(mutant, ROOT).items():
+        gone |= set((ROOT / file).read_text().splitlines()) - set(text.splitlines())
+    return sorted({word for line in gone for word in re.findall(r"\b[a-zA-Z]\w*_\w+\b", line)})
 
 
 def _names_at(file: str, line: int) -> list[str]:
@@ -234,44 +223,42 @@ def _command(kind: str, arguments: list[str], schedules: dict[str, int]) -> list
     return [*pytest, *arguments]
 
 
-def attempt(mutant: Mutant, database_url: str, template: str) -> Verdict:
-    began = time.monotonic()
+@contextmanager
+def mutated(mutant: Mutant, folder: Path) -> Iterator[None]:
+    """`folder`, a copy of the project, with the wrong rule in place for as long as it is looked at."""
+    for file, text in apply(mutant, folder).items():
+        (folder / file).write_text(text)
+    try:
+        yield
+    finally:
+        for file in mutant.files:
+            shutil.copy2(ROOT / file, folder / file)
+
+
+def judge(mutant: Mutant, folder: Path, database_url: str, template: str) -> Verdict:
+    started = time.monotonic()
 
     def verdict(word: Word, proof: str, how: str) -> Verdict:
-        return Verdict(mutant, word, proof, how, time.monotonic() - began)
+        return Verdict(mutant, word, proof, how, time.monotonic() - started)
 
-    with tempfile.TemporaryDirectory(prefix=f"baton-{mutant.name}-") as temporary:
-        folder = Path(temporary)
-        shutil.copytree(ROOT, folder, ignore=LEFT_OUT, dirs_exist_ok=True)
-        problem = apply(mutant, folder) or _does_not_compile(mutant, folder)
-        if problem:
-            return verdict(Word.DID_NOT_RUN, "", problem)
-        for proof, command in proofs(mutant):
-            migrates = any(path.startswith("infra/") for path in mutant.touches)
-            word, how = _ask(
-                command, folder, {"DATABASE_URL": database_url} | ({} if migrates else {TEMPLATE: template})
-            )
-            if word is not Word.SURVIVED:
-                return verdict(word, proof, how)
-    return verdict(Word.SURVIVED, shlex.join(mutant.killer) or "all", "")
-
-
-def apply(mutant: Mutant, folder: Path) -> str:
-    """Put the wrong rule in place; answers why it cannot be done."""
-    applied = subprocess.run(
-        ["git", "apply", "--whitespace=nowarn", str(mutant.path)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent), "GIT_DIR": "/dev/null"},
-    )
-    return applied.stderr.strip()[:200] if applied.returncode else ""
+    try:
+        with mutated(mutant, folder):
+            if problem := _does_not_compile(mutant, folder):
+                return verdict(Word.DID_NOT_RUN, "", problem)
+            migrates = any(path.startswith("infra/") for path in mutant.files)
+            where = {"DATABASE_URL": database_url} | ({} if migrates else {TEMPLATE: template})
+            for proof, command in proofs(mutant):
+                word, how = _ask(command, folder, where)
+                if word is not Word.SURVIVED:
+                    return verdict(word, proof, how)
+    except BadMutant as error:
+        return verdict(Word.DID_NOT_RUN, "", str(error))
+    return verdict(Word.SURVIVED, mutant.noticed_by or "all", "")
 
 
 def _does_not_compile(mutant: Mutant, folder: Path) -> str:
     """A name that is not there would be caught as a surprise somewhere and look like a discovery."""
-    changed = [path for path in mutant.touches if path.endswith(".py") and (folder / path).exists()]
+    changed = [path for path in mutant.files if path.endswith(".py") and (folder / path).exists()]
     if not changed:
         return ""
     ruff = [
@@ -306,16 +293,45 @@ def _ask(command: list[str], folder: Path, where: dict[str, str]) -> tuple[Word,
     return Word.DID_NOT_RUN, " | ".join([f"exit {done.returncode}", *(line for line in lines[-4:] if line.strip())])
 
 
+@contextmanager
+def copies(count: int) -> Iterator[SimpleQueue[Path]]:
+    """So many copies of the project, each for one mutant at a time."""
+    free: SimpleQueue[Path] = SimpleQueue()
+    with ExitStack() as stack:
+        for _ in range(count):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-mutant-")))
+            shutil.copytree(ROOT, folder, ignore=LEFT_OUT, dirs_exist_ok=True)
+            free.put(folder)
+        yield free
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="mutants to try; all without any")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("which", nargs="*", help="names, modules or files; all mutants without any")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    parser.add_argument("--part", default="1/1", help="2/5 is the second fifth of them")
     args = parser.parse_args()
-    chosen = mutants(args.names)
+    try:
+        chosen = part(choose(args.which), args.part)
+    except (BadMutant, OSError) as error:
+        parser.exit(2, f"{error}\n")
+    print(f"{len(chosen)} mutants, about {max(1, round(len(chosen) * SECONDS_EACH / 60))} minutes", flush=True)
     verdicts: list[Verdict] = []
-    with scratch_server({"max_connections": "300"}) as server, ThreadPoolExecutor(args.jobs) as pool:
+    with (
+        scratch_server({"max_connections": "300"}) as server,
+        copies(args.jobs) as free,
+        ThreadPoolExecutor(args.jobs) as pool,
+    ):
         template = ServerAdmin(server.url()).create_template()
-        for future in as_completed([pool.submit(attempt, mutant, server.url(), template) for mutant in chosen]):
+
+        def attempt(mutant: Mutant) -> Verdict:
+            folder = free.get()
+            try:
+                return judge(mutant, folder, server.url(), template)
+            finally:
+                free.put(folder)
+
+        for future in as_completed([pool.submit(attempt, mutant) for mutant in chosen]):
             verdicts.append(future.result())
             _print(verdicts[-1])
     counted = {word: sum(verdict.word is word for verdict in verdicts) for word in Word}
@@ -326,9 +342,17 @@ def main() -> int:
     return 0 if verdicts and counted[Word.KILLED] == len(verdicts) else 1
 
 
+def part(chosen: list[Mutant], which: str) -> list[Mutant]:
+    """Every n-th of them, so that each part has some of each module."""
+    found = re.fullmatch(r"([1-9]\d?)/([1-9]\d?)", which)
+    if not found or int(found[1]) > int(found[2]):
+        raise BadMutant(f"--part is one of several, as in 2/5: {which!r}")
+    return chosen[int(found[1]) - 1 :: int(found[2])]
+
+
 def _print(verdict: Verdict) -> None:
     name, proof = verdict.mutant.name, verdict.proof[:24]
-    print(f"{verdict.word:11s}  {name:46s} {verdict.took_s:6.1f} s  {proof:24s}  {verdict.how[:120]}", flush=True)
+    print(f"{verdict.word:11s}  {name:64s} {verdict.took_s:6.1f} s  {proof:24s}  {verdict.how[:120]}", flush=True)
 
 
 if __name__ == "__main__":
