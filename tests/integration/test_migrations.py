@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -31,10 +32,8 @@ from alembic import op
 revision, down_revision, branch_labels, depends_on = {revision!r}, {down!r}, None, None
 def upgrade(): op.execute({sql!r})
 """
-MIGRATING = """
-    select 1 from pg_locks join pg_database on pg_database.oid = pg_locks.database
-    where datname = current_database() and locktype = 'advisory' and granted
-"""
+# A process waits for a lock that somebody holds: the one in the middle of a revision, then another before its first.
+BLOCKED = "select 1 from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0"
 MIGRATE = (
     "import sys, pathlib; from infra.migrations.run import migrate; migrate(sys.argv[1], pathlib.Path(sys.argv[2]))"
 )
@@ -67,8 +66,8 @@ def rows(url: str, sql: str) -> list[tuple[object, ...]]:
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def wait_until_somebody_migrates(url: str, somebody: subprocess.Popen[bytes]) -> None:
-    while not rows(url, MIGRATING):
+def wait_for(url: str, event: str, somebody: subprocess.Popen[bytes]) -> None:
+    while not rows(url, event):
         assert somebody.poll() is None, somebody.communicate()
         time.sleep(0.02)
 
@@ -163,7 +162,8 @@ def test_a_lock_that_is_let_go_of_does_not_fail_the_deployment(
 
 def test_a_revision_that_takes_too_long_fails_before_the_function_does(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key)")
-    write_revision(versions, 2, "select pg_sleep(60)")
+    migrate(empty, versions)
+    write_revision(versions, 2, "select pg_sleep(600)")
 
     with pytest.raises(Unfinished, match=r"at revision 0001\. The next revision was stopped when the 1 s"):
         migrate(empty, versions, within_s=1)
@@ -171,10 +171,12 @@ def test_a_revision_that_takes_too_long_fails_before_the_function_does(empty: st
 
 def test_all_revisions_together_have_the_time_that_one_would_have(empty: str, versions: Path) -> None:
     """Each within its time, and the function is gone before the last: it has to end by itself, and say how far it came."""
-    for number in range(1, 9):
+    write_revision(versions, 1, "create table leg (id int primary key)")
+    migrate(empty, versions)
+    for number in range(2, 10):
         write_revision(versions, number, "select pg_sleep(1)")
 
-    with pytest.raises(Unfinished, match=r"at revision 000[123]\."):
+    with pytest.raises(Unfinished, match=r"at revision 000[1-5]\."):
         migrate(empty, versions, within_s=3)
 
 
@@ -207,10 +209,8 @@ def test_an_index_on_a_large_table_keeps_no_writer_out(empty: str, versions: Pat
     with sa.create_engine(empty, poolclass=sa.NullPool).connect() as older:
         older.exec_driver_sql("insert into leg values ('a')")  # the index is built only after this transaction
         with subprocess.Popen(command, cwd=versions, env=environment) as migration:
-            while not rows(empty, "select 1 from pg_index where indexrelid = to_regclass('leg_name')"):
-                assert migration.poll() is None
-                time.sleep(0.02)
-            rows(empty, "set lock_timeout = '5s'; insert into leg values ('b')")
+            wait_for(empty, "select 1 from pg_index where indexrelid = to_regclass('leg_name')", migration)
+            rows(empty, "set lock_timeout = '60s'; insert into leg values ('b')")
             assert migration.poll() is None
             older.commit()
             assert migration.wait(60) == 0
@@ -326,16 +326,24 @@ def test_the_master_of_an_rds_database_who_is_no_superuser_migrates() -> None:
 
 
 def test_two_migrations_at_once_from_any_folder_run_each_revision_once(empty: str, versions: Path) -> None:
-    write_revision(versions, 1, "create table leg (id int primary key); select pg_sleep(0.3)")
+    write_revision(versions, 1, "create table leg (id int primary key); select pg_advisory_xact_lock(1)")
 
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     command = [sys.executable, "-c", MIGRATE, empty, str(versions)]
-    with subprocess.Popen(
-        command, cwd=versions, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as other:
-        wait_until_somebody_migrates(empty, other)
-        migrate(empty, versions)
+    with (
+        sa.create_engine(empty, poolclass=sa.NullPool).connect() as gate,
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen(
+            command, cwd=versions, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as other,
+    ):
+        gate.exec_driver_sql("select pg_advisory_xact_lock(1)")
+        wait_for(empty, BLOCKED, other)
+        second = pool.submit(migrate, empty, versions)
+        wait_for(empty, f"{BLOCKED} offset 1", other)
+        gate.commit()
         printed, _ = other.communicate()
+        second.result()
 
     assert (printed, other.returncode) == (b"", 0)
     assert rows(empty, "select version_num from public.alembic_version") == [("0001",)]
