@@ -34,6 +34,12 @@ def test_every_mutant_names_its_broken_rule_once_in_plain_words() -> None:
     assert [mutant.name for mutant in choose([]) if not mutant.because.endswith(".")] == []
 
 
+def test_no_mutant_is_there_twice() -> None:
+    changes = Counter(mutant.changes for mutant in choose([]))
+
+    assert [mutant.name for mutant in choose([]) if changes[mutant.changes] > 1] == []
+
+
 def test_every_mutant_names_a_proof_that_exists() -> None:
     assert [f"{m.name}: {missing}" for m in choose([]) if (missing := _missing(m))] == []
 
@@ -69,7 +75,7 @@ def test_parts_are_all_of_them_and_each_is_in_one() -> None:
 
     parts = [part(every, f"{n}/3") for n in (1, 2, 3)]
 
-    assert sorted((m.name for each in parts for m in each)) == sorted(m.name for m in every)
+    assert sorted(m.name for each in parts for m in each) == sorted(m.name for m in every)
     for wrong in ("0/3", "4/3", "half", "1/0"):
         with pytest.raises(BadMutant):
             part(every, wrong)
