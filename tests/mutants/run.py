@@ -53,7 +53,7 @@ SCHEDULES_OF_ONE_MODE = {"memory": 2_000, "postgres": 600}
 # Ten patches that nobody notices take less than ten minutes on two cores.
 SCHEDULES_OF_A_STRANGER = {"memory": 5_000, "postgres": 500}
 LONGEST_S = 600
-SECONDS_EACH = 5  # on two cores; what is printed before a run
+SECONDS_EACH = 3  # on two idle cores; what is printed before a run
 NEAREST = 12  # mutants of the same file
 MOST_NAMING = 3  # files of tests: a name that more of them have says little
 
@@ -308,7 +308,7 @@ def copies(count: int) -> Iterator[SimpleQueue[Path]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", nargs="*", help="names, modules or files; all mutants without any")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    parser.add_argument("--jobs", type=int, default=3, help="how many at once; many tests wait")
     parser.add_argument("--part", default="1/1", help="2/5 is the second fifth of them")
     args = parser.parse_args()
     try:

@@ -48,7 +48,9 @@ def _missing(mutant: Mutant) -> str:
     kind, *arguments = killer(mutant) or [""]
     if kind not in KINDS:
         return f"noticed_by starts with one of {', '.join(KINDS)}"
-    if odd := [word for word in arguments if kind == "tests" and not word.startswith("tests/") and "-k" not in arguments]:
+    if odd := [
+        word for word in arguments if kind == "tests" and not word.startswith("tests/") and "-k" not in arguments
+    ]:
         return f"not a test: {odd[0]}"
     for path, _, name in (word.partition("::") for word in arguments if word.startswith("tests/")):
         test = name.partition("[")[0].rpartition("::")[2]
