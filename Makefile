@@ -14,9 +14,11 @@ ARCHITECTURE ?= arm64
 export ARCHITECTURE
 CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
+# Without bytecode every process compiles all that it imports, which is most of the time of a test that starts some.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots kind build deploy smoke certificates shipped lock clean
+.PHONY: help setup demo up down quick test full check lint types imports format verify simulate chaos soak mutants bench fuzz screenshots kind build deploy smoke certificates shipped lock clean
 
 SEEDS ?= 20000
 SEED_BASE ?= 0
@@ -35,7 +37,7 @@ $(READY): requirements-dev.lock
 	@echo "Setting up $(VENV) from requirements-dev.lock; the first time this downloads about 100 MB."
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(RUN) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-dev.lock
+	@VIRTUAL_ENV=$(VENV) $(VENV)/bin/uv pip sync --quiet --compile-bytecode --require-hashes requirements-dev.lock
 	@printf '%s\n' '#!$(CURDIR)/$(RUN)' 'import sys' 'sys.path.insert(0, "$(CURDIR)")' 'from infra.cli import main' 'sys.exit(main())' > $(BATON)
 	@chmod +x $(BATON)
 	@touch $@
@@ -49,8 +51,18 @@ up: $(READY) ## start the local cloud: Postgres, AWS and the outside services on
 down: $(READY) ## stop the local cloud; the database is kept
 	@$(BATON) down
 
-test: $(READY) $(CHROMIUM) ## run the tests; ARGS="-k gate -x" goes to pytest
-	$(RUN) -m pytest -n 4 --dist worksteal --durations=40 --durations-min=5 $(ARGS)  # two cores: many tests wait
+# Whole files go to one process each, the long ones first (tests/support/rings.py). More processes than cores: many tests wait.
+PYTEST = $(RUN) -m pytest -n 4 --no-loadscope-reorder
+
+quick: $(READY) ## under a minute, no server: lint, types, unit tests, and whether every mutant still fits the code
+	@$(MAKE) -s lint types
+	$(RUN) -m pytest -q -n 2 --no-loadscope-reorder --ring=test tests/unit tests/mutants $(ARGS)
+
+test: $(READY) $(CHROMIUM) ## the product in five minutes; KIND=search: one kind; ARGS="tests/races -k cancel -x" goes to pytest
+	$(PYTEST) $(if $(KIND),--kind $(KIND)) $(ARGS)
+
+full: $(READY) $(CHROMIUM) # what `make check` tests beyond `make test`
+	$(PYTEST) --ring=full $(ARGS)
 
 kind: $(READY) ## NAME=water_meter: create a kind of work from docs/example-kind and register it (docs/kinds.md)
 	@$(RUN) -m infra.new_kind '$(NAME)'
@@ -64,16 +76,10 @@ $(CHROMIUM): | $(READY)
 screenshots: $(READY) $(CHROMIUM) ## take pictures of every page of the console into .local/screenshots; ARGS=--docs: those of the README
 	$(RUN) -m tests.browser.screenshots $(ARGS)
 
-check: lint types imports test ## lint, types, import contracts, tests: what CI runs
+check: lint types imports test full ## what CI runs: lint, types, imports, `make test`, then all browser tests, schedules, kills and chaos
 
-verify: check ## everything, for hours: simulation, kill matrix, chaos, soak, mutants, the documents pasted into a shell
-	$(RUN) -m tests.simulation.simulate --store memory --schedules 200000
-	$(RUN) -m tests.simulation.simulate --store postgres --schedules 10000
-	$(RUN) -m tests.simulation.jobs --schedules 10000
-	$(RUN) -m pytest -m long $(ARGS)
-	BATON_MODEL_SEEDS=10000 $(RUN) -m pytest -q -n 0 tests/unit/test_source_model.py
-	$(RUN) -m tests.soak
-	$(RUN) -m tests.mutants.run
+verify: $(READY) ## the long versions, for hours: all schedules, all mutants, soak, sam deploy; ARGS="soak mutants": some parts
+	$(RUN) -m tests.verify $(ARGS)
 
 simulate: $(READY) ## SEEDS=20000 SEED_BASE=0 STORE=memory|postgres, or one schedule: SCHEDULE=random:17
 	$(RUN) -m tests.simulation.simulate --store $(STORE) --schedules $(SEEDS) --base $(SEED_BASE) $(if $(SCHEDULE),--replay $(SCHEDULE))
@@ -84,8 +90,8 @@ chaos: $(READY) ## RUNS=500: kill -9, a stopped Postgres, cut answers, purged qu
 soak: $(READY) ## DAYS=120: virtual months on Postgres with short retention: do tables and costs stay flat?
 	$(RUN) -m tests.soak --days $(DAYS)
 
-mutants: $(READY) ## break one rule of the relay at a time: the proof must notice each
-	$(RUN) -m tests.mutants.run $(MUTANTS)
+mutants: $(READY) ## break one rule at a time, and a test must notice; ARGS=search, a name, a file, strangers.toml, --part 2/5
+	$(RUN) -m tests.mutants.run $(ARGS)
 
 fuzz: $(FUZZ)/.ready ## EXAMPLES=10: schemathesis against the deployed API, as a person, as a machine and without credentials
 	$(RUN) -m tests.api.fuzz $(CURDIR)/$(FUZZ)/bin/schemathesis $(EXAMPLES)
@@ -93,16 +99,16 @@ fuzz: $(FUZZ)/.ready ## EXAMPLES=10: schemathesis against the deployed API, as a
 $(FUZZ)/.ready: requirements-fuzz.lock $(READY)
 	@mkdir -p .local
 	@$(VENV)/bin/uv venv --quiet --clear --python $(RUN) $(FUZZ)
-	@VIRTUAL_ENV=$(FUZZ) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-fuzz.lock
+	@VIRTUAL_ENV=$(FUZZ) $(VENV)/bin/uv pip sync --quiet --compile-bytecode --require-hashes requirements-fuzz.lock
 	@touch $@
 
-bench: $(BENCH)/.ready ## every hot path against its bare limit and a peer, and at six million lanes; ARGS="--only job": one kind
-	$(BENCH)/bin/python -m tests.bench --flatness $(ARGS)
+bench: $(BENCH)/.ready ## every hot path against its bare limit and a peer, and at six million lanes; ARGS="--only job": a part
+	$(BENCH)/bin/python -m tests.bench $(ARGS)
 
 $(BENCH)/.ready: requirements-bench.lock $(READY)
 	@mkdir -p .local
 	@$(VENV)/bin/uv venv --quiet --clear --python $(RUN) $(BENCH)
-	@VIRTUAL_ENV=$(BENCH) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-bench.lock
+	@VIRTUAL_ENV=$(BENCH) $(VENV)/bin/uv pip sync --quiet --compile-bytecode --require-hashes requirements-bench.lock
 	@touch $@
 
 build: $(SAM)/.ready ## build the artifact for AWS, without Docker; ARCHITECTURE=arm64|x86_64|here
@@ -140,7 +146,7 @@ build-%: $(ARTIFACT)/functions
 $(SAM)/.ready: requirements-sam.lock $(READY)
 	@mkdir -p .local
 	@$(VENV)/bin/uv venv --quiet --clear --python $(RUN) $(SAM)
-	@VIRTUAL_ENV=$(SAM) $(VENV)/bin/uv pip sync --quiet --require-hashes requirements-sam.lock
+	@VIRTUAL_ENV=$(SAM) $(VENV)/bin/uv pip sync --quiet --compile-bytecode --require-hashes requirements-sam.lock
 	@touch $@
 
 lint: $(READY)

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shared.kernel import aws
+from tests.support import rings
 from tests.support.databases import ServerAdmin, as_user, server_admin
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest one begins first: as the last it would keep one worker busy while the others have nothing to do."""
-    items.sort(key=lambda item: "tests/browser/test_rows.py" not in item.nodeid)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ring", choices=("test", "full", "all"), help="which tests (default: test; all, if a path is named)"
+    )
+    parser.addoption("--kind", choices=sorted(rings.WORDS), help="only what belongs to one kind of work")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Decided once: a worker is told by its options, and takes every path for one that was named.
+    if config.option.ring is None:
+        config.option.ring = "all" if config.args_source is config.ArgsSource.ARGS else "test"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> rings.InCompany:
+    return rings.InCompany(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return (is_module and rings.leaves_out(config.option.ring, collection_path.read_text())) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kind, ring = config.option.kind, config.option.ring
+
+    def is_wanted(item: pytest.Item) -> bool:
+        marks = (mark.name for mark in item.iter_markers())
+        return rings.in_ring(ring, marks) and (kind is None or rings.belongs_to(kind, item.nodeid))
+
+    wanted = {item: is_wanted(item) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not wanted[item]])
+    items[:] = sorted(filter(wanted.__getitem__, items), key=lambda item: rings.place(item.nodeid))
 
 
 @pytest.fixture(autouse=True)

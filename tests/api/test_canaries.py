@@ -15,6 +15,8 @@ from tests.support.canaries import CANARY, Canaries, open_canaries
 from tests.support.door import QUEUES, Door, TenantHouse
 from tests.support.subject import brought
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def there(door: Door, acme: TenantHouse) -> Iterator[Canaries]:

@@ -66,6 +66,7 @@ def as_admin(baton: Command, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch)
     return baton
 
 
+@pytest.mark.full
 def test_a_login_is_kept_for_its_owner_alone_and_renewed(
     baton: Command, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def _refused_plain() -> str:
     return str(caught.value)
 
 
+@pytest.mark.full
 def test_a_run_from_its_start_to_its_retry(as_admin: Command, door: Door) -> None:
     baton = as_admin
     run_id = baton("start", "tally", "--params", ONE, "--label", "mine").strip()
@@ -135,6 +137,7 @@ def test_a_run_from_its_start_to_its_retry(as_admin: Command, door: Door) -> Non
     assert (acts[0], acts[-2:]) == (("run.retry", "again"), [("run.pause", "lunch"), ("run.start", "")])
 
 
+@pytest.mark.full
 def test_whoever_watches_sees_the_end_and_its_exit_code(
     as_admin: Command, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_parameters_are_named_one_by_one_or_given_as_json(as_admin: Command, doo
 INGESTION = {"source": "nivoda", "low": 200, "high": 300, "partition_records": 2_000, "page_size": 50, "recrawls": 2}
 
 
+@pytest.mark.full
 def test_a_kind_brings_its_own_commands(as_admin: Command, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     baton = as_admin
     run_id = baton("page-ingest", "start", "--high", "300", "--label", "stones").strip()
@@ -266,6 +270,7 @@ def test_the_same_key_starts_one_run(as_admin: Command) -> None:
     assert len(as_admin.json("runs")["runs"]) == 1
 
 
+@pytest.mark.full
 def test_lists_are_read_page_after_page(as_admin: Command, door: Door, acme: TenantHouse) -> None:
     for _ in range(103):
         door.start(acme)
@@ -277,6 +282,7 @@ def test_lists_are_read_page_after_page(as_admin: Command, door: Door, acme: Ten
     assert as_admin.gateway.requests.count(("GET", "/machine/api/v1/runs")) == 2
 
 
+@pytest.mark.full
 def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     baton = as_admin
     made = baton("token", "add", "ci", "--role", "viewer").strip()

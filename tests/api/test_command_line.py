@@ -117,6 +117,7 @@ def test_a_shell_completes_commands_options_and_values(tmp_path: Path) -> None:
 # --- IDs --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_beginning_of_an_id_is_enough_everywhere(as_admin: Command, door: Door, acme: TenantHouse) -> None:
     baton = as_admin
     run_id = baton("start", "tally", "--params", ONE).strip()
@@ -157,6 +158,7 @@ def test_what_can_be_the_beginning_of_an_id() -> None:
 # --- a line after every action, and JSON -------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_every_action_says_what_it_did_and_json_is_what_the_api_answered(
     as_admin: Command, door: Door, acme: TenantHouse
 ) -> None:
@@ -314,6 +316,7 @@ def test_every_list_is_tried_below() -> None:
     assert set(_with_limit(make_parser())) - tried - NO_TABLE_OF_ITS_OWN - {"gates"} == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", TABLES)
 def test_no_table_wraps_or_loses_an_id_at_80_columns(
     words: str, wide_api: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

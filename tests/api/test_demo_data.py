@@ -12,6 +12,8 @@ from tests.support.door import Door, TenantHouse
 from tests.support.gateway import CLIENT_ID, Gateway, served
 from tests.support.vaults import mocked_vault
 
+pytestmark = pytest.mark.full
+
 
 def test_every_request_is_taken(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody works here, so nothing is waited for; and nothing is uploaded, for that goes to a bucket."""

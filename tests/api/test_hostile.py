@@ -205,6 +205,7 @@ def test_an_answer_that_breaks_its_own_schema_is_our_fault(door: Door, tenant: T
     assert "run_id" not in answer.body
 
 
+@pytest.mark.full
 def test_the_documentation_comes_with_its_scripts(door: Door) -> None:
     page = door.ask(door.event(ANONYMOUS, "GET", "/docs"))
 
@@ -215,6 +216,7 @@ def test_the_documentation_comes_with_its_scripts(door: Door) -> None:
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
 
 
+@pytest.mark.full
 def test_the_documentation_is_no_page_of_the_consoles_origin(door: Door) -> None:
     policy = door.ask(door.event(ANONYMOUS, "GET", "/docs")).headers["Content-Security-Policy"].split("; ")
 

@@ -52,6 +52,7 @@ def tried(door: Door, tenant: TenantHouse, job_id: str, number: int, status: str
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_job_is_added_shown_listed_canceled_and_retried(baton: Command, door: Door, acme: TenantHouse) -> None:
     define(door, acme, arg_schema=SCHEMA)
 
@@ -73,6 +74,7 @@ def test_a_job_is_added_shown_listed_canceled_and_retried(baton: Command, door: 
     assert "1 queued, 0 running" in baton("job", "summary")
 
 
+@pytest.mark.full
 def test_what_is_wrong_is_said_with_what_to_do(baton: Command, door: Door, acme: TenantHouse) -> None:
     assert "none yet. A super admin can add one" in baton("definition", "show", "nope", code=1)
     define(door, acme, arg_schema=SCHEMA)
@@ -177,6 +179,7 @@ def test_dead_letters_are_counted_before_they_are_retried(
     assert {row["status"] for row in baton.json("job", "list")["jobs"]} == {"queued"}
 
 
+@pytest.mark.full
 def test_definitions_and_workers_are_for_super_admins_to_change(
     baton: Command, door: Door, acme: TenantHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

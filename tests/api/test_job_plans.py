@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import pytest
 import sqlalchemy as sa
 
 from shared.job_queue import store
@@ -13,6 +14,8 @@ from shared.kernel import db
 from tests.support.databases import ServerAdmin, as_user
 from tests.support.house import tally_database
 from tests.support.plans import explain
+
+pytestmark = pytest.mark.full
 
 # More than is counted of any status; so only what is read beyond the bounds can grow.
 FEW, MANY = 12_000, 24_000

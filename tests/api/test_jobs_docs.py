@@ -92,6 +92,7 @@ def told_fields(head: str, among: str = "") -> set[str]:
     return {name for row in found[0].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
 
+@pytest.mark.full
 def test_the_command_line_does_what_is_shown(
     baton: Command, door: Door, acme: TenantHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,7 @@ def compared(server: ServerAdmin, template: str, many: int) -> Costs:
         return {name: [few[name], cost] for name, cost in measured(url).items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("many", [MANY, pytest.param(A_MILLION, marks=pytest.mark.long)])
 def test_a_page_of_any_list_touches_as_few_buffers_among_many_runs(
     postgres_server: ServerAdmin, template: str, many: int

@@ -59,6 +59,7 @@ def work_off(door: Door, run_id: UUID) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.full
 def test_from_credentials_to_rows(door: Door, acme: TenantHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     api._tokens.clear()
     door.sql("delete from connection where tenant_id = :t", t=acme.id)
@@ -102,6 +103,7 @@ class Bucket(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.full
 def test_the_commands_work_from_credentials_to_a_downloaded_file(
     door: Door, acme: TenantHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +165,7 @@ def test_every_setting_and_metric_is_named() -> None:
     assert {str(metric) for metric in QueryMetric} == set(re.findall(r"`(Query[A-Z]\w+)`", PAGE))
 
 
+@pytest.mark.full
 def test_the_stand_in_starts_as_the_page_says() -> None:
     _, command = blocks("sh")
     _, *arguments = command.split()

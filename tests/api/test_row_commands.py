@@ -28,6 +28,8 @@ from tests.support.terminal import Terminal
 
 __all__ = ["as_admin", "baton", "bucket"]
 
+pytestmark = pytest.mark.full
+
 
 class Answer:
     def __init__(self, status: int, body: bytes = b"") -> None:

@@ -346,6 +346,7 @@ EVIL = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_grid_csv_and_xlsx_say_the_same_of_hostile_rows(door: Door, acme: TenantHouse, bucket: Any) -> None:
     job = a_job(door, acme, acme.member, ["DONE"] * len(EVIL), name='../evil "name".csv')
     for number, cell in enumerate(EVIL, 1):

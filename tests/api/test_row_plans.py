@@ -107,6 +107,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
+@pytest.mark.full
 def test_every_page_costs_the_same_and_none_reads_what_a_row_was_read_from(filled: tuple[sa.Engine, int]) -> None:
     engine, count = filled
     wrong: list[str] = []

@@ -84,6 +84,7 @@ def scan_twice(door: Door, tenant: TenantHouse, scan_id: str, sent: dict[str, An
     assert held == csv_of(2).encode()
 
 
+@pytest.mark.full
 def test_from_a_key_to_processed_rows(door: Door, acme: TenantHouse, cloud: SearchStandIn) -> None:
     door.sql("delete from connection where tenant_id = :t", t=acme.id)
     known: dict[str, str] = {}

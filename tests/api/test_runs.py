@@ -590,6 +590,7 @@ def a_tenant(door: Door) -> TenantHouse:
     return door.new_tenant()
 
 
+@pytest.mark.full
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(state=STATES)
 def test_a_lane_takes_its_turn_exactly_when_nothing_says_why_not(

@@ -26,6 +26,8 @@ from shared.search.steps import search
 from tests.support.door import Door, TenantHouse
 from tests.support.vaults import mocked_vault
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "searches.md").read_text()
 

@@ -200,6 +200,7 @@ def test_rows_come_with_their_lineage_and_a_run_can_be_started(door: Door, tenan
     assert door.call(tenant.viewer, "GET", "/source-rows", source="openalex", resource="run").status == 404
 
 
+@pytest.mark.full
 def test_pages_of_large_rows_end_before_they_are_too_large_to_be_answered(door: Door, tenant: TenantHouse) -> None:
     """A row may have 256 KiB, a page 200 rows, and a function's answer 6 MB, in which the body is a string."""
     door.sql(
@@ -241,6 +242,7 @@ def work_off(door: Door, run_id: UUID) -> None:
     raise AssertionError("no end")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("standin")
 def test_the_commands_of_the_guide_run_in_their_order(
     door: Door, tenant: TenantHouse, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

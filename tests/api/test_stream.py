@@ -145,6 +145,7 @@ def do(door: Door, tenant: TenantHouse, run_id: UUID, act: str) -> None:
     door.call(tenant.member, "POST", f"/runs/{run_id}{lane}/{act}", {"reason": "data: x\r\n\r\nid: 99\n\nevent: end"})
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(acts=ACTS, cuts=CUTS)
 def test_a_client_cut_at_any_byte_sees_every_line_once_and_the_last_one(
@@ -170,6 +171,7 @@ def test_a_client_cut_at_any_byte_sees_every_line_once_and_the_last_one(
     assert browser.lines[-1]["type"] in stream.TERMINAL
 
 
+@pytest.mark.full
 def test_every_single_cut_of_one_answer(door: Door, tenant: TenantHouse) -> None:
     run_id = a_finished_run(door, tenant)
     whole = door.call(tenant.member, "GET", f"/runs/{run_id}/events").body.encode()
@@ -226,6 +228,7 @@ def test_numbers_have_limits(door: Door, tenant: TenantHouse, asked: dict[str, A
     assert door.call(tenant.member, "GET", f"/runs/{new_id()}/events", **asked).status == 422
 
 
+@pytest.mark.full
 def test_one_viewer_with_very_many_streams_stalls_nobody(
     door: Door, tenant: TenantHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def command(as_admin: Command, door: Door, acme: TenantHouse) -> Command:
     return as_admin
 
 
+@pytest.mark.full
 def test_an_event_trigger_from_its_making_to_its_end(command: Command) -> None:
     trigger = command(
         "trigger", "add", "recompute-zeroshot-tags", "--on", "list.created", "--param", "what={{event.name}}",

@@ -11,7 +11,6 @@ from tests.bench.__main__ import main
 
 
 @pytest.mark.long  # a minute of both cores for what is no promise
-@pytest.mark.timeout(900)
 def test_the_quick_bench_measures_every_path_and_writes_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,7 +169,7 @@ def pages(cloud: Scene) -> Iterator[threading.Event]:
     released = threading.Event()
 
     def wait() -> None:
-        assert released.wait(60), "nobody let the pages go"
+        assert released.wait(300), "nobody let the pages go"
 
     cloud.at_every_page(wait)
     yield released

@@ -14,6 +14,8 @@ from playwright.sync_api import Browser
 from infra.local.runs import functions_of
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 # What the page tries: as any page may send it, as an SDK would, and with the modes that need no permission.
 ATTEMPTS = """async ({ places, key }) => {
     const signed = { authorization: `AWS4-HMAC-SHA256 Credential=${key}/20261116/us-east-1/lambda/aws4_request, SignedHeaders=host, Signature=0` };

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import seed
 from tests.support.browser import Enter, People
 from tests.support.scene import Scene
+
+pytestmark = pytest.mark.full
 
 MANY = 70  # more than one batch
 

@@ -9,6 +9,8 @@ from playwright.sync_api import Browser, Page, Route
 
 from tests.support.browser import Watch, serious_violations
 
+pytestmark = pytest.mark.full
+
 HERE = "http://a.localhost/"
 POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; require-trusted-types-for 'script'"
 FRAME = "<!doctype html><html lang=en><head><title>t</title></head><body><main><h1>Here</h1>{}</main></body></html>"

@@ -13,6 +13,8 @@ from tests.browser.seed_jobs import define
 from tests.support.browser import Enter, People, Watch, act, expect_state, serious_violations, settled
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 KEY = "recompute-trained-tags"
 SCHEMA = """{"type": "object", "additionalProperties": false, "required": ["model"], "properties": {
   "model": {"type": "string", "enum": ["siglip", "clip"]}, "seconds": {"type": "number", "title": "Time to spend", "maximum": 9},
@@ -76,7 +78,7 @@ def test_a_job_is_added_by_its_schemas_form_and_its_log_is_read(
     page.get_by_role("button", name="Add job").click()
 
     expect(page).to_have_url(re.compile(r"/runs/[0-9a-f-]{36}/attempts$"))
-    expect_state(page, "Succeeded", timeout=60_000)
+    expect_state(page, "Succeeded", timeout=300_000)
     log = page.get_by_role("log", name="Output")
     expect(log).to_contain_text(f"{KEY}: done")
     expect(page.get_by_role("table", name="Arguments")).to_contain_text("/photos")
@@ -87,13 +89,13 @@ def test_a_broken_job_is_retried_from_its_page(enter: Enter, people: People, def
     page = enter(people.foreman, f"work/job/new?definition={KEY}")
     page.get_by_label("Fail").select_option("yes")
     page.get_by_role("button", name="Add job").click()
-    expect_state(page, "Failed", timeout=60_000)
+    expect_state(page, "Failed", timeout=300_000)
     expect(page.get_by_text("dead letter", exact=True)).to_be_visible()
     expect(page.get_by_role("log", name="Errors")).to_contain_text("failed because --fail was set")
 
     act(page, "Retry", "try again")
-    expect(page.get_by_text("Attempt 2", exact=True)).to_be_visible(timeout=60_000)
-    expect_state(page, "Failed", timeout=60_000)
+    expect(page.get_by_text("Attempt 2", exact=True)).to_be_visible(timeout=300_000)
+    expect_state(page, "Failed", timeout=300_000)
 
 
 def test_the_queue_says_how_it_stands_and_why_a_job_waits(enter: Enter, people: People, jobs: dict[str, UUID]) -> None:

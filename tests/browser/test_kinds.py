@@ -21,6 +21,8 @@ from tests.browser.seed import Seeded
 from tests.support.browser import PHONE, Enter, People, expect_state, goto, serious_violations, settled
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 # What somebody who adds a kind would write, and all of it.
 WEATHER = """
 import { html } from "../vendor/preact.js";
@@ -147,7 +149,7 @@ def test_a_kind_without_a_file_still_works(enter: Enter, people: People, deploye
     page.get_by_role("button", name="Start").click()
 
     expect(page.get_by_role("heading", level=1, name="From JSON")).to_be_visible()
-    expect_state(page, "Succeeded", timeout=60_000)
+    expect_state(page, "Succeeded", timeout=300_000)
     assert page.get_by_role("navigation", name="Run").get_by_role("listitem").all_inner_texts() == [
         "Overview", "Timeline", "Parameters",
     ]  # fmt: skip

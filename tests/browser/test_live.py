@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from playwright.sync_api import Page, Request, expect
 
 from tests.browser import seed
 from tests.support.browser import HIDE, Enter, People, Watch, expect_state, settled
 from tests.support.scene import Scene
+
+pytestmark = pytest.mark.full
 
 
 def test_the_end_of_a_run_appears_after_the_network_was_cut(

@@ -22,6 +22,8 @@ from tests.support.browser import (
 )
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 KINDS = ["Page ingestion", "Remote query", "Job", "Search cycle", "Row job", "Folder sync"]
 USED = "Page ingestion"  # by this tenant; the other kinds are in the menu New alone
 EVERYBODY = ["Overview", "Runs", "Failures", USED, "Connections", "Rate limits"]

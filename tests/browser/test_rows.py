@@ -15,7 +15,9 @@ from tests.support.browser import Enter, People, Watch, act, expect_state, goto
 from tests.support.scene import Scene
 from tests.support.sheets import from_calamine, from_csv, spelled
 
-SLOW_MS = 90_000
+pytestmark = pytest.mark.full
+
+SLOW_MS = 300_000
 DROP = """async ([selector, name, text]) => {
     const carried = new DataTransfer();
     carried.items.add(new File([text], name, { type: "text/csv" }));
@@ -77,7 +79,6 @@ def reprocesses_one(page: Page) -> None:
     expect(page.get_by_text("1 row will be processed again.").last).to_be_visible()
 
 
-@pytest.mark.timeout(600)
 def test_a_file_from_the_drop_to_rows_that_are_worked_on_again(
     enter: Enter, people: People, cloud: Scene, watch: Watch
 ) -> None:

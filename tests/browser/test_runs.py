@@ -7,6 +7,7 @@ import threading
 from typing import Any
 from uuid import UUID
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from shared.kernel.model import fingerprint
@@ -14,6 +15,8 @@ from tests.browser import seed
 from tests.browser.seed import Seeded
 from tests.support.browser import Enter, People, Person, Watch, act, expect_state, goto
 from tests.support.scene import Scene
+
+pytestmark = pytest.mark.full
 
 
 def test_a_page_ingestion_is_started_watched_and_moved(
@@ -36,7 +39,7 @@ def test_a_page_ingestion_is_started_watched_and_moved(
     pages.set()
     expect_state(page, "Canceled")
     act(page, "Retry")
-    expect_state(page, "Succeeded", timeout=60_000)
+    expect_state(page, "Succeeded", timeout=300_000)
 
     page.get_by_role("navigation", name="Run").get_by_role("link", name="Timeline").click()
     lines = page.get_by_role("list", name="Events").get_by_role("listitem")

@@ -17,6 +17,8 @@ from tests.browser.seed import owner
 from tests.support.browser import PHONE, Enter, People, goto, serious_violations, settled
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 NAME = "Python in Barcelona"
 MADRID = ZoneInfo("Europe/Madrid")
 SEED = (
@@ -75,7 +77,6 @@ def keeps_nobody_out(page: Page) -> None:
     page.set_viewport_size(desk)
 
 
-@pytest.mark.timeout(200)
 def test_a_search_from_its_coverage_to_a_backfill(enter: Enter, people: People, saved: UUID) -> None:
     page = enter(people.stranger, "work/search/saved")
     row = page.get_by_role("row").filter(has_text=NAME)
@@ -117,7 +118,6 @@ def test_a_search_from_its_coverage_to_a_backfill(enter: Enter, people: People, 
     expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
 
 
-@pytest.mark.timeout(120)
 def test_companies_and_the_nights_of_a_sheet(enter: Enter, people: People, saved: UUID) -> None:
     page = enter(people.stranger, "work/search/companies")
     row = page.get_by_role("row").filter(has_text="Acme Robots")

@@ -13,6 +13,8 @@ from tests.browser.seed_jobs import define
 from tests.support.browser import Enter, People, Watch, serious_violations
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 KEY = "nightly-training"
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 

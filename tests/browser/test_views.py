@@ -17,6 +17,8 @@ from tests.browser.views import VIEWS, View, ids_of
 from tests.support.browser import PHONE, Enter, Home, People, Person, goto, serious_violations, settled
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 MOST_BYTES = 150_000
 
 

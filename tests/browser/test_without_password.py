@@ -12,6 +12,8 @@ from infra.local.deploy import STACK
 from tests.support.browser import PASSWORD, People, Watch
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 API = f"{STACK}-api"
 
 

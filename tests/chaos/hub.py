@@ -71,7 +71,7 @@ class Hub:
 
     def proxy_port(self) -> int:
         """Wait until the proxy says where it listens."""
-        return self._proxy_ports.get(timeout=30)
+        return self._proxy_ports.get(timeout=60)
 
     def skip(self, seconds: float) -> None:
         self._skipped_s += seconds

@@ -6,6 +6,8 @@ import pytest
 
 from tests.chaos.chaos import Plan, kinds_of_trouble, make_chaos
 
+pytestmark = pytest.mark.full
+
 
 def test_every_run_keeps_the_promise_through_some_seconds_of_chaos() -> None:
     plan = Plan(

@@ -17,6 +17,8 @@ from tests.support.databases import ServerAdmin, as_user, scratch_server
 from tests.support.house import ALICE, BOB
 from tests.support.jobs import Office, job_office
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 AT_WORK = "select distinct worker from offer where taken_at is not null"
 # Says when it begins and ends, and whether another of the same job is at work: the lock goes with its process.
@@ -126,7 +128,7 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
     rng = random.Random(1)
     workers = [worker(office, commands) for _ in range(2)]
     try:
-        wait_until(lambda: office.value("select count(*) from job_attempts") > 3, 30)
+        wait_until(lambda: office.value("select count(*) from job_attempts") > 3, 300)
         for _ in range(4):
             time.sleep(0.3 + rng.random() / 2)
             victim = rng.randrange(len(workers))
@@ -140,11 +142,11 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
             office.pass_time(60)
             return bool(office.value("select count(*) = 0 from run where kind = 'job' and finished_at is null"))
 
-        wait_until(over, 180)
+        wait_until(over, 600)
         for each in workers:
             each.send_signal(signal.SIGTERM)
         # One that was started last may not have come so far as to hear a signal.
-        assert {each.wait(30) for each in workers} in ({0}, {0, -signal.SIGTERM})
+        assert {each.wait(300) for each in workers} in ({0}, {0, -signal.SIGTERM})
     finally:
         for each in workers:
             each.kill()
@@ -175,16 +177,16 @@ def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path, how: sig
     log = folder / str(job)
     first, second = worker(office, commands), None
     try:
-        wait_until(lambda: log.exists() and log.read_text(), 60)
+        wait_until(lambda: log.exists() and log.read_text(), 300)
         first.send_signal(how)
         second = worker(office, commands)
-        wait_until(lambda: [each.status for each in office.attempts(job)][:1] == ["failed"], 60)
+        wait_until(lambda: [each.status for each in office.attempts(job)][:1] == ["failed"], 300)
 
         def taken_over() -> bool:
             office.pass_time(60)
             return len(log.read_text().splitlines()) > 1
 
-        wait_until(taken_over, 60)
+        wait_until(taken_over, 300)
     finally:
         for each in (first, second):
             if each is not None:
@@ -207,15 +209,15 @@ def test_what_ended_in_an_outage_is_not_run_again_though_every_lease_is_over(tem
                 return [path.read_text().splitlines() for path in folder.iterdir()]
 
             try:
-                wait_until(lambda: len(lines()) == len(jobs), 60)
+                wait_until(lambda: len(lines()) == len(jobs), 300)
                 server.kill()
                 assert ["start", "end"] not in lines(), "too late for this test"
-                wait_until(lambda: all(each == ["start", "end"] for each in lines()), 60)
+                wait_until(lambda: all(each == ["start", "end"] for each in lines()), 300)
                 time.sleep(5)  # a lease is 2 s
                 server.restart()
                 for engine in office._own_engines:
                     engine.dispose()
-                wait_until(lambda: not office.value("select count(*) from run where finished_at is null"), 60)
+                wait_until(lambda: not office.value("select count(*) from run where finished_at is null"), 300)
             finally:
                 for each in workers:
                     each.kill()

@@ -12,6 +12,8 @@ from tests.chaos.scenarios import killed_by_us
 from tests.chaos.stage import Stage
 from tests.support.subject import subjects
 
+pytestmark = pytest.mark.full
+
 PAIRS = 300
 
 

@@ -12,6 +12,8 @@ from tests.chaos.hub import Hub
 from tests.chaos.matrix import Puppet
 from tests.chaos.stage import Stage, let_calls_end, pass_time, pass_time_for_the_idle
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize(
     "point",

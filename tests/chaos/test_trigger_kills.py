@@ -20,6 +20,8 @@ from tests.support.databases import ServerAdmin
 from tests.support.house import ALICE, BOB
 from tests.support.triggers import TriggerOffice, trigger_office
 
+pytestmark = pytest.mark.full
+
 WHAT = {"what": "{{event.folder}}"}
 TO_A_JOB = (
     Point.SIGNAL_LOCKED, Point.SIGNAL_FANNED_OUT, Point.SIGNAL_TAKEN, TriggerPoint.LOCKED, TriggerPoint.NOTED,

@@ -283,6 +283,7 @@ def test_a_sweep_says_how_much_it_removed(rig: Rig) -> None:
 HEAVY = ("sqlalchemy.orm", "boto3", "alembic", "moto", "requests", "aws_lambda_powertools.utilities.batch")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("module", ["shared.kernel.entry", "shared.kernel.store", "shared.kernel.live"])
 def test_a_cold_start_imports_nothing_heavy(module: str) -> None:
     probe = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"

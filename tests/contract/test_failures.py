@@ -154,6 +154,7 @@ def test_an_error_of_the_database_does_not_quote_rows_or_parameters(database_url
     engine.dispose()
 
 
+@pytest.mark.full
 def test_postgres_logs_no_parameter_of_a_statement_that_failed(postgres_server: ServerAdmin) -> None:
     with scratch_server() as server:
         engine = db.connect_engine(server.url(), pool="none")

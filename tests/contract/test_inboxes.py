@@ -190,6 +190,7 @@ def test_a_list_that_is_forbidden_is_no_empty_inbox() -> None:
             S3Inbox(BUCKET, TENANT).files()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ftp", "folder"])
 def test_a_large_file_comes_in_parts_and_a_part_that_comes_twice_is_one(
     name: str, s3: Any, ftp: FtpStandIn, tmp_path: Path
@@ -332,6 +333,7 @@ def ftps(certificate: Path) -> Iterator[FtpStandIn]:
         yield server
 
 
+@pytest.mark.full
 def test_a_file_is_brought_over_tls_in_the_session_of_its_log_in(
     ftps: FtpStandIn, certificate: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

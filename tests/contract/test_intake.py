@@ -75,6 +75,7 @@ def changed(event: dict[str, Any], path: str, value: object) -> dict[str, Any]:
     return other
 
 
+@pytest.mark.full
 def test_an_upload_is_one_signal_however_often_it_is_told(ports: Ports, engine: sa.Engine, counted: Counted) -> None:
     handler = intake_handler(ports, BUCKET, Catalogue())
     again = changed(EVENT, "id", "another-delivery-of-the-same-object")

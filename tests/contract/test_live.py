@@ -73,6 +73,7 @@ def test_ports_are_built_without_calling_anyone(aws: None) -> None:
     live_ports({"DATABASE_URL": "postgresql://baton_worker@203.0.113.1/baton"})
 
 
+@pytest.mark.full
 def test_messages_go_through_sqs(aws: None, url_as: Callable[[str], str]) -> None:
     url = boto3.client("sqs").create_queue(QueueName="baton-delay")["QueueUrl"]
     ports = live_ports({"DATABASE_URL": url_as("baton_worker")})

@@ -18,6 +18,8 @@ from shared.query_run.adapters.mce import Mce
 from shared.query_run.export import as_csv
 from shared.query_run.model import Column
 
+pytestmark = pytest.mark.full
+
 E, P = "http://schemas.xmlsoap.org/soap/envelope/", "http://exacttarget.com/wsdl/partnerAPI"
 GUID = "2f5d0f0e-8a6e-4f0e-9d2a-000000000001"
 KEY = "BTN_" + "a" * 32

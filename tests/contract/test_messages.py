@@ -147,6 +147,7 @@ def test_what_is_no_baton_is_unreadable_and_nothing_else(body: str) -> None:
         read_baton(body)
 
 
+@pytest.mark.full
 @given(
     st.text() | st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists).map(dumps)
 )

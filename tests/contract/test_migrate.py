@@ -122,6 +122,7 @@ def test_a_stack_can_leave_and_go_back(cloudformation: CloudFormation, kind: str
     assert [answer["Status"] for answer in cloudformation.answers] == ["SUCCESS"]
 
 
+@pytest.mark.full
 def test_an_answer_that_is_not_taken_is_sent_again(cloudformation: CloudFormation) -> None:
     cloudformation.failures = 2
 
@@ -138,6 +139,7 @@ def test_by_hand_the_result_is_the_answer_and_a_failure_raises() -> None:
         custom_resource_handler(fail)(EVENT, FakeContext())
 
 
+@pytest.mark.full
 def test_an_empty_database_is_brought_up_and_then_left_alone(empty: str) -> None:
     assert [bring_up_to_date(env={"DATABASE_URL": empty}) for _ in range(2)] == [{"Revision": newest_revision()}] * 2
 
@@ -190,6 +192,7 @@ def may_enter(database_url: str, role: str, password: str) -> bool:
         return False
 
 
+@pytest.mark.full
 def test_roles_get_the_passwords_of_their_secrets(database_url: str, secrets_manager: Any) -> None:
     secret = secrets_manager.create_secret(Name="w", SecretString='{"password": "it\'s ünique"}')
 

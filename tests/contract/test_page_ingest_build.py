@@ -85,6 +85,7 @@ def test_what_a_secret_lacks_is_named(secret_arn: str) -> None:
         build_ports(NOWHERE, env).upstream("nivoda", a_turn(1), lambda: 30.0)
 
 
+@pytest.mark.full
 def test_who_asks_no_upstream_does_not_import_its_adapter() -> None:
     wanted = "import sys, functions.catalogue as c; c.all_providers(); print([m for m in sys.modules if 'page_ingest.adapters' in m or m == 'shared.kernel.http'])"
 
@@ -93,6 +94,7 @@ def test_who_asks_no_upstream_does_not_import_its_adapter() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.full
 def test_the_api_starts_without_the_compiler_of_sources() -> None:
     """Whoever asks for a run waits for every import of a cold start."""
     wanted = (

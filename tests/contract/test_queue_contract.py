@@ -282,6 +282,7 @@ def test_more_than_a_mebibyte_is_sent_in_several_batches(backend: Backend) -> No
     assert sorted(received.body[0] for received in drain(backend, STEPS)) == ["a", "b", "c"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("queue", [STEPS, LATER])
 def test_a_received_message_is_invisible_until_its_time_out_and_then_comes_again(backend: Backend, queue: str) -> None:
     backend.queue.send(queue, [step("a") if queue == STEPS else note("a")])
@@ -303,6 +304,7 @@ def test_every_receive_gives_another_receipt(backend: Backend, queue: str) -> No
     assert receive_one(backend, queue).receipt != first.receipt
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("queue", [STEPS, LATER])
 def test_a_deleted_message_does_not_come_again(backend: Backend, queue: str) -> None:
     backend.queue.send(queue, [step("a") if queue == STEPS else note("a")])
@@ -331,6 +333,7 @@ def test_visibility_zero_brings_a_message_back_at_once(backend: Backend, queue: 
     assert bodies(backend, queue) == ["a"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("queue", [STEPS, LATER])
 def test_a_longer_visibility_counts_from_the_change(backend: Backend, queue: str) -> None:
     backend.queue.send(queue, [step("a") if queue == STEPS else note("a")])
@@ -344,6 +347,7 @@ def test_a_longer_visibility_counts_from_the_change(backend: Backend, queue: str
     assert bodies(backend, queue) == ["a"]
 
 
+@pytest.mark.full
 def test_a_changed_visibility_is_forgotten_at_the_next_receive(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("a")])
     backend.queue.change_visibility(STEPS, receive_one(backend).receipt, 1)
@@ -363,6 +367,7 @@ def test_a_visibility_outside_twelve_hours_is_refused(backend: Backend, seconds:
         backend.queue.change_visibility(STEPS, held.receipt, seconds)
 
 
+@pytest.mark.full
 def test_visibility_can_be_stretched_to_nearly_twelve_hours(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("a")])
 
@@ -407,6 +412,7 @@ def test_the_visibility_of_a_deleted_message_cannot_change(backend: Backend, que
         backend.queue.change_visibility(queue, receipt, 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("queue", [STEPS, LATER])
 def test_a_purge_leaves_nothing_behind(backend: Backend, queue: str) -> None:
     backend.queue.send(queue, [step("a"), step("b")] if queue == STEPS else [note("a"), note("b"), note("c", 1)])
@@ -418,6 +424,7 @@ def test_a_purge_leaves_nothing_behind(backend: Backend, queue: str) -> None:
     assert backend.queue.receive(queue, 10) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("queue", [STEPS, LATER])
 def test_a_queue_knows_whether_it_is_empty(backend: Backend, queue: str) -> None:
     assert backend.queue.is_empty(queue)
@@ -507,6 +514,7 @@ def test_a_message_that_returns_while_another_of_its_group_is_in_flight_still_wa
     assert bodies(backend, STEPS) == ["1", "2"]
 
 
+@pytest.mark.full
 def test_a_message_that_timed_out_comes_before_its_successors(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("1"), step("2")])
     receive_one(backend)
@@ -611,6 +619,7 @@ def test_a_duplicate_is_answered_with_the_message_id_of_its_original(backend: Ba
 # --- receipts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_fifo_refuses_to_delete_with_an_expired_receipt(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("a")])
     expired = receive_one(backend)
@@ -622,6 +631,7 @@ def test_fifo_refuses_to_delete_with_an_expired_receipt(backend: Backend) -> Non
     assert receive_one(backend).body == "a"
 
 
+@pytest.mark.full
 def test_fifo_refuses_to_delete_with_the_receipt_of_an_earlier_delivery(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("a")])
     earlier = receive_one(backend)
@@ -632,6 +642,7 @@ def test_fifo_refuses_to_delete_with_the_receipt_of_an_earlier_delivery(backend:
         backend.queue.delete(STEPS, earlier.receipt)
 
 
+@pytest.mark.full
 def test_fifo_refuses_to_change_visibility_with_an_expired_receipt(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("a")])
     expired = receive_one(backend)
@@ -641,6 +652,7 @@ def test_fifo_refuses_to_change_visibility_with_an_expired_receipt(backend: Back
         backend.queue.change_visibility(STEPS, expired.receipt, 10)
 
 
+@pytest.mark.full
 def test_fifo_refuses_to_change_visibility_with_the_receipt_of_an_earlier_delivery(backend: Backend) -> None:
     backend.queue.send(STEPS, [step("a")])
     earlier = receive_one(backend)
@@ -651,6 +663,7 @@ def test_fifo_refuses_to_change_visibility_with_the_receipt_of_an_earlier_delive
         backend.queue.change_visibility(STEPS, earlier.receipt, 0)
 
 
+@pytest.mark.full
 def test_standard_deletes_with_the_newest_receipt_even_when_it_has_expired(backend: Backend) -> None:
     backend.queue.send(LATER, [note("a")])
     expired = receive_one(backend, LATER)
@@ -661,6 +674,7 @@ def test_standard_deletes_with_the_newest_receipt_even_when_it_has_expired(backe
     assert backend.queue.receive(LATER) == []
 
 
+@pytest.mark.full
 def test_standard_accepts_a_delete_with_the_receipt_of_an_earlier_delivery(backend: Backend) -> None:
     backend.queue.send(LATER, [note("a")])
     earlier = receive_one(backend, LATER)
@@ -670,6 +684,7 @@ def test_standard_accepts_a_delete_with_the_receipt_of_an_earlier_delivery(backe
     backend.queue.delete(LATER, earlier.receipt)
 
 
+@pytest.mark.full
 def test_standard_accepts_an_expired_receipt_for_a_change_of_visibility_and_changes_nothing(backend: Backend) -> None:
     backend.queue.send(LATER, [note("a")])
     expired = receive_one(backend, LATER)
@@ -683,6 +698,7 @@ def test_standard_accepts_an_expired_receipt_for_a_change_of_visibility_and_chan
 # --- delay (standard) -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_delayed_message_comes_when_its_delay_is_over(backend: Backend) -> None:
     backend.queue.send(LATER, [note("later", 1), note("now")])
 

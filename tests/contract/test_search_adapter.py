@@ -152,6 +152,7 @@ def test_a_wait_is_understood_in_whatever_form_it_is_said(
     assert least_s <= answer.retry_after_s <= most_s
 
 
+@pytest.mark.full
 def test_a_call_that_takes_too_long_is_slow_and_not_failed(standin: SearchStandIn) -> None:
     search = client(standin, left_s=3.1)
     standin.misbehave("slow", budget=1, seconds=5)

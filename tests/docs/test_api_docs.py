@@ -28,6 +28,7 @@ TEXT = (ROOT / "docs" / "api.md").read_text()
 _CLOUD, *BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.full
 def test_the_calls_of_the_guide_work(
     door: Door, acme: TenantHouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

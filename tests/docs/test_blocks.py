@@ -85,7 +85,6 @@ def shell() -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PASTED)
 def test_a_document_works_when_pasted_into_a_fresh_shell(name: str, shell: dict[str, str]) -> None:
     script = script_of(ROOT / name)

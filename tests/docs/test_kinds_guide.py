@@ -166,6 +166,7 @@ def tell(copy: Path, server: ServerAdmin, *command: str) -> str:
     return told.stdout
 
 
+@pytest.mark.full
 def test_a_new_kind_keeps_every_promise_as_it_is_made(copy: Path, postgres_server: ServerAdmin) -> None:
     refused = subprocess.run(
         [sys.executable, "-m", "infra.new_kind", "tick"], cwd=copy, capture_output=True, text=True, check=False

@@ -32,6 +32,8 @@ def test_the_kind_of_the_readme_runs(rig: Rig) -> None:
         )
     rig.kind = replace(names["REMINDER"], name="tally")  # the rig's queue has this name
 
+    rig.tick_every_s = 3_600  # it waits for days
+
     run_id = runs.start_run(rig.ports, rig.kind, TENANT, {"times": 3})
 
     assert rig.run_to_end(run_id, within_s=4 * 86_400) == "succeeded"

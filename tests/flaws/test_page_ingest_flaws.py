@@ -287,7 +287,7 @@ def test_2i_lanes_that_write_the_same_stones_in_opposite_order_do_not_deadlock(
                     for i in range(400)
                 ]
                 effect = store.upsert_page("nivoda", stones[::-1] if backwards else stones)
-                begin.wait(20)
+                begin.wait(60)
                 with engine.begin() as connection:
                     connection.execute(sa.text("select set_config('app.tenant', :t, true)"), {"t": str(TENANT)})
                     connection.execute(statement, {"run": UUID(int=5), "tenant": TENANT, **effect.params})

@@ -781,10 +781,14 @@ def test_an_offer_that_moves_to_another_company_is_no_longer_open_at_the_first(s
     assert [row["repost_of"] for row in searches.rows("select repost_of from offers")] == [None] * 3
 
 
+# The second board answers by the same engine.
+BOARDS = ["infojobs", pytest.param("adzuna", marks=pytest.mark.full)]
+
+
 # --- upstreams that lie: never a success
 
 
-@pytest.mark.parametrize("client", ["infojobs", "adzuna"])
+@pytest.mark.parametrize("client", BOARDS)
 @pytest.mark.parametrize("fault", ["html", "same_page", "endless", "empty", "shape", "truncated", "two_lists"])
 def test_a_lying_upstream_is_never_a_success(searches: SearchRig, client: str, fault: str) -> None:
     if (client, fault) == ("adzuna", "two_lists"):
@@ -807,7 +811,7 @@ def test_a_lying_upstream_is_never_a_success(searches: SearchRig, client: str, f
     assert not missing(searches, key, client)
 
 
-@pytest.mark.parametrize("client", ["infojobs", "adzuna"])
+@pytest.mark.parametrize("client", BOARDS)
 def test_changing_totals_lose_nothing(searches: SearchRig, client: str) -> None:
     searches.now = 40 * DAY_S
     searches.boards[client].post_days(38 * DAY_S, 2, 100, late=0)
@@ -819,7 +823,7 @@ def test_changing_totals_lose_nothing(searches: SearchRig, client: str) -> None:
     assert not missing(searches, key, client)
 
 
-@pytest.mark.parametrize("client", ["infojobs", "adzuna"])
+@pytest.mark.parametrize("client", BOARDS)
 @pytest.mark.parametrize("fault", ["few", "unsorted"])
 def test_neither_a_wrong_total_nor_a_wrong_order_ends_a_window(searches: SearchRig, client: str, fault: str) -> None:
     """What a board says of its pages is not believed against what is on them: they are read until nothing follows."""

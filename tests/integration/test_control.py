@@ -29,6 +29,7 @@ def clean(rig: Rig) -> Rig:
     return rig
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_the_rows_answer_what_the_model_answers(clean: Rig, seed: int) -> None:
     """Hundreds of exchanges of four functions of two tenants, with limits, failures, waits and stale reports."""
@@ -86,6 +87,7 @@ def _real_time(connection: Any, *_: object) -> None:
     connection.before_next("select set_config('sim.now', clock_timestamp()::text, false)")
 
 
+@pytest.mark.full
 def test_of_many_who_ask_at_once_no_two_get_the_same_slot(clean: Rig, engines: list[sa.Engine]) -> None:
     slots: list[tuple[int, float]] = []
     begin = threading.Barrier(len(engines))
@@ -95,7 +97,7 @@ def test_of_many_who_ask_at_once_no_two_get_the_same_slot(clean: Rig, engines: l
 
     def ask(number: int) -> None:
         paces, token = Paces(engines[number]), UUID(int=100 + number)
-        begin.wait(10)
+        begin.wait(60)
         for _ in range(25):
             got = paces.exchange(paced, token, (1, Seen(sent=1, ok=1)), Want(4), Bounds(first=1000.0)).granted
             paces.close(paced, got.window_no, got.law.rate, Move(got.law, "test"), Seen())
@@ -114,6 +116,7 @@ def test_of_many_who_ask_at_once_no_two_get_the_same_slot(clean: Rig, engines: l
     assert sum(n for n, _ in slots) > 0
 
 
+@pytest.mark.full
 def test_sums_of_concurrent_reports_are_exact(clean: Rig, engines: list[sa.Engine]) -> None:
     paced = Paced("acc", "sums", TENANT)
     Paces(engines[0]).exchange(paced, UUID(int=1), (0, Seen()), REPORT_ONLY, BOUNDS)
@@ -147,6 +150,7 @@ def test_a_due_window_is_closed_by_the_one_who_finds_it_so_and_its_reason_is_kep
     assert fresh.granted.law.known == 12
 
 
+@pytest.mark.full
 def test_a_plain_limit_holds_across_functions_and_in_every_minute(clean: Rig) -> None:
     """60 a minute, asked by two functions that each want as much as they can get."""
     plain, paced = Plain(per_minute=60, burst=10), Paced("sheets", "read", TENANT)

@@ -46,6 +46,7 @@ def test_a_template_cannot_be_entered_so_it_can_always_be_copied(postgres_server
         execute(postgres_server.url(template), "select 1")
 
 
+@pytest.mark.full
 def test_a_database_that_is_still_in_use_is_dropped(postgres_server: ServerAdmin, template: str) -> None:
     name = postgres_server.create_from_template(template)
     engine = sa.create_engine(postgres_server.url(name), poolclass=sa.NullPool)
@@ -56,6 +57,7 @@ def test_a_database_that_is_still_in_use_is_dropped(postgres_server: ServerAdmin
     assert name not in names_on(postgres_server.url("postgres"))
 
 
+@pytest.mark.full
 def test_a_named_server_loses_what_was_made_on_it_and_nothing_else(
     postgres_server: ServerAdmin, template: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

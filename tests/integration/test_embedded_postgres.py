@@ -127,6 +127,7 @@ def test_a_server_listens_on_the_loopback_only(server: Postgres) -> None:
     assert execute(server, "select current_setting('unix_socket_directories')") == [("",)]
 
 
+@pytest.mark.full
 def test_no_committed_row_is_lost_when_the_server_is_killed(server: Postgres) -> None:
     execute(server, "create table kept (id int primary key)")
     engine = sa.create_engine(server.url(), poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
@@ -144,6 +145,7 @@ def test_no_committed_row_is_lost_when_the_server_is_killed(server: Postgres) ->
     assert execute(server, "select count(*) from kept") == [(200,)]
 
 
+@pytest.mark.full
 @linux_only
 def test_a_killed_server_leaves_no_child(server: Postgres) -> None:
     children = [pid for (pid,) in execute(server, "select pid from pg_stat_activity where pid <> pg_backend_pid()")]
@@ -155,6 +157,7 @@ def test_a_killed_server_leaves_no_child(server: Postgres) -> None:
     server.restart()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_stopped_server_can_start_again(server: Postgres, mode: Literal["fast", "immediate"]) -> None:
     server.stop(mode)
@@ -168,6 +171,7 @@ def test_a_stopped_server_can_start_again(server: Postgres, mode: Literal["fast"
     assert execute(server, "select 1") == [(1,)]
 
 
+@pytest.mark.full
 def test_two_servers_use_two_ports_and_a_taken_port_is_never_mistaken_for_ones_own(
     server: Postgres, used_directory: Path
 ) -> None:
@@ -187,6 +191,7 @@ def test_a_second_server_on_the_same_data_is_refused_in_the_servers_own_words(se
     assert execute(server, "select 1") == [(1,)]
 
 
+@pytest.mark.full
 def test_a_server_lives_longer_than_the_thread_that_started_it(server: Postgres) -> None:
     with ThreadPoolExecutor(max_workers=1) as pool:
         pool.submit(server.restart).result()
@@ -194,6 +199,7 @@ def test_a_server_lives_longer_than_the_thread_that_started_it(server: Postgres)
     assert execute(server, "select 1") == [(1,)]
 
 
+@pytest.mark.full
 @linux_only
 @pytest.mark.parametrize("words", [(), ("fork",)], ids=["alone", "with a forked child that lives on"])
 def test_the_server_is_gone_soon_after_its_starter_was_killed(used_directory: Path, words: tuple[str, ...]) -> None:
@@ -206,6 +212,7 @@ def test_the_server_is_gone_soon_after_its_starter_was_killed(used_directory: Pa
         wait_until_dead(pids["guard"])
 
 
+@pytest.mark.full
 @linux_only
 def test_the_server_is_gone_soon_after_its_guard_was_killed(used_directory: Path) -> None:
     with started_by_another_process(used_directory) as (_, pids):
@@ -214,6 +221,7 @@ def test_the_server_is_gone_soon_after_its_guard_was_killed(used_directory: Path
         wait_until_dead(pids["server"])
 
 
+@pytest.mark.full
 @root_only
 def test_root_starts_a_server_from_and_for_folders_that_only_root_may_enter(
     directory: Path,
@@ -277,6 +285,7 @@ def test_a_wrong_pg_bin_says_which_setting_to_mend(tmp_path: Path, monkeypatch: 
         Postgres.start(tmp_path / "postgres")
 
 
+@pytest.mark.full
 @root_only
 def test_a_normal_user_starts_a_server_under_the_own_account(directory: Path) -> None:
     user = next((entry.pw_uid for entry in pwd.getpwall() if entry.pw_uid not in (0, binaries.NOBODY)), None)
@@ -322,6 +331,7 @@ def test_the_password_of_a_server_is_not_readable_by_others_and_on_no_command_li
     assert password.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
 
 
+@pytest.mark.full
 def test_a_server_that_trusted_everybody_trusts_nobody_after_its_next_start(directory: Path) -> None:
     """Data of an earlier version: the rows are kept, the open door is not."""
     with Postgres.start(directory / "postgres") as old:

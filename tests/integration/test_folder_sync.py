@@ -125,6 +125,7 @@ def test_a_folder_that_was_deleted_and_made_anew_holds_nothing_from_before(folde
     assert sorted(folder.here()) == ["/a", "/a/new.jpg", "/b"]
 
 
+@pytest.mark.full
 def test_a_cursor_that_leads_nowhere_is_not_followed_for_ever(folder: FolderRig) -> None:
     with_photos(folder.box, 60)
     folder.box.misbehave("same_cursor", on=["list"], after=1, budget=30)
@@ -219,6 +220,7 @@ def test_one_more_run_of_a_folder_waits_until_the_first_has_ended(folder: Folder
     assert folder.rows("select run_id from folder")[0]["run_id"] is None
 
 
+@pytest.mark.full
 def test_a_folder_whose_run_ended_without_leaving_it_is_taken_over(folder: FolderRig) -> None:
     """`on_end` never succeeded. Whoever comes next looks whether the run that has the folder still goes on."""
     with_photos(folder.box, 10)
@@ -251,6 +253,7 @@ def owner_of(folder: FolderRig) -> UUID | None:
     return found
 
 
+@pytest.mark.full
 def test_a_run_that_is_retried_after_its_folder_was_taken_over_leaves_it_alone(folder: FolderRig) -> None:
     old = left_behind(folder)
     new = runs.start_run(folder.ports, folder.kind, TENANT, asked_of({"provider_id": "box"}))
@@ -264,6 +267,7 @@ def test_a_run_that_is_retried_after_its_folder_was_taken_over_leaves_it_alone(f
     assert owner_of(folder) is None
 
 
+@pytest.mark.full
 def test_a_run_that_is_retried_while_its_folder_is_taken_over_writes_nothing_more(
     folder: FolderRig, rig_database: str
 ) -> None:
@@ -289,7 +293,7 @@ def test_a_run_that_is_retried_while_its_folder_is_taken_over_writes_nothing_mor
         watch_points(hold_up)
         try:
             taking.start()
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while not folder.rows(WAITS):
                 assert time.monotonic() < until, "it waits for nobody"
                 time.sleep(0.01)
@@ -297,7 +301,7 @@ def test_a_run_that_is_retried_while_its_folder_is_taken_over_writes_nothing_mor
             folder.work_off(1)
             assert owner_of(folder) == old
             held.rollback()
-            taking.join(20)
+            taking.join(60)
         finally:
             watch_points(None)
     assert owner_of(folder) == new, "the last one has it"

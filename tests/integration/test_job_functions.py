@@ -243,6 +243,7 @@ def test_a_take_that_fails_takes_nothing_and_what_has_ended_ends_all_the_same(of
     assert office.seen(waits).status == "queued"
 
 
+@pytest.mark.full
 def test_postgres_killed_between_the_commits_loses_no_job_and_runs_none_twice_at_once(template: str) -> None:
     """The last of the transactions waits for the disk. It is held up here, and the server killed: what was committed
     before it may be lost or kept, both are whole, and nobody was told of the take."""

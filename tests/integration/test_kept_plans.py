@@ -14,6 +14,8 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 from shared.kernel import db, direct, flights
 from shared.kernel.flights import Connection
 
+pytestmark = pytest.mark.full
+
 ALICE, BOB = UUID("a11ce000-0000-4000-8000-000000000001"), UUID("b0b00000-0000-4000-8000-000000000002")
 ECHO = "select $1::int as x"
 KEPT = "select count(*) from pg_prepared_statements where name like 'often%'"

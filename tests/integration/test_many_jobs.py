@@ -298,11 +298,12 @@ def runs_worker() -> Iterator[Callable[[Worker], threading.Thread]]:
     yield begin
     for worker, thread in begun:
         worker.ask_to_stop()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
         assert worker.in_hand == 0
 
 
+@pytest.mark.full
 def test_a_worker_does_many_short_jobs_in_few_flights(
     office: Office, runs_worker: Callable[[Worker], threading.Thread]
 ) -> None:
@@ -381,7 +382,7 @@ def test_what_ends_during_a_flight_does_not_wait_for_the_next_long_job(
         patch.setattr(PgOffers, "end_together", held_up)
         runs_worker(worker)
         wait_until(lambda: office.seen(third).status == "running")
-        wait_until(lambda: office.seen(second).status == "succeeded", 20)
+        wait_until(lambda: office.seen(second).status == "succeeded", 60)
         go_on.set()
         wait_until(lambda: office.seen(third).status == "succeeded")
     assert office.endings(first) == ["succeeded"]

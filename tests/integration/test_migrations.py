@@ -72,6 +72,7 @@ def wait_for(url: str, event: str, somebody: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.full
 def test_each_revision_runs_once_and_in_order(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key)")
     migrate(empty, versions)
@@ -128,6 +129,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PAUSE_S", 0.01)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("impatient")
 def test_a_migration_does_not_wait_for_a_lock_while_the_relay_waits_behind_it(empty: str, versions: Path) -> None:
     """A waiting `alter table` holds up every later reader of the table: it gives up, and others go first."""
@@ -160,6 +162,7 @@ def test_a_lock_that_is_let_go_of_does_not_fail_the_deployment(
     assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
 
 
+@pytest.mark.full
 def test_a_revision_that_takes_too_long_fails_before_the_function_does(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key)")
     migrate(empty, versions)
@@ -169,6 +172,7 @@ def test_a_revision_that_takes_too_long_fails_before_the_function_does(empty: st
         migrate(empty, versions, within_s=1)
 
 
+@pytest.mark.full
 def test_all_revisions_together_have_the_time_that_one_would_have(empty: str, versions: Path) -> None:
     """Each within its time, and the function is gone before the last: it has to end by itself, and say how far it came."""
     write_revision(versions, 1, "create table leg (id int primary key)")
@@ -180,6 +184,7 @@ def test_all_revisions_together_have_the_time_that_one_would_have(empty: str, ve
         migrate(empty, versions, within_s=3)
 
 
+@pytest.mark.full
 def test_a_migration_that_waits_for_another_says_so(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key)")
     with sa.create_engine(empty, poolclass=sa.NullPool).connect() as other:
@@ -198,6 +203,7 @@ OWNED = "create table leg (name text); grant usage, create on schema public to b
 VALID = "select indisvalid, indisunique from pg_index where indexrelid = to_regclass('leg_name')"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("template")  # the roles
 def test_an_index_on_a_large_table_keeps_no_writer_out(empty: str, versions: Path) -> None:
     write_revision(versions, 1, OWNED)
@@ -219,6 +225,7 @@ def test_an_index_on_a_large_table_keeps_no_writer_out(empty: str, versions: Pat
     assert rows(empty, "select version_num from public.alembic_version") == [("0002",)]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("template")  # the roles
 def test_an_index_whose_making_was_interrupted_is_not_taken_for_a_whole_one(empty: str, versions: Path) -> None:
     write_revision(versions, 1, OWNED)
@@ -298,6 +305,7 @@ def test_an_index_that_is_built_online_has_a_name_of_its_own() -> None:
             assert [other for other in texts if other < name and re.search(rf"\bindex {index}\b", texts[other])] == []
 
 
+@pytest.mark.full
 def test_the_master_of_an_rds_database_who_is_no_superuser_migrates() -> None:
     """As RDS makes it: may create roles and databases, owns this one, may hand out rds_iam, and is no superuser."""
     with scratch_server() as server:
@@ -325,6 +333,7 @@ def test_the_master_of_an_rds_database_who_is_no_superuser_migrates() -> None:
         assert rows(worker, "select count(*) from run") == [(0,)]
 
 
+@pytest.mark.full
 def test_two_migrations_at_once_from_any_folder_run_each_revision_once(empty: str, versions: Path) -> None:
     write_revision(versions, 1, "create table leg (id int primary key); select pg_advisory_xact_lock(1)")
 
@@ -380,6 +389,7 @@ select (select count(*) from run), (select count(*) from lane), (select count(*)
 """
 
 
+@pytest.mark.full
 def test_a_database_with_rows_survives_the_front_door(empty: str, versions: Path) -> None:
     for file in sorted(VERSIONS.glob("[0-9]*.py")):
         if file.name < "0009":

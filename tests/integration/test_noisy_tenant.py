@@ -20,6 +20,8 @@ from tests.support.databases import ServerAdmin
 from tests.support.depot import Depot, parcel_depot
 from tests.support.house import FIFO
 
+pytestmark = pytest.mark.full
+
 NOISY = UUID(int=0xBAD)
 QUIET = [UUID(int=0xF000 + n) for n in range(40)]
 ALLOWED = 1.5

@@ -15,6 +15,7 @@ from shared.page_ingest import store
 from tests.support.ingest import IngestRig, a_turn, ids
 
 
+@pytest.mark.full
 def test_a_plain_catalogue_is_ingested_once_and_exactly(ingest: IngestRig) -> None:
     standin = ingest.stock(800)
     run_id = ingest.start()
@@ -57,6 +58,7 @@ def misbehave(standin: NivodaStandIn) -> None:
     standin.misbehave("throttle", chance=0.02, budget=4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 def test_a_misbehaving_upstream_changes_nothing_about_the_rows(ingest: IngestRig, seed: int) -> None:
     standin = ingest.stock(2_400, seed)
@@ -73,6 +75,7 @@ def test_a_misbehaving_upstream_changes_nothing_about_the_rows(ingest: IngestRig
     assert not standin.surprises
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(2))
 def test_a_catalogue_that_changes_under_the_crawl_loses_no_stone(ingest: IngestRig, seed: int) -> None:
     standin = ingest.stock(2_000, seed)

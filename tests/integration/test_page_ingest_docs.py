@@ -24,6 +24,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("page_by_page")
 def test_the_page_is_true(ingest: IngestRig) -> None:
     _, start, wake, restart, retry = blocks("python")
@@ -69,6 +70,7 @@ def test_the_first_block_is_all_that_the_others_need(
     names["engine"].dispose()
 
 
+@pytest.mark.full
 def test_the_stand_in_starts_as_the_page_says() -> None:
     _, command = blocks("sh")
     program, *arguments = command.split()

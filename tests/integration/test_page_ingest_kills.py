@@ -14,6 +14,8 @@ from shared.kernel.points import Point, watch_points
 from shared.kernel.queue import Received
 from tests.support.ingest import IngestRig, at_once, ids
 
+pytestmark = pytest.mark.full
+
 POINTS = [
     Point.STEP_RECEIVED,
     Point.STEP_CLAIMED,
@@ -83,7 +85,7 @@ def test_of_two_that_take_the_same_message_at_once_one_works(ingest: IngestRig) 
 
     def work(_: int) -> None:
         with ingest.another_process() as process, suppress(Exception):
-            begin.wait(10)
+            begin.wait(60)
             process.work(message)
 
     at_once(work, range(3))
@@ -125,7 +127,7 @@ def test_two_runs_that_consolidate_the_same_stones_at_once_do_not_deadlock(inges
 
 def _meet(barrier: threading.Barrier) -> None:
     with suppress(threading.BrokenBarrierError):
-        barrier.wait(5)
+        barrier.wait(60)
 
 
 def _key(rig: IngestRig, message: Received) -> str:

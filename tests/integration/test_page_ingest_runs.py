@@ -32,6 +32,8 @@ from tests.support.databases import as_user
 from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, ids
 from tests.support.rig import DEAD, FIFO, TENANT
 
+pytestmark = pytest.mark.full
+
 
 class BrokenAt:
     """The real adapter, except that it fails for good on partitions that hold certain prices."""

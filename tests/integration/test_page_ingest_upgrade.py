@@ -18,6 +18,8 @@ from tests.support.databases import ServerAdmin, as_user
 from tests.support.ingest import IngestRig, ids
 from tests.support.rig import TENANT
 
+pytestmark = pytest.mark.full
+
 TABLES = ("run", "lane", "raw_item", "diamond")
 NEW_IN_CURSORS = ("began", "edge", "received", "cuts", "drops")
 OLD_UPSTREAM = """

@@ -38,6 +38,7 @@ def costs(postgres_server: ServerAdmin, template: str) -> Iterator[Costs]:
         yield {name: (measured[0][name], measured[1][name]) for name in measured[0]}
 
 
+@pytest.mark.full
 def test_every_hot_statement_is_measured(costs: Costs) -> None:
     assert set(costs) == set(STATEMENTS)
 

@@ -21,6 +21,8 @@ from tests.releases.take import ARCHIVE, COMMIT, KEPT
 from tests.support.databases import ServerAdmin, as_user
 from tests.support.house import ALICE, FIFO, House
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 # A claim, a commit, a tick: of queues, and of what is pulled.
 TESTS = [path for path in KEPT if re.search(r"/test_\w+\.py$", path)]

@@ -15,6 +15,8 @@ from tests.support.databases import ServerAdmin
 from tests.support.depot import Depot, parcel_depot
 from tests.support.plans import Cost, explain
 
+pytestmark = pytest.mark.full
+
 TENANTS = [UUID(int=0xF000 + n) for n in range(20)]
 TABLES = ("offer", "pull_line", "pull_class", "pull_tenant", "pull_queue", "lane", "run")
 

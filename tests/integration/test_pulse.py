@@ -182,6 +182,7 @@ cross join generate_series(1, cast(:lately as bigint) / 200) n
 """
 
 
+@pytest.mark.full
 def test_summing_up_costs_the_steps_of_the_last_minutes_however_many_there_were(
     postgres_server: ServerAdmin, template: str
 ) -> None:

@@ -25,6 +25,7 @@ def ends_well(queries: QueryRig, run_id: Any, rows: int) -> None:
     assert queries.standin.wrong == []
 
 
+@pytest.mark.full
 def test_a_token_that_dies_after_three_uses(queries: QueryRig) -> None:
     queries.standin.token_uses = 3
     queries.standin.misbehave("early_completed")
@@ -51,6 +52,7 @@ def test_a_throttle_between_two_questions_repeats_neither(queries: QueryRig) -> 
     assert min(after - before for before, after in pairwise(while_it_ran)) >= 15
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["throttle", "blocked"])
 def test_a_throttle_at_the_first_read_keeps_what_the_poll_found(queries: QueryRig, fault: str) -> None:
     queries.standin.misbehave(fault, on=["rowset"], budget=2, retry_after="1")
@@ -61,6 +63,7 @@ def test_a_throttle_at_the_first_read_keeps_what_the_poll_found(queries: QueryRi
     assert queries.standin.questions(query)["status"] == queries.cursor(run_id)["poll_count"]
 
 
+@pytest.mark.full
 def test_an_account_that_is_to_wait_for_a_day_stretches_no_query(queries: QueryRig) -> None:
     """Whoever was throttled and whoever waits behind it ends with its own 29 minutes; the account waits on."""
     runs = [queries.start(sql(seconds=1_500, rows=4)) for _ in range(3)]
@@ -143,6 +146,7 @@ def test_a_status_that_is_complete_too_early_never_makes_a_part_the_result(
     assert queries.cursor(run_id)["rowset_ready_attempts"] <= 6
 
 
+@pytest.mark.full
 def test_the_retention_in_marketing_cloud_is_longer_than_results_are_kept(queries: QueryRig) -> None:
     for kept_s, days in ((600, 1), (86_400, 2), (5 * 86_400, 6)):
         queries.configure(results_kept_s=kept_s)
@@ -151,6 +155,7 @@ def test_the_retention_in_marketing_cloud_is_longer_than_results_are_kept(querie
         assert queries.standin.targets[queries.cursor(run_id)["target_key"]].kept_days == days
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["slow", "drip"])
 def test_an_answer_that_does_not_end_costs_a_poll_and_no_more(queries: QueryRig, fault: str) -> None:
     queries.patience_s = 3.0
@@ -184,6 +189,7 @@ def test_a_confirmation_that_nobody_answers_for_two_minutes_costs_no_run(queries
     ends_well(queries, run_id, 4)
 
 
+@pytest.mark.full
 def test_a_watch_that_nobody_answers_looks_no_more_often(queries: QueryRig) -> None:
     queries.standin.misbehave("early_completed")
     run_id = queries.start(sql(seconds=2_000, rows=4))

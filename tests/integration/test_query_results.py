@@ -56,6 +56,7 @@ def read(body: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(body.decode(), newline="")))
 
 
+@pytest.mark.full
 def test_a_result_becomes_a_file_that_leaves_when_it_expires(queries: QueryRig) -> None:
     queries.configure(results_kept_s=600)
     text = sql(seconds=2, rows=2 * PAGE + 7)
@@ -142,6 +143,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.files.PART", 400_000)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("slow", [False, True], ids=["in time", "a page a step"])
 def test_a_large_result_is_written_in_parts_and_every_step_may_happen_twice(
@@ -232,6 +234,7 @@ def stray(queries: QueryRig, key: str) -> None:
     queries.standin.targets[key] = Target(id=str(new_id()), key=key, columns=["id"])
 
 
+@pytest.mark.full
 def test_what_belongs_to_no_run_is_listed_and_never_removed(queries: QueryRig) -> None:
     queries.configure(results_kept_s=60, look_around_s=3_600)
     stray(queries, "BTN_of_another_deployment")
@@ -261,6 +264,7 @@ def test_what_belongs_to_no_run_is_listed_and_never_removed(queries: QueryRig) -
     assert queries.rows("select * from query_stray") == [], "it is gone"
 
 
+@pytest.mark.full
 def test_what_belongs_to_no_run_is_found_behind_all_that_does(queries: QueryRig) -> None:
     queries.configure(results_kept_s=60)
     live = queries.start(sql(seconds=20_000, rows=1))
@@ -280,6 +284,7 @@ def test_what_belongs_to_no_run_is_found_behind_all_that_does(queries: QueryRig)
     assert [row["key"] for row in queries.rows("select key from query_stray")] == ["BTN_of_another_deployment"]
 
 
+@pytest.mark.full
 def test_what_comes_and_goes_while_an_account_is_looked_through_is_no_stray(queries: QueryRig) -> None:
     live = queries.start(sql(seconds=20_000, rows=1))
     queries.pass_time(30)
@@ -312,6 +317,7 @@ def test_what_comes_and_goes_while_an_account_is_looked_through_is_no_stray(quer
     assert {row["key"] for row in queries.rows("select key from query_stray")} == {"BTN_of_another_deployment"}
 
 
+@pytest.mark.full
 def test_an_account_that_cannot_be_looked_through_keeps_what_was_known(queries: QueryRig) -> None:
     queries.configure(results_kept_s=60, look_around_s=60)
     account = QueryParams(sql_text="rows", mid="7281698").token_account
@@ -341,6 +347,7 @@ def test_a_file_that_is_not_there_is_not_read() -> None:
         MemoryFiles().get("nothing")
 
 
+@pytest.mark.full
 def test_a_link_is_signed_as_every_region_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links of the old way are refused by newer regions, and by the local cloud."""
     for name, value in {

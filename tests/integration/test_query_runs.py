@@ -21,6 +21,7 @@ from tests.support.queries import QueryRig, sql
 from tests.support.rig import TENANT
 
 
+@pytest.mark.full
 def test_a_query_runs_becomes_ready_and_leaves_nothing(queries: QueryRig) -> None:
     queries.configure(results_kept_s=3_000)
     run_id = queries.start(sql(seconds=12, rows=7))
@@ -39,6 +40,7 @@ def test_a_query_runs_becomes_ready_and_leaves_nothing(queries: QueryRig) -> Non
     assert len(queries.standin.activities) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("tenants", "each"), [(2, 10), pytest.param(10, 50, marks=pytest.mark.long)])
 def test_tenants_with_many_queries_get_the_truth_from_a_system_that_lies(
     queries: QueryRig, tenants: int, each: int

@@ -104,6 +104,7 @@ def test_steps_that_missed_their_day_leave_in_batches(house: House) -> None:
     assert (pruned, count(house, "step")) == ([2, 2, 1, 0], 3)
 
 
+@pytest.mark.full
 def test_a_reader_of_the_ledger_does_not_hold_up_the_sweep(house: House) -> None:
     """Of the day before the last fortnight: old enough to be emptied, too young to be deleted row by row."""
     house.sql(STEPS.format(age="interval '0'", count=3))
@@ -121,6 +122,7 @@ def test_a_reader_of_the_ledger_does_not_hold_up_the_sweep(house: House) -> None
 PERIOD, FEW_PAGES = 20_000, 130  # rows of some hours lie in one day of the ledger, or in two
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("table", list(FILL))
 def test_an_empty_prune_touches_few_pages_after_a_retention_period(
     postgres_server: ServerAdmin, template: str, table: str
@@ -244,6 +246,7 @@ def test_a_run_that_was_reopened_while_the_sweep_looked_does_not_leave(house: Ho
     assert house.lane(run_id).status == "active"
 
 
+@pytest.mark.full
 def test_runs_whose_rows_cannot_be_pruned_do_not_keep_the_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "BATCH", 2)
     stuck = [old_run(house, lanes=1, steps=0) for _ in range(2)]
@@ -357,6 +360,7 @@ def with_clean(house: House, clean: Any) -> Catalogue:
     return Catalogue(replace(house.kind, clean=lambda asset, *_: clean(asset)))
 
 
+@pytest.mark.full
 def test_cleaning_that_takes_long_leaves_time_for_pruning(house: House) -> None:
     """Forty assets of ten seconds each in a function of two minutes."""
     for _ in range(40):
@@ -451,6 +455,7 @@ def test_of_two_sweeps_at_once_one_removes_an_asset(house: House) -> None:
 # Production has rows.
 
 
+@pytest.mark.full
 def test_a_database_with_a_ledger_keeps_it_and_its_old_days_leave(
     postgres_server: ServerAdmin, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

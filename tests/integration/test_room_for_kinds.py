@@ -365,6 +365,7 @@ def test_each_listener_hears_each_signal_once_in_order(house: House) -> None:
     assert house.value("select count(*) from hearing") == 0
 
 
+@pytest.mark.full
 def test_ten_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_under_two_ticks(house: House) -> None:
     """One of the listeners fails now and then: it hears what it missed later, and the other never notices."""
     add = Statement(

@@ -97,6 +97,7 @@ def test_a_file_is_written_over_many_steps_and_is_what_the_grid_shows(rows: RowR
     assert not rows.results.uploads
 
 
+@pytest.mark.full
 def test_a_spreadsheet_beyond_its_rows_is_several(rows: RowRig) -> None:
     rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 40}))
     job_id = rows.upload(csv_of(95))
@@ -112,6 +113,7 @@ def test_a_spreadsheet_beyond_its_rows_is_several(rows: RowRig) -> None:
     assert (row["written"], [each["rows"] for each in row["files"]]) == (95, [40, 40, 15])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_small_steps")
 @pytest.mark.parametrize(
     "point", [Point.STEP_CLAIMED, WayPoint.SNAPSHOT, Point.STEP_LOOKED, WayPoint.EXPORTED, Point.STEP_COMMITTED]
@@ -147,6 +149,7 @@ def test_a_process_may_die_wherever_it_is_and_no_half_file_is_seen(rows: RowRig,
     assert found == told(rows, job_id)[1:]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_small_steps")
 def test_a_bucket_that_forgot_the_parts_gets_them_again_of_the_same_instant(rows: RowRig) -> None:
     job_id = rows.upload(csv_of(95))
@@ -211,6 +214,7 @@ def test_a_bucket_that_forgets_every_part_fails_the_export(rows: RowRig) -> None
     assert rows.run(export_id)["error"]["code"] == "no_storage"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_small_steps")
 @pytest.mark.parametrize("format_", ["csv", "xlsx"])
 def test_one_who_was_overtaken_and_writes_late_spoils_no_file(
@@ -248,6 +252,7 @@ def test_one_who_was_overtaken_and_writes_late_spoils_no_file(
     assert found == told(rows, job_id)[1:]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("written", [0, 1])
 def test_an_export_that_failed_takes_another_snapshot_when_it_is_retried(
     rows: RowRig, monkeypatch: pytest.MonkeyPatch, written: int
@@ -300,6 +305,7 @@ def test_what_is_kept_for_a_new_snapshot_does_not_go_with_the_old_one(rows: RowR
     assert [row["gen"] for row in rows.rows("select gen from export_kept")] == [2]
 
 
+@pytest.mark.full
 def test_an_export_is_possible_at_any_time(rows: RowRig) -> None:
     empty = rows.upload(csv_of(3))
     runs.pause_run(rows.ports, TENANT, empty, BY)
@@ -314,6 +320,7 @@ def test_an_export_is_possible_at_any_time(rows: RowRig) -> None:
     assert exported(rows, job_id) == told(rows, job_id), "canceled"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_small_steps")
 def test_a_job_that_is_deleted_takes_its_files_with_it(rows: RowRig) -> None:
     job_id = rows.upload(csv_of(30))
@@ -354,6 +361,7 @@ def test_a_file_that_was_being_written_when_its_job_was_deleted_goes_too(rows: R
     assert not rows.results.held
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_small_steps")
 def test_a_job_that_is_deleted_takes_what_failed_exports_and_fixes_left(rows: RowRig) -> None:
     rows.use(SETTINGS.model_copy(update={"export_xlsx_rows": 20}))
@@ -392,6 +400,7 @@ def test_two_who_ask_before_it_began_get_one_export(rows: RowRig) -> None:
     assert start(rows, job_id) != first, "that one is of another instant"
 
 
+@pytest.mark.full
 def test_rows_of_exports_leave_with_their_run(rows: RowRig) -> None:
     job_id = rows.upload(csv_of(3))
     rows.finish(job_id, 600)
@@ -504,6 +513,7 @@ def test_failed_rows_go_home_with_their_reasons_and_only_those_that_were_fixed_r
     assert rows.items(job_id)[9]["input_json"] == {"title": "good 10", "brand": "Acme", "note": "=note 10"}
 
 
+@pytest.mark.full
 def test_a_spreadsheet_of_failed_rows_has_the_same_cells(rows: RowRig) -> None:
     job_id = broken(rows)
 
@@ -528,6 +538,7 @@ def saved_by_a_spreadsheet(lines: list[list[str]]) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("went_as", ["csv", "xlsx"])
 @pytest.mark.parametrize("comes_as", ["csv", "xlsx"])
 def test_fixed_rows_come_back_as_csv_or_xlsx_whichever_they_went_as(rows: RowRig, went_as: str, comes_as: str) -> None:
@@ -558,6 +569,7 @@ def test_fixed_rows_come_back_as_csv_or_xlsx_whichever_they_went_as(rows: RowRig
     assert rows.statuses(job_id) == {"DONE": len(notes)}
 
 
+@pytest.mark.full
 def test_a_spreadsheet_is_written_down_over_many_steps_by_readers_that_die(
     rows: RowRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,6 +608,7 @@ def test_a_spreadsheet_is_written_down_over_many_steps_by_readers_that_die(
     assert lane[0]["n"] > 8, "it took many steps"
 
 
+@pytest.mark.full
 def test_a_spreadsheet_whose_parts_the_bucket_forgot_is_written_down_again(
     rows: RowRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -627,6 +640,7 @@ def test_a_spreadsheet_whose_parts_the_bucket_forgot_is_written_down_again(
     assert (told_of["fixed"], told_of["unmatched"]) == (60, 0)
 
 
+@pytest.mark.full
 def test_a_reader_of_a_spreadsheet_who_was_overtaken_and_writes_late_spoils_nothing(
     rows: RowRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,6 +673,7 @@ def test_a_reader_of_a_spreadsheet_who_was_overtaken_and_writes_late_spoils_noth
     assert (told_of["fixed"], told_of["unmatched"]) == (60, 0)
 
 
+@pytest.mark.full
 def test_a_spreadsheet_whose_parts_are_always_gone_is_reported_and_harms_nothing(
     rows: RowRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -681,6 +696,7 @@ def test_a_spreadsheet_whose_parts_are_always_gone_is_reported_and_harms_nothing
     assert reads
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("content", "code"),
     [
@@ -700,6 +716,7 @@ def test_a_spreadsheet_that_is_none_is_reported_and_harms_nothing(rows: RowRig, 
     assert rows.run(job_id)["status"] == "succeeded"
 
 
+@pytest.mark.full
 def test_a_cell_that_shows_an_error_is_not_taken_for_a_text(rows: RowRig) -> None:
     job_id = broken(rows)
     header, *found = exported(rows, job_id, "xlsx", "failed")
@@ -719,6 +736,7 @@ def test_a_cell_that_shows_an_error_is_not_taken_for_a_text(rows: RowRig) -> Non
     assert (told_of["fixed"], [each["code"] for each in told_of["examples"]]) == (0, ["bad_cell", "bad_cell"])
 
 
+@pytest.mark.full
 def test_of_two_files_with_the_same_rows_one_has_fixed_each(rows: RowRig) -> None:
     """Both are judged by the rows as they were; only what was written counts."""
     job_id = broken(rows)
@@ -791,6 +809,7 @@ def test_cells_that_may_be_of_other_columns_change_no_row(rows: RowRig) -> None:
     assert kept[9] == {"title": "bad 10", "brand": "Acme", "note": "=note 10"}
 
 
+@pytest.mark.full
 def test_a_note_beside_the_rows_of_a_spreadsheet_moves_no_cell(rows: RowRig) -> None:
     job_id = broken(rows)
     header, *found = exported(rows, job_id, "xlsx", "failed")
@@ -801,6 +820,7 @@ def test_a_note_beside_the_rows_of_a_spreadsheet_moves_no_cell(rows: RowRig) -> 
     assert (told_of["fixed"], told_of["unmatched"]) == (1, 0)
 
 
+@pytest.mark.full
 def test_a_column_that_the_job_does_not_have_is_reported_once(rows: RowRig) -> None:
     """Somebody who renames a column would wonder why nothing changes."""
     rows.use(SETTINGS.model_copy(update={"ingest_min_rows": 1, "ingest_max_rows": 1}))
@@ -837,6 +857,7 @@ def test_columns_come_back_however_they_had_to_be_spelled(rows: RowRig) -> None:
     ]
 
 
+@pytest.mark.full
 def test_a_reader_of_fixed_rows_that_dies_is_followed_by_one_that_counts_the_same(rows: RowRig) -> None:
     rows.use(SETTINGS.model_copy(update={"ingest_max_rows": 2, "ingest_min_rows": 1}))
     job_id = broken(rows, 80)
@@ -865,6 +886,7 @@ def test_a_reader_of_fixed_rows_that_dies_is_followed_by_one_that_counts_the_sam
     assert rows.statuses(job_id) == {"DONE": 80}
 
 
+@pytest.mark.full
 def test_fixed_rows_are_worked_on_although_their_lane_waits_for_others(rows: RowRig) -> None:
     """Lanes with rows that come again in a quarter of an hour learn of those that a file brings meanwhile."""
 
@@ -889,6 +911,7 @@ def test_fixed_rows_are_worked_on_although_their_lane_waits_for_others(rows: Row
     assert [row["status"] for row in rows.items(job_id)] == ["DONE"] * 6 + ["PENDING"] * 2
 
 
+@pytest.mark.full
 def test_a_fixed_row_may_be_longer_than_a_batch(rows: RowRig) -> None:
     rows.use(SETTINGS.model_copy(update={"ingest_max_batch_bytes": 10_000}))
     job_id = broken(rows)
@@ -925,6 +948,7 @@ def test_a_file_of_fixed_rows_that_is_gone_does_not_fail_the_job(rows: RowRig) -
     assert told_of["finished_at"] is not None
 
 
+@pytest.mark.full
 def test_a_file_whose_reading_was_canceled_can_be_brought_back_again(rows: RowRig) -> None:
     job_id = broken(rows)
     header, *found = exported(rows, job_id, which="failed")
@@ -964,6 +988,7 @@ def test_a_file_is_brought_back_to_one_job_and_only_when_it_is_there(rows: RowRi
     assert refused(used["file_id"], other) == "file_used"
 
 
+@pytest.mark.full
 def test_rows_are_fixed_at_once_in_the_grid(rows: RowRig) -> None:
     job_id = broken(rows)
     held = rows.row_ports.reads.fixable(TENANT, job_id, [2, 10, 5])

@@ -36,6 +36,7 @@ from tests.support.rows import BY, SETTINGS, RowRig, csv_of, found, rows
 __all__ = ["rows"]
 
 
+@pytest.mark.full
 def test_every_row_of_a_file_is_kept_and_worked_on_once(rows: RowRig) -> None:
     run_id = rows.upload(csv_of(700))
 
@@ -57,6 +58,7 @@ def test_every_row_of_a_file_is_kept_and_worked_on_once(rows: RowRig) -> None:
     assert said == ["row_job.done"]
 
 
+@pytest.mark.full
 def test_a_canary_holds_the_rest_back_until_it_is_promoted(rows: RowRig) -> None:
     run_id = rows.upload(csv_of(40), canary=5)
     rows.pass_time(120)
@@ -177,6 +179,7 @@ def test_reprocess_counts_first_then_opens_rows_and_job_together(rows: RowRig) -
     assert len(rows.provider.calls) == 12
 
 
+@pytest.mark.full
 def test_an_offer_without_a_price_does_not_have_that_of_the_one_before(rows: RowRig) -> None:
     run_id = rows.upload(csv_of(1))
     rows.finish(run_id, 600)
@@ -212,6 +215,7 @@ def test_a_kickoff_wakes_lanes_that_wait_and_no_others(rows: RowRig) -> None:
     assert len(rows.provider.calls) == calls, "rows keep their time: a nudge looks, and finds none due"
 
 
+@pytest.mark.full
 def test_pause_resume_cancel_and_delete(rows: RowRig) -> None:
     rows.provider.says = lambda item, strategy: Answered(what="failed", ms=5, message="no")
     run_id = rows.upload(csv_of(2))
@@ -272,6 +276,7 @@ def test_a_deleted_job_is_not_retried(rows: RowRig) -> None:
     assert (rows.run(run_id)["status"], rows.items(run_id), rows.provider.calls) == ("canceled", [], [])
 
 
+@pytest.mark.full
 def test_a_question_that_is_asked_again_has_a_key_of_its_own(rows: RowRig) -> None:
     """A provider that knows the key repeats its old answer, or refuses other words under it."""
     rows.provider.says = lambda item, strategy: Answered(what="invalid", ms=5, message="no")
@@ -321,6 +326,7 @@ def test_rows_with_nothing_to_search_for_are_never_worked_on_again(rows: RowRig)
     assert rows.statuses(run_id) == {"DONE": 1, "SKIPPED": 2}
 
 
+@pytest.mark.full
 def test_what_a_person_opens_comes_before_what_was_never_tried(rows: RowRig) -> None:
     """Somebody waits for it; the others have not been waited for yet."""
     rows.use(SETTINGS.model_copy(update={"claim_min": 1, "claim_max": 4}))
@@ -337,6 +343,7 @@ def test_what_a_person_opens_comes_before_what_was_never_tried(rows: RowRig) -> 
     assert again.index("Product 2") < again.index("Product 4"), "of the other lane"
 
 
+@pytest.mark.full
 def test_lanes_that_wait_for_those_before_them_look_less_and_less_often(rows: RowRig) -> None:
     """A row that comes again in a day holds its lane for so long; whatever is worked on again meanwhile adds lanes."""
     rows.use(SETTINGS.model_copy(update={"max_attempts_not_found": 3}))
@@ -362,6 +369,7 @@ def test_lanes_that_wait_for_those_before_them_look_less_and_less_often(rows: Ro
     assert taken() - before <= 6 * (900 / 300 + 10) + 2 * 10
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("what", "status"), [("not_found", "NOT_FOUND"), ("invalid", "ERROR")])
 def test_a_row_that_is_not_found_again_keeps_its_result_and_shows_no_old_offer(
     rows: RowRig, what: Any, status: str
@@ -394,6 +402,7 @@ def work_lanes(rows: RowRig, run_id: UUID) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_rows_that_are_opened_one_by_one_need_no_more_lanes(rows: RowRig) -> None:
     """Each fix by hand would leave a lane for every share of the rows."""
     rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.row_no == 6 else None
@@ -512,6 +521,7 @@ def raising(problem: StepError) -> Any:
 REFUSED = Answered(what="refused", ms=5, message="The product search doesn't accept the connection's key (status 401).")
 
 
+@pytest.mark.full
 def test_a_refused_key_stops_the_calls_and_costs_no_row_an_attempt(rows: RowRig) -> None:
     """Until somebody changes the connection one call in a quarter of an hour finds out; then everything goes on."""
     rows.provider.says = lambda item, strategy: REFUSED
@@ -563,6 +573,7 @@ def test_a_connection_that_works_again_wakes_all_that_waited_for_it(
     assert sum(row["resend_no"] for row in woken) == sum(row["resend_no"] for row in waited) + 2
 
 
+@pytest.mark.full
 def test_a_tenants_jobs_share_what_may_be_at_work(rows: RowRig) -> None:
     """Two jobs of two lanes each, and ten rows for all of them."""
     rows.use(SETTINGS.model_copy(update={"tenant_most_in_flight": 10, "provider_first_rate": 500.0}))
@@ -580,6 +591,7 @@ def test_a_tenants_jobs_share_what_may_be_at_work(rows: RowRig) -> None:
     assert at_work[0] <= 10 // 4, "four lanes share them"
 
 
+@pytest.mark.full
 def test_figures_are_counted_now_and_then_and_known_by_their_names(rows: RowRig) -> None:
     rows.provider.says = lambda item, strategy: Answered(what="failed", ms=5, message="status 500")
     run_id = rows.upload(csv_of(20))
@@ -609,6 +621,7 @@ def test_what_a_step_measured_is_written_at_its_end(rows: RowRig, capsys: pytest
     assert not [metric for metric in RowMetric if f'"{metric}"' not in written]
 
 
+@pytest.mark.full
 def test_every_image_of_an_archive_is_a_row_and_what_cannot_be_used_is_skipped(rows: RowRig) -> None:
     held = [(f"acme-{n}.png", png(10 + n, 20)) for n in range(250)]
     run_id = rows.upload(packed(*held[:100], ("../out.png", png(1, 1)), *held[100:]), name="shop.zip", job_type="image")
@@ -626,6 +639,7 @@ def test_every_image_of_an_archive_is_a_row_and_what_cannot_be_used_is_skipped(r
     assert [(row["name"], row["run_id"]) for row in said] == [("images.ingest.completed", str(run_id))]
 
 
+@pytest.mark.full
 def test_images_are_read_on_where_a_reader_died(rows: RowRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices so short that each reads one image; every third process dies when it has written it."""
     written = count(1)
@@ -652,6 +666,7 @@ def test_a_file_that_is_no_archive_of_images_fails_its_job(rows: RowRig) -> None
     assert rows.run(run_id)["error"]["code"] == "bad_zip"
 
 
+@pytest.mark.full
 def test_what_was_chosen_with_the_upload_holds(rows: RowRig) -> None:
     file_id = rows.issue(hold=True, mapping={"title": "What"})
     assert rows.arrive(file_id, b"What,title\nTV,wrong\n") == []
@@ -699,6 +714,7 @@ def test_only_keys_of_work_lanes_are_read_as_numbers(rows: RowRig) -> None:
     assert [claimed(gen) for gen in (1, 0)] == [[], [1]]
 
 
+@pytest.mark.full
 def test_a_claim_reads_only_what_it_takes_of_a_large_new_job(rows: RowRig) -> None:
     """Nothing of it has ended, so a plan that guesses how many rows it takes expects many."""
     run_id = rows.upload(csv_of(3))

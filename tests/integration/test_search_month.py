@@ -13,12 +13,17 @@ from shared.search.points import SearchPoint
 from tests.support.rig import BEGINNING
 from tests.support.searches import DAY_S, SearchRig
 
+pytestmark = pytest.mark.full
+
 
 class Killed(BaseException):
     """The process is gone: no code of ours runs after this."""
 
 
-@pytest.mark.parametrize("begins", [datetime(2026, 3, 10, 9, tzinfo=UTC), datetime(2026, 10, 8, 9, tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "begins",
+    [datetime(2026, 3, 10, 9, tzinfo=UTC), pytest.param(datetime(2026, 10, 8, 9, tzinfo=UTC), marks=pytest.mark.long)],
+)
 def test_a_month_hands_off(searches: SearchRig, begins: datetime) -> None:
     """The clocks change within each of the two months."""
     start, rng = (begins - BEGINNING).total_seconds(), Random(3)

@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 from random import Random
 from uuid import UUID
 
+import pytest
 import sqlalchemy as sa
 
 from shared.search.store import NEXT_JOB, ONE
 from tests.support.rig import BEGINNING, TENANT
 from tests.support.searches import DAY_S, SearchRig
+
+pytestmark = pytest.mark.full
 
 
 def test_a_first_search_reads_the_head_and_then_its_history(searches: SearchRig) -> None:

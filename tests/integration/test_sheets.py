@@ -86,6 +86,7 @@ def test_rows_that_are_sorted_before_they_are_written_keep_their_feedback(search
     assert said(searches) == {1: "irrelevant", 2: "relevant", 3: "", 4: ""}
 
 
+@pytest.mark.full
 def test_a_sheet_that_never_stands_still_is_left_as_it_is(searches: SearchRig) -> None:
     searches.add_companies(1, 4)
     sheet = searches.add_sheet()
@@ -140,6 +141,7 @@ def test_a_blocked_company_leaves_and_comes_back_when_it_is_no_more(searches: Se
     assert keys(searches) == [1, 2, 3]
 
 
+@pytest.mark.full
 def test_the_newest_word_counts_wherever_it_was_said(searches: SearchRig) -> None:
     """Guards that a cell does not undo every night what somebody said over the API since it was written; and that another
     word in it does."""
@@ -168,6 +170,7 @@ def say(rig: SearchRig, company: int, word: str | None) -> None:
             assert line.all(store.SAY, {**told, "feedback": word})
 
 
+@pytest.mark.full
 def test_a_word_that_is_said_again_is_a_new_one(searches: SearchRig) -> None:
     """Its row left with the first; the one it came back with was empty. So was a cell that somebody cleared."""
     searches.add_companies(1, 3)
@@ -186,6 +189,7 @@ def test_a_word_that_is_said_again_is_a_new_one(searches: SearchRig) -> None:
     assert (keys(searches), searches.feedback()) == ([1, 3], {2: "blocked", 3: "irrelevant"})
 
 
+@pytest.mark.full
 def test_what_was_taken_back_is_not_said_again_by_an_old_cell(searches: SearchRig) -> None:
     searches.add_companies(1, 2)
     searches.add_sheet()
@@ -201,6 +205,7 @@ def test_what_was_taken_back_is_not_said_again_by_an_old_cell(searches: SearchRi
     assert searches.feedback() == {2: "relevant"}
 
 
+@pytest.mark.full
 def test_an_old_word_in_one_sheet_does_not_undo_a_new_one_in_another(searches: SearchRig) -> None:
     searches.add_companies(1, 2)
     searches.add_sheet(1, tab="One")
@@ -232,6 +237,7 @@ def test_a_sheet_grows_beyond_its_first_rows(searches: SearchRig) -> None:
     assert calls <= 11, "look, add, read, look again, grow, and three batches of rows, each looked at first"
 
 
+@pytest.mark.full
 def test_all_sheets_of_an_account_share_its_quota(searches: SearchRig) -> None:
     """Two dozen sheets begin in the same minute: none meets a 429, because none is provoked."""
     searches.add_companies(1, 2)
@@ -243,6 +249,7 @@ def test_all_sheets_of_an_account_share_its_quota(searches: SearchRig) -> None:
     assert not searches.rows("select 1 from gate")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trouble", ["throttle", "expired", "server_error", "html", "truncated", "lost_answer"])
 def test_trouble_on_the_way_leaves_the_same_sheet(searches: SearchRig, trouble: str) -> None:
     searches.add_companies(1, 3)
@@ -302,6 +309,7 @@ def test_nights_go_on_where_the_clocks_skip_a_whole_window(searches: SearchRig) 
     assert (following["status"], following["opens_at"]) == ("waiting", datetime(2026, 3, 30, 0, 30, tzinfo=UTC))
 
 
+@pytest.mark.full
 def test_rows_that_readers_add_during_a_night_are_not_cut_off(searches: SearchRig) -> None:
     """The tab was looked at before they did; whoever sets the number of its rows must know of theirs."""
     searches.add_companies(1, 1_200)

@@ -98,6 +98,7 @@ class Rotating:
         return next(iter(self.sources.vault.kept.values()))[int(row["secret_ref"][1:]) - 1]["refresh"]
 
 
+@pytest.mark.full
 def test_a_rotated_refresh_token_is_kept_before_its_access_token_is_used(sources: SourceRig) -> None:
     upstream = Rotating(sources)
     text = simple(TOKEN, query=BY_TOKEN).replace('auth = "none"', REFRESHED.strip())
@@ -517,6 +518,7 @@ since = { field = "/at" }
 """
 
 
+@pytest.mark.full
 def test_rows_of_a_parent_are_read_after_it_each_with_a_watermark_of_its_own(sources: SourceRig) -> None:
     shops, seen = 450, []
 
@@ -579,6 +581,7 @@ def test_each_parent_goes_on_at_its_own_watermark_and_a_new_one_begins_at_the_st
     assert sources.keys("any_orders") == ["a-1", "b-1", "c-1"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("values", [["open", "closed", "a/b c"]])
 def test_a_partition_for_each_listed_value(sources: SourceRig, values: list[str]) -> None:
     paths = set()
@@ -593,6 +596,7 @@ def test_a_partition_for_each_listed_value(sources: SourceRig, values: list[str]
     assert paths == {"/by/open", "/by/closed", "/by/a%2Fb%20c"}
 
 
+@pytest.mark.full
 def test_a_partition_that_fails_makes_a_run_partial_if_that_is_allowed(sources: SourceRig) -> None:
     def respond(request: Request, path: str) -> Reply:
         return Reply.json({}, 400) if asked(request, "v") == "c" else pages({"id": asked(request, "v")})(request, path)

@@ -23,6 +23,7 @@ def claims(sources: SourceRig, run_id: UUID) -> dict[str, tuple[str, str]]:
     return {each["resource"]: (each["claim"], each["reason"]) for each in ends}
 
 
+@pytest.mark.full
 def test_the_children_of_a_quarantined_parent_are_not_claimed(sources: SourceRig) -> None:
     upstream = Shops(sources, "a", "b", text=WITH_COLUMNS)
     upstream.shops[1]["size"] = "large"
@@ -42,6 +43,7 @@ def test_the_children_of_a_quarantined_parent_are_not_claimed(sources: SourceRig
     assert sources.keys("any_orders") == ["a-1", "b-1"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("new", ["aa", "z"])
 def test_a_parent_that_a_retry_finds_has_no_watermark_until_its_children_were_read(
     sources: SourceRig, new: str

@@ -52,6 +52,7 @@ def numbers(sources: SourceRig, *, gone: bool = False) -> set[int]:
 # --- look-ups
 
 
+@pytest.mark.full
 def test_a_retry_looks_up_again_what_the_first_attempt_missed(sources: SourceRig) -> None:
     upstream = Rows(sources, simple('link = "next"', LOOKED_UP))
     assert sources.read("any") == "succeeded walked"
@@ -91,6 +92,7 @@ def test_a_row_that_cannot_be_looked_up_is_not_judged_and_stops_no_other(sources
     assert numbers(sources, gone=True) == {7}
 
 
+@pytest.mark.full
 def test_a_404_that_the_file_calls_something_else_is_not_gone(sources: SourceRig) -> None:
     """A rule that says more than a status is about that answer; one of a status alone is about lists."""
     rules = '[{ status = 404, where = "/code", equals = "BUSY", is = "throttled" }, { status = 404, is = "permanent" }]'
@@ -124,6 +126,7 @@ def test_a_look_up_that_does_not_find_what_was_just_listed_judges_nothing(source
     assert fuse_of(sources) is None
 
 
+@pytest.mark.full
 def test_a_run_that_listed_nothing_reads_no_table_to_find_a_row_that_it_listed(sources: SourceRig) -> None:
     upstream = Rows(sources, simple('link = "next"', LOOKED_UP), rows=2)
     assert sources.read("any") == "succeeded walked"
@@ -148,6 +151,7 @@ def test_a_run_that_listed_nothing_reads_no_table_to_find_a_row_that_it_listed(s
 # --- two runs in a row
 
 
+@pytest.mark.full
 def test_two_runs_at_once_are_one_witness_and_blow_the_fuse(sources: SourceRig) -> None:
     upstream = Rows(sources, simple('link = "next"', COUNTED, 'gone = "unseen"'))
     sources.read("any")
@@ -192,6 +196,7 @@ def fuse_of(sources: SourceRig) -> str | None:
     return found
 
 
+@pytest.mark.full
 def test_a_row_that_a_retried_run_sees_today_is_there_whatever_newer_runs_said_before(sources: SourceRig) -> None:
     upstream = Rows(sources, simple('link = "next"', COUNTED, 'gone = { unseen = true, most = "50%" }'))
     old = sources.start("any")
@@ -285,6 +290,7 @@ CHANGED = simple(
 )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "narrow", [{"from": "2025-01-01", "to": "2025-02-01"}, {"from": "2025-02-01"}], ids=["to", "from"]
 )
@@ -301,6 +307,7 @@ def test_a_watermark_of_some_windows_is_none_of_others(sources: SourceRig, narro
     assert all("since" in query for query in upstream.asked[before:]), "the same windows go on from where they were"
 
 
+@pytest.mark.full
 def test_a_run_that_ends_late_moves_no_watermark_back(sources: SourceRig) -> None:
     upstream = Rows(sources, simple('link = "next"', 'since = { field = "/changed" }', query='since = "{since}"'))
     late = sources.start("any")

@@ -79,6 +79,7 @@ def shop(*columns: str, lists: tuple[str, ...] = ("items",)) -> str:
     return head + "".join(f"[resources.{name}]{own}\n" for name in lists)
 
 
+@pytest.mark.full
 def test_a_file_that_has_grown_gets_its_new_columns_and_lists_and_keeps_its_rows(
     database: sa.Engine, versions: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_two_sources_never_share_a_table(tmp_path: Path) -> None:
     assert list(Files(tmp_path).all()) == ["a", "z"]
 
 
+@pytest.mark.full
 def test_tables_that_were_made_before_get_the_walls_of_today(postgres_server: ServerAdmin, versions: Path) -> None:
     (walls,) = versions.glob("*_rows_of_sources.py")
     for file in list(versions.glob("[0-9]*.py")):

@@ -45,6 +45,7 @@ def span(name: str) -> dict[str, str]:
     return {"from": iso(EPOCH), "to": iso(EPOCH + timedelta(days=61))} if name in WINDOWED else {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_is_read_and_the_run_claims_what_the_table_says(sources: SourceRig, name: str) -> None:
     api = opened(sources, name)
@@ -59,6 +60,7 @@ def test_every_row_is_read_and_the_run_claims_what_the_table_says(sources: Sourc
 # --- incremental
 
 
+@pytest.mark.full
 def test_a_second_run_asks_for_what_changed_since_the_first(sources: SourceRig) -> None:
     api = opened(sources, "github", rows=229)
     assert sources.read("github") == "succeeded through T"
@@ -88,6 +90,7 @@ def test_a_watermark_is_written_with_the_end_of_a_run_and_only_then(sources: Sou
     assert [row["resource"] for row in sources.rows("select * from source_mark")] == ["issues"]
 
 
+@pytest.mark.full
 def test_a_run_that_fails_or_is_partial_moves_no_watermark(sources: SourceRig) -> None:
     api = opened(sources, "github")
     sources.standin.misbehave("server_error", after=1)
@@ -123,6 +126,7 @@ def test_a_full_run_begins_at_no_watermark(sources: SourceRig) -> None:
 # --- gone
 
 
+@pytest.mark.full
 def test_what_two_complete_runs_did_not_see_is_gone(sources: SourceRig) -> None:
     api = opened(sources, "openalex")
     sources.read("openalex", **span("openalex"))
@@ -140,6 +144,7 @@ def test_what_two_complete_runs_did_not_see_is_gone(sources: SourceRig) -> None:
     assert sources.keys("openalex_works", gone=True) == [f"https://openalex.org/W{lost[1].id}"]
 
 
+@pytest.mark.full
 def test_a_run_judges_only_the_time_that_it_covers(sources: SourceRig) -> None:
     opened(sources, "openalex")
     sources.read("openalex", **span("openalex"))
@@ -151,6 +156,7 @@ def test_a_run_judges_only_the_time_that_it_covers(sources: SourceRig) -> None:
     assert all(row["missed_by"] is None for row in sources.table("openalex_works"))
 
 
+@pytest.mark.full
 def test_the_fuse_keeps_a_table_whose_upstream_lost_its_rows(sources: SourceRig) -> None:
     api = opened(sources, "openalex")
     sources.read("openalex", **span("openalex"))
@@ -166,6 +172,7 @@ def test_the_fuse_keeps_a_table_whose_upstream_lost_its_rows(sources: SourceRig)
     assert lane["cursor"]["fuse"] == "50 of 230 rows would be gone, more than 5 %: none was judged"
 
 
+@pytest.mark.full
 def test_what_a_full_walk_did_not_see_is_looked_up(sources: SourceRig) -> None:
     api = opened(sources, "github", rows=300)
     sources.read("github")
@@ -186,6 +193,7 @@ def test_what_a_full_walk_did_not_see_is_looked_up(sources: SourceRig) -> None:
     assert sources.keys("github_issues", gone=True) == [str(10_000 + deleted.id)]
 
 
+@pytest.mark.full
 def test_404_on_every_look_up_blows_the_fuse(sources: SourceRig) -> None:
     api = opened(sources, "github", rows=200)
     sources.read("github")

@@ -107,6 +107,7 @@ def test_a_refused_queue_is_tried_once_a_tick_and_costs_no_other_kind_its_turn(r
     assert rig.lane(fine)["resend_no"] == 1
 
 
+@pytest.mark.full
 def test_a_refused_delay_queue_costs_no_lane_its_turn_that_is_due(rig: Rig) -> None:
     queue = with_queue(rig)
     early = [rig.start(target=2, delays=[2000]) for _ in range(7)]
@@ -127,6 +128,7 @@ def test_a_refused_delay_queue_costs_no_lane_its_turn_that_is_due(rig: Rig) -> N
     assert {rig.run(run_id)["status"] for run_id in (*early, due)} == {"succeeded"}
 
 
+@pytest.mark.full
 def test_a_refused_baton_is_no_repair_however_often_it_is_attempted(rig: Rig) -> None:
     queue = with_queue(rig)
     run_id = rig.start(lanes=12)
@@ -270,6 +272,7 @@ def test_a_deadline_fires_behind_more_open_runs_than_a_batch_holds(house: House)
     assert house.value("select min(check_at) > now() + interval '23 hours' from run where finished_at is null")
 
 
+@pytest.mark.full
 def test_an_open_run_is_looked_at_once_a_day_and_without_a_transaction_of_its_own(rig: Rig) -> None:
     rig.start(target=2, delays=[30 * DAY])
     rig.work_off()
@@ -357,6 +360,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("broken", "said"), BROKEN)
 def test_a_kind_that_raises_at_the_end_ends_its_run_after_bounded_attempts(
     rig: Rig, broken: dict[str, Any], said: str
@@ -382,6 +386,7 @@ def test_a_kind_that_raises_at_the_end_ends_its_run_after_bounded_attempts(
     assert rig.counted[Metric.RUN_ENDED] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("broken", "said"), BROKEN[:3])
 def test_a_deadline_ends_its_run_even_if_the_kind_raises(rig: Rig, broken: dict[str, Any], said: str) -> None:
     rig.kind = replace(rig.kind, **broken)
@@ -407,6 +412,7 @@ def test_a_kind_that_is_mended_in_time_ends_its_run_as_it_wanted(rig: Rig) -> No
     assert rig.run_to_end(run_id, within_s=HOUR) == "succeeded"
 
 
+@pytest.mark.full
 def test_every_phase_of_a_run_has_attempts_of_its_own(rig: Rig) -> None:
     """A run of weeks meets more than one bad deployment: those it got over are no reason to give up at the next."""
     mended, settled = rig.kind, list[str]()
@@ -424,6 +430,7 @@ def test_every_phase_of_a_run_has_attempts_of_its_own(rig: Rig) -> None:
     assert [settled.count(key) for key in ("l0", "p1", "p2")] == [SETTLE_ATTEMPTS] * 3
 
 
+@pytest.mark.full
 def test_a_run_that_ended_unsettled_can_be_retried_and_canceled_though_its_kind_still_raises(rig: Rig) -> None:
     mended, rig.kind = rig.kind, replace(rig.kind, settle=raising_settle)
     run_id = rig.start(target=2)
@@ -575,6 +582,7 @@ def test_one_row_that_cannot_be_written_stops_nobody(house: House) -> None:
 # 12. Five minutes, also after a long silence.
 
 
+@pytest.mark.full
 def test_after_a_long_silence_and_a_purge_all_moves_again_within_five_minutes(rig: Rig) -> None:
     run_id = rig.start(lanes=3, target=1)
     for _ in range(150):
@@ -605,6 +613,7 @@ def hold_one(rig: Rig, waited_s: float) -> None:
         )
 
 
+@pytest.mark.full
 def test_after_a_long_silence_what_is_unclaimed_while_others_are_claimed_at_once_is_lost(rig: Rig) -> None:
     run_id = rig.start(lanes=3, target=1)
     for _ in range(150):
@@ -622,6 +631,7 @@ def test_after_a_long_silence_what_is_unclaimed_while_others_are_claimed_at_once
     assert rig.run(run_id)["status"] == "succeeded"
 
 
+@pytest.mark.full
 def test_while_others_are_claimed_late_the_copies_stay_few(rig: Rig) -> None:
     run_id = rig.start()
     for _ in range(240):
@@ -633,6 +643,7 @@ def test_while_others_are_claimed_late_the_copies_stay_few(rig: Rig) -> None:
     assert rig.lane(run_id)["resend_no"] <= 15, "one copy every three minutes would be 80"
 
 
+@pytest.mark.full
 def test_a_queue_that_does_not_say_whether_it_is_empty_is_not_filled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_answer(queue: str) -> bool:
         raise QueueUnavailable(f"{queue} does not answer")
@@ -695,6 +706,7 @@ def test_a_lane_that_waits_within_its_time_is_left_alone(rig: Rig) -> None:
     assert rig.run_to_end(run_id, within_s=240) == "failed"
 
 
+@pytest.mark.full
 def test_the_deadline_of_a_lane_stands_still_while_its_run_is_paused(rig: Rig) -> None:
     rig.kind = waiting_kind(DAY, time_limit_s=600)
     run_id = rig.start()

@@ -37,7 +37,7 @@ def test_of_steps_that_need_a_token_at_once_one_fetches_it(ingest: IngestRig) ->
 
     def look(holder: int) -> None:
         with ingest.another_process() as process:
-            begin.wait(10)
+            begin.wait(60)
 
             def log_in() -> Token:
                 fetched.append(holder)

@@ -145,6 +145,7 @@ def check_year(office: VirtualOffice, triggers: dict[UUID, tuple[str, str]]) -> 
     return seen
 
 
+@pytest.mark.full
 def test_a_year_of_schedules(postgres_server: ServerAdmin, template: str) -> None:
     with virtual_office(postgres_server, template) as office:
         seen = check_year(office, live_through(office, Random(18), 60))

@@ -16,7 +16,7 @@ from shared.kernel.store import PgStore
 from tests.support.house import House
 
 T = TypeVar("T")
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 Place = str | sa.TextClause
 
 BLOCKED = """

@@ -192,7 +192,7 @@ def test_two_enqueues_under_one_key_make_one(depot: Depot) -> None:
         assert tx.has_open_lanes(first.run_id)
         other.start()
         time.sleep(0.2)
-    other.join(15)
+    other.join(60)
 
     assert failures == ["23505"]
     assert depot.value("select count(*) from run") == 1
@@ -290,6 +290,7 @@ class Storm:
         tick(ports, self.depot.kinds)
 
 
+@pytest.mark.full
 def test_nothing_is_taken_twice_or_lost_when_everybody_acts_at_once(depot: Depot) -> None:
     storm = Storm(depot, 8)
     storm.play(
@@ -325,6 +326,7 @@ def test_nothing_is_taken_twice_or_lost_when_everybody_acts_at_once(depot: Depot
     assert depot.sql(steps) == []
 
 
+@pytest.mark.full
 def test_turns_are_fair_and_caps_hold_under_many_takers(depot: Depot) -> None:
     """From the log of takes, which is written inside them: between two takes of a tenant with due work each other tenant has
     at most one."""
@@ -387,6 +389,7 @@ def test_ten_thousand_takes_are_fair_between_a_hundred_tenants(depot: Depot) -> 
     assert max(b - a for each in places.values() for a, b in pairwise(each)) - 1 <= len(tenants) - 1
 
 
+@pytest.mark.full
 def test_caps_hold_under_many_takers_by_the_log_of_takes(depot: Depot) -> None:
     """A turn is surely in hand from the answer of its take until its end is begun: never more of those than the caps say."""
     depot.sql("insert into pull_tenant (tenant_id, most_running) values (:t, 2)", t=ALICE)

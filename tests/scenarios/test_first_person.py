@@ -16,6 +16,8 @@ from shared.kernel.aws import DEFAULT_REGION
 from shared.kernel.clock import new_id
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 FUNCTION = f"{STACK}-people"
 
 

@@ -14,6 +14,8 @@ from infra.local.runs import configuration_of, functions_of
 from infra.sam.artifact import SOURCES
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 FUNCTIONS = sorted(path.parent.name for path in (ROOT / "functions").glob("*/app.py"))
 
 

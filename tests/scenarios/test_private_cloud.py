@@ -22,6 +22,8 @@ from shared.kernel import db
 from shared.kernel.aws import DEFAULT_REGION
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 ONLY_PASSABLE = 0o711  # the home and the folder of Postgres, whose server may run under another account
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from infra.local.deploy import STACK
 from infra.local.runs import Progress, environment_of
 from shared.kernel.baton import Baton
 from shared.kernel.model import Json
 from shared.kernel.queue import Outgoing
 from tests.support.scene import Scene
+
+pytestmark = pytest.mark.full
 
 
 def test_more_than_sixteen_hops_in_one_lane(scene: Scene) -> None:

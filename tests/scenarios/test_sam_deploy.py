@@ -28,7 +28,6 @@ SAM = ROOT / ".local" / "sam-venv" / "bin" / "sam"
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_run_completes_through_sam_deploy_and_a_deleted_stack_leaves_one_log() -> None:
     run(["make", "build", "ARCHITECTURE=here"], os.environ)
     with throwaway_home() as home, Cloud.start(home, print, enforce_iam=True, stones=500) as cloud:

@@ -23,6 +23,8 @@ from shared.kernel.auth import Role, new_token
 from shared.kernel.clock import new_id
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 PASSWORD = "Correct-horse-12"
 FLOWS = ["ALLOW_USER_PASSWORD_AUTH", "ALLOW_REFRESH_TOKEN_AUTH"]
 HOUR = 3600

@@ -16,6 +16,8 @@ from infra.local.standins.nivoda import NivodaStandIn
 from infra.local.standins.nivoda_faults import Operation
 from infra.local.supervise import end
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def home() -> Iterator[Path]:
@@ -82,7 +84,7 @@ def test_a_cloud_comes_up_though_nobody_reads_what_is_said(home: Path) -> None:
         assert process.stdout.readline()
         process.stdout.close()  # as `head -1` does
         complaints = process.stderr.read()
-        process.wait(120)
+        process.wait(300)
 
     assert "Traceback" not in complaints
     assert Address.read(home) is not None

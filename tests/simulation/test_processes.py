@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 60.0
+pytestmark = pytest.mark.full
+
+PATIENCE_S = 300.0
 
 
 def command_of(pid: int) -> str:

@@ -12,12 +12,13 @@ import pytest
 from tests.simulation.backends import MemoryBackend, prepare_database
 from tests.simulation.simulate import MakeStore, postgres_at, random_schedules, run_schedule, schedules
 from tests.support.databases import ServerAdmin
+from tests.support.rings import tenths
 
-IN_MEMORY = 16_000
-WITH_ALL = 4_000  # more, in which every situation must occur
-ON_POSTGRES = 1_000
-SHARES = 20
-SHARED_SEEDS = 100
+IN_MEMORY = 3_000
+WITH_ALL = 2_500  # more, in which every situation must occur
+ON_POSTGRES = 300
+SHARES = 10
+SHARED_SEEDS = 50
 
 # Each of these must occur in a share of the schedules, or the simulation proves less than it says.
 SITUATIONS = [
@@ -92,24 +93,26 @@ def on_postgres(postgres_server: ServerAdmin, template: str) -> Iterator[MakeSto
     postgres_server.drop(name)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@tenths()
 def test_no_schedule_in_memory_breaks_a_promise(share: int) -> None:
     for name in schedules(IN_MEMORY // SHARES, 100_000 * share, MemoryBackend):
         run_schedule(name, MemoryBackend)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@tenths()
 def test_no_schedule_on_postgres_breaks_a_promise(share: int, on_postgres: MakeStore) -> None:
     for name in schedules(ON_POSTGRES // SHARES, 50_000_000 + 100_000 * share, on_postgres):
         run_schedule(name, on_postgres)
 
 
+@pytest.mark.full
 def test_both_stores_tell_the_same_story(on_postgres: MakeStore) -> None:
     for name in itertools.islice(random_schedules(0), SHARED_SEEDS):
         in_memory = run_schedule(name, MemoryBackend, trace=True).trace
         assert in_memory == run_schedule(name, on_postgres, trace=True).trace, name
 
 
+@pytest.mark.full
 def test_every_situation_occurs() -> None:
     seen: Counter[str] = Counter()
     for name in schedules(WITH_ALL, 7_000_000, MemoryBackend):

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.backends import prepare_database
 from tests.simulation.subjects import RunSchedule, schedules_of, some_schedules
 from tests.support.databases import ServerAdmin
+from tests.support.rings import tenths
 from tests.support.subject import Subject, subjects
 
 SHARES = 10
@@ -41,8 +42,7 @@ def seen_in(run: RunSchedule, count: int, base: int) -> Counter[str]:
     return seen
 
 
-@pytest.mark.timeout(1_200)  # on a busy machine
-@pytest.mark.parametrize("share", range(SHARES))
+@tenths()
 def test_no_schedule_breaks_a_kinds_promise(subject: Subject, run_schedule: RunSchedule, share: int) -> None:
     assert seen_in(run_schedule, subject.schedules // SHARES, 100_000 * share)
 

@@ -10,6 +10,8 @@ import pytest
 from tests.soak.soak import Plan, soak_on
 from tests.support.databases import ServerAdmin
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:

@@ -21,7 +21,7 @@ from shared.kernel.auth import Role
 
 PASSWORD = "Correct-horse-12"
 TENANT, ELSEWHERE, WORKS, SHOP = "Aurora Gems", "Borealis Stones", "Cirrus Works", "Dune Shop"
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 

@@ -22,7 +22,7 @@ from shared.kernel.clock import new_id
 # As short as the template allows: a message that a dead process held comes again soon.
 QUICK = {"VisibilitySeconds": "12"}
 STEP = f"{STACK}-page_ingest"
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 
 
 class Scene:

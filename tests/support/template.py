@@ -22,7 +22,7 @@ PSEUDO = {
 Node = dict[str, Any]
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+class _Loader(yaml.CSafeLoader):  # type: ignore[misc]
     """YAML with CloudFormation's short forms."""
 
 

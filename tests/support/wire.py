@@ -73,4 +73,4 @@ def wire(server_port: int, *, tls: ssl.SSLContext | None = None, dribble: bool =
         thread = threading.Thread(target=line.relay, args=(listener,), daemon=True)
         thread.start()
         yield line
-        thread.join(timeout=5)
+        thread.join(timeout=60)

@@ -47,6 +47,7 @@ def test_code_for_one_machine_is_not_uploaded_for_functions_of_another(built: Pa
         check("default", built=built, samconfig=samconfig)
 
 
+@pytest.mark.full
 def test_a_built_template_calls_its_functions_what_the_code_was_built_for(built: Path, samconfig: Path) -> None:
     stamp(built)
 

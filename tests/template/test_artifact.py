@@ -26,6 +26,7 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.full
 def test_the_same_sources_give_the_same_bytes_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "_install", lambda target, architecture: None)
     monkeypatch.setattr(artifact, "CERTIFICATES", tmp_path / "none")
@@ -111,6 +112,7 @@ def test_a_build_that_fails_leaves_the_last_one_as_it_was(tmp_path: Path, monkey
     assert digest(tmp_path / "artifact") == before
 
 
+@pytest.mark.full
 def test_dependencies_are_those_of_the_lock_for_lambdas_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def ask(python: Path, script: str, given: object) -> Any:
     return json.loads(told.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_sam_finds_nothing_to_complain_about(sam: Path, template: str) -> None:
     environment = {**os.environ, "SAM_CLI_TELEMETRY": "0"}
@@ -84,6 +85,7 @@ BROKEN: list[tuple[str, str, Callable[[Node], object]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_sam_local_sees_the_variables_that_its_env_file_overrides(sam: Path) -> None:
     """`sam local invoke` passes on only what the template declares; the rest of an env file is dropped in silence."""
     given = dict(pair.split("=", 1) for pair in local_invoke()["parameter_overrides"])
@@ -114,6 +116,7 @@ print(json.dumps({each.name: [Runtime.get_image_name_tag(each.runtime, each.arch
 """
 
 
+@pytest.mark.full
 def test_no_function_lacks_an_event_and_a_command_to_invoke_it_in_a_container(sam: Path) -> None:
     """What Docker would be told: which image of Lambda, which handler, which event. That it starts, only Docker can show."""
     guide = (ROOT / "docs" / "deploy.md").read_text().partition("## `sam local invoke`")[2].partition("\n## ")[0]

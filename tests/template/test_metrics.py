@@ -8,6 +8,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.support.template import ROOT, load, of_type
 
 TEMPLATE = load(ROOT / "template.yaml")
@@ -35,6 +37,7 @@ def counted() -> set[Counted]:
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_no_alarm_waits_for_a_metric_that_nobody_counts() -> None:
     alarms = {
         name: alarm for name, alarm in of_type(TEMPLATE, "AWS::CloudWatch::Alarm").items() if alarm["Namespace"] == OURS

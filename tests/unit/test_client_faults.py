@@ -164,6 +164,7 @@ def test_a_login_that_is_left_is_of_no_use_to_whoever_finds_it(api: Api, baton: 
 # --- a bad day --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_path_that_the_gateway_does_not_have_is_not_a_run_that_is_not_there(api: Api, baton: Baton) -> None:
     gateway = (404, {"message": "Not Found"})  # while a local cloud starts, too
     api.answers = {
@@ -439,6 +440,7 @@ def test_rows_that_wait_are_asked_for_by_the_beginning_of_their_job(api: Api, ba
     assert f"jobId={RUN}" in api.asked[-1][0]
 
 
+@pytest.mark.full
 def test_json_is_what_the_api_answered_about_sources(api: Api, baton: Baton) -> None:
     told = {"sources": [{"name": "shop", "resources": []}]}
     api.answers = {"GET /sources": [(200, told)], "GET /source-quarantine": [(200, {"rows": [], "next": None})]}
@@ -465,6 +467,7 @@ def test_what_an_upstream_says_cannot_move_the_cursor(
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_bucket_that_cannot_be_reached_and_a_folder_that_is_not_there_are_no_crash(
     api: Api, baton: Baton, tmp_path: Path
 ) -> None:

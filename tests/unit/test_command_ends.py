@@ -114,6 +114,7 @@ def test_a_command_outlives_no_lease_though_its_worker_stands_still() -> None:
     assert (came.lost, came.exit_code) == (True, None)
 
 
+@pytest.mark.full
 def test_a_command_goes_on_while_its_lease_is_renewed() -> None:
     until = time.monotonic() + 1.5
 

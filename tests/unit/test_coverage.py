@@ -23,6 +23,7 @@ def some_readings(draw: st.DrawFn) -> Reading:
     return Reading(UUID(int=draw(st.integers(0, 9))), low, low + draw(st.integers(1, 30)), standing, at)
 
 
+@pytest.mark.full
 @given(st.lists(some_readings(), max_size=30), st.integers(1, 8))
 def test_no_price_is_shown_better_than_it_is(said: list[Reading], most: int) -> None:
     found = bands(said, most)

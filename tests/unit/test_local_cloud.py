@@ -63,6 +63,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_the_same_files_make_the_same_package(project: Path) -> None:
     before = package(project)
     for path in project.rglob("*.py"):
@@ -73,6 +74,7 @@ def test_the_same_files_make_the_same_package(project: Path) -> None:
     assert package(project) == before == package()
 
 
+@pytest.mark.full
 def test_a_package_is_code_and_nothing_else_and_it_runs(project: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(io.BytesIO(package(project))).namelist()
     assert {name.split("/")[0] for name in names} == {"functions", "shared", "infra", "sources"}
@@ -150,6 +152,7 @@ def lane(**changes: Any) -> dict[str, Any]:
 # --- what outlives a restart
 
 
+@pytest.mark.full
 def test_secrets_of_connections_come_back_under_the_version_that_the_database_names(tmp_path: Path) -> None:
     name = f"{kept_secrets.OURS}tenant/connection"
     with mocked_vault() as vault:

@@ -140,6 +140,7 @@ def test_a_stored_problem_holds_no_secret_and_groups_by_what_is_stored() -> None
     assert "canary" not in str(stored)
 
 
+@pytest.mark.full
 @given(st.uuids(), st.integers(1, 100), st.text())
 def test_a_call_has_the_same_key_at_every_try_and_another_in_every_epoch(
     run_id: uuid.UUID, epoch: int, key: str

@@ -109,6 +109,7 @@ def test_a_page_that_is_cut_or_followed_by_anything_is_no_page(noise: bytes) -> 
             read_page(whole + noise, PRICES, 50)
 
 
+@pytest.mark.full
 @RULE
 @given(JSON)
 def test_whatever_an_item_carries_can_be_stored_and_is_always_stored_alike(extra: Any) -> None:

@@ -226,6 +226,7 @@ def crawl_until_clean(upstream: MovingList, limit: int, rounds: int = 60) -> set
     raise AssertionError("the audit is never content")
 
 
+@pytest.mark.full
 @given(
     size=st.integers(0, 120),
     limit=st.integers(4, 50),
@@ -283,6 +284,7 @@ def an_order_that_changes(chance: Random, how: str, rate: float) -> Callable[[li
     return change
 
 
+@pytest.mark.full
 @given(
     size=st.integers(2, 600),
     limit=st.sampled_from([4, 7, 10, 50]),
@@ -331,6 +333,7 @@ def test_a_walk_counts_what_it_saw_itself_and_not_what_an_earlier_one_saw() -> N
 # --- crawl: bounds
 
 
+@pytest.mark.full
 @given(size=st.integers(0, 1_300), limit=st.sampled_from([20, 50]), seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_an_order_that_changes_with_every_answer_ends_within_what_was_counted_at_first(
@@ -398,6 +401,7 @@ class PricedList(MovingList):
         return [each for each in self.prices.items() if prices.low * 100 <= each[1] <= prices.high * 100]
 
 
+@pytest.mark.full
 @given(stones=st.integers(1, 400), seed=st.integers(0, 2**32), whole=st.booleans(), most=st.sampled_from([20, 45, 90]))
 @settings(max_examples=60, deadline=None)
 def test_however_partitions_are_cut_every_stone_is_seen_and_the_crawls_are_clean(

@@ -177,6 +177,7 @@ def test_a_list_is_tried_up_to_the_day_that_was_asked_for() -> None:
     assert found["partition"] == {"from": "2025-03-04T00:00:00Z", "to": "2025-03-05T00:00:00Z"}
 
 
+@pytest.mark.full
 def test_a_try_asks_no_faster_than_the_file_says() -> None:
     compiled, wire, client = windows("2/h")
 
@@ -219,6 +220,7 @@ def test_a_tenants_values_are_shown_as_they_would_work(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "baton: --tighten: works.size can only be smaller than 100.\n"
 
 
+@pytest.mark.full
 def test_checking_loads_neither_the_api_nor_a_database() -> None:
     """What a reviewer runs on every change must be quick, and must work on a machine that has nothing set up."""
     code = (
@@ -295,6 +297,7 @@ SAID = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_whatever_is_answered_the_file_passes() -> None:
     seen = set()
     for seed in range(600):

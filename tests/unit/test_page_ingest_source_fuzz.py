@@ -134,6 +134,7 @@ def faults_of(data: bytes) -> Sequence[Fault] | None:
     return None
 
 
+@pytest.mark.full
 def test_five_hundred_fuzzed_files_are_judged_without_a_traceback() -> None:
     passed = sum(map(judged, range(500)))
 
@@ -154,6 +155,7 @@ def paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
         yield from paths(each, (*path, name))
 
 
+@pytest.mark.full
 def test_every_key_that_tomllib_reads_is_found_on_a_line() -> None:
     """The scanner is a second reader of the same text: both must see the same keys, whatever was done to the text."""
     read = 0

@@ -31,6 +31,7 @@ def as_the_database_writes(row: list[str]) -> bytes:
     return (",".join(written) + ",\n").encode()
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(cells, min_size=WIDTH, max_size=WIDTH), min_size=1, max_size=4))
 def test_grid_csv_and_xlsx_are_the_same_rows(found: list[list[str]]) -> None:

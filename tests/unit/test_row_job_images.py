@@ -237,6 +237,7 @@ print(peak_mb() - before, peak_mb())
 """
 
 
+@pytest.mark.full
 def test_an_image_that_keeps_growing_is_noticed_in_little_memory() -> None:
     told = subprocess.run([sys.executable, "-c", HUNGRY], capture_output=True, text=True, check=True, timeout=60)
 

@@ -37,6 +37,7 @@ def read_all(data: bytes, dialect: Dialect, most: int, chunk: int) -> list[str]:
     return found
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(
     grid=st.lists(st.lists(texts, min_size=2, max_size=4), min_size=1, max_size=12),
@@ -215,6 +216,7 @@ three = st.lists(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None)
 @given(
     st.one_of(

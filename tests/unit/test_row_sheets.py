@@ -142,6 +142,7 @@ def test_a_place_that_no_list_has_is_a_cell_that_shows_nothing() -> None:
     assert found == [sheets.UNKNOWN, "7", "8"]
 
 
+@pytest.mark.full
 def test_a_reader_goes_on_at_the_row_where_another_one_stopped() -> None:
     rows = [[f"title {n}", f"text {n} " * (n % 50), n] for n in range(3_000)]
     data = book(rows)
@@ -242,6 +243,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_code(what: str, monkeypa
     assert refusal(make()) == code
 
 
+@pytest.mark.full
 def test_a_sheet_that_grows_is_read_in_constant_memory() -> None:
     """30 MB of one cell, and rows without anything: some kilobytes when they are packed."""
     long = archive(endless(b'<row><c r="A1" t="inlineStr"><is><t>', b" " * 600_000, 50))

@@ -188,6 +188,7 @@ def page_of(listing: list[int], number: int) -> Page:
     return Page(offers=offers, bad=[], total=len(listing), size=SIZE, is_last=number * SIZE >= len(listing))
 
 
+@pytest.mark.full
 @given(st.data())
 def test_whatever_comes_and_goes_meanwhile_what_stays_is_read(data: st.DataObject) -> None:
     """New offers push the others down, deleted ones pull them up, and the walk may be put down for any time."""

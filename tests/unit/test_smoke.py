@@ -134,6 +134,7 @@ def test_a_deployment_that_does_not_answer_is_not_well(
     assert "ok  " not in said
 
 
+@pytest.mark.full
 def test_a_run_of_a_kind_can_take_the_place_of_the_job(
     deployment: Deployment, check: Callable[..., tuple[int, str]]
 ) -> None:

@@ -173,6 +173,7 @@ def play(seed: int) -> tuple[str, str]:
     return style, claim
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_run_claims_more_than_is_true(share: int) -> None:
     found: Tally = Tally(int)

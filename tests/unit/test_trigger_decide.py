@@ -52,6 +52,7 @@ def the_plan(trigger: Trigger, minutes: int, late: timedelta) -> Plan:
     return decide.plan(trigger, every(minutes, NOW - late), NOW)
 
 
+@pytest.mark.full
 @settings(max_examples=200, deadline=None)
 @given(
     catch_up=st.sampled_from(["skip", "once", "all"]),

@@ -79,7 +79,7 @@ class _Crowd:
         for end in self._ends:
             end.send(0)
         for each in self._all:
-            each.join(10)
+            each.join(60)
 
     def rate(self, jobs: int) -> float:
         began = time.perf_counter()
@@ -167,7 +167,7 @@ class _Begun:
         time.sleep(PAUSE_S)
         called = time.perf_counter()
         enqueue()
-        assert self._told.acquire(timeout=30)
+        assert self._told.acquire(timeout=60)
         return self._at - called
 
 
