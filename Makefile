@@ -14,7 +14,7 @@ ARCHITECTURE ?= arm64
 export ARCHITECTURE
 CONFIG ?= default
 export SAM_CLI_TELEMETRY := 0
-# Without bytecode every process compiles all that it imports, which is most of the time of a test that starts some.
+# Without bytecode every process compiles all that it imports: collecting the tests took 26 s instead of 10.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -54,7 +54,7 @@ down: $(READY) ## stop the local cloud; the database is kept
 # Whole files go to one process each, the long ones first (tests/support/rings.py). More processes than cores: many tests wait.
 PYTEST = $(RUN) -m pytest -n 4 --no-loadscope-reorder
 
-quick: $(READY) ## under a minute, no server: lint, types, unit tests, and whether every mutant still fits the code
+quick: $(READY) ## under a minute, without Postgres: lint, types, unit tests, and whether every mutant still fits the code
 	@$(MAKE) -s lint types
 	$(RUN) -m pytest -q -n 2 --no-loadscope-reorder --ring=test tests/unit tests/mutants $(ARGS)
 

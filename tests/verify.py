@@ -26,7 +26,7 @@ class Part:
 
 
 PARTS = {
-    "check": Part(16, "what CI runs", ("make", "check")),
+    "check": Part(20, "what CI runs", ("make", "check")),
     "schedules": Part(
         45, "200,000 schedules in memory", (*PYTHON, "tests.simulation.simulate", "--store", "memory", "--schedules", "200000")
     ),

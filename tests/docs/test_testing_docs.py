@@ -30,6 +30,7 @@ def test_every_promise_names_tests_and_mutants_that_exist() -> None:
 def test_the_promises_of_the_readme_are_all_there() -> None:
     readme = (ROOT / "README.md").read_text()
     promises = readme.partition("## What it promises")[2].partition("\n**Limits.**")[0]
-    faults = re.findall(r"^\| (?:a|an|the) [^|]+\| ", readme.partition("| If this happens |")[2], re.MULTILINE)
+    faults = readme.partition("| If this happens |")[2].partition("\n\n")[0].splitlines()[2:]
 
-    assert len(ROWS) >= promises.count("\n- ") + len(faults[:7])
+    assert len(faults) >= 7
+    assert len(ROWS) >= promises.count("\n- ") + len(faults)

@@ -1,6 +1,6 @@
 """Which tests run, in which order, and which of them share a process.
 
-Three rings: `make quick` (unit tests, no server), `make test` (the product), `make check` (everything but `long`). A test
+Three rings: `make quick` (unit tests, without Postgres), `make test` (the product), `make check` (everything but `long`). A test
 that only `make check` runs is marked `full`; one that only `make verify` runs is marked `long`. A path that somebody names
 is run as a whole: `pytest tests/chaos` needs no option.
 """
@@ -30,8 +30,7 @@ FIRST = ("tests/browser/", "tests/scenarios/", "tests/docs/", "tests/chaos/", "t
 SHARED = (r"tests/browser/test_[a-q]", r"tests/browser/", r"tests/scenarios/")
 # Each test by itself: they share nothing, and a file of them would keep one process busy to the end.
 ALONE = ("tests/simulation/",)
-
-
+# How a module says that all of its tests are of `make check`.
 WHOLLY = "\npytestmark = pytest.mark.full\n"
 
 
