@@ -1,4 +1,4 @@
-"""Guards that tests meet a real Postgres: one server per session, one migrated template, one copy of it per test."""
+"""Guards that tests meet a real Postgres: one server and one migrated template per run, one copy of it per test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from shared.kernel import aws
 from tests.support import rings
 from tests.support.databases import ServerAdmin, as_user, server_admin
+from tests.support.shared_server import SharedServer, shared_by
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Decided once: a worker is told by its options, and takes every path for one that was named.
     if config.option.ring is None:
         config.option.ring = "all" if config.args_source is config.ArgsSource.ARGS else "test"
+    if getattr(config.option, "numprocesses", None) and not rings.need_no_postgres(config.args):
+        config.pluginmanager.register(SharedServer())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,14 +59,16 @@ def no_client_of_another_test() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[ServerAdmin]:
-    with server_admin() as admin:
+def postgres_server(pytestconfig: pytest.Config) -> Iterator[ServerAdmin]:
+    url, _ = shared_by(pytestconfig) or (None, None)
+    with server_admin(url) as admin:
         yield admin
 
 
 @pytest.fixture(scope="session")
-def template(postgres_server: ServerAdmin) -> str:
-    return postgres_server.create_template()
+def template(pytestconfig: pytest.Config, postgres_server: ServerAdmin) -> str:
+    _, name = shared_by(pytestconfig) or (None, None)
+    return name or postgres_server.create_template()
 
 
 @pytest.fixture

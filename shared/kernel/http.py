@@ -498,10 +498,16 @@ class Pool:
 
 def new_pool(ca_file: str | None = None, connections: int = 4, *, public: bool = False) -> Pool:
     """`ca_file`: certificates to trust instead of the system's. `public`: only addresses of the internet are asked."""
+    return Pool(_context(ca_file), connections, public=public)
+
+
+@lru_cache
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    """Once for every pool of a process: reading the system's certificates takes 30 ms."""
     context = ssl.create_default_context(cafile=ca_file)
     context.set_alpn_protocols(["http/1.1"])
     context.sslsocket_class = _TlsSocket
-    return Pool(context, connections, public=public)
+    return context
 
 
 @lru_cache(maxsize=1)

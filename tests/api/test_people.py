@@ -89,7 +89,9 @@ def test_a_connection_that_died_meanwhile_is_replaced(door: Door, acme: TenantHo
     """A frozen function wakes up with a connection that the server has closed long ago."""
     who = acme.admin if door_of == "people" else acme.machines[Role.ADMIN]
     assert door.call(who, "GET", "/runs").status == 200
-    died = door.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'api'")
+    died = door.sql(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'api'"
+    )
 
     assert died  # perhaps with one of an earlier test that is on its way out
     assert door.call(who, "GET", "/runs").status == 200
@@ -170,7 +172,7 @@ def test_two_admins_who_remove_each_other_leave_one(door: Door, acme: TenantHous
             line.run(sql.REMOVE_MEMBER, {"tenant_id": acme.id, "subject": acme.admin.subject})
             ours = pool.submit(door.call, acme.admin, "DELETE", f"/members/{second.subject}")
             while not door.value(
-                "select count(*) from pg_stat_activity where application_name = 'api' and wait_event_type = 'Lock'"
+                "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'api' and wait_event_type = 'Lock'"
             ):
                 assert not ours.done(), ours.result()
         answer = ours.result()
@@ -303,7 +305,7 @@ def test_a_token_made_while_its_maker_is_removed_is_revoked_or_never_made(
                 assert line.run(sql.MAKE_TOKEN, {**mine, **values, "id": new_id(), "hash": token_hash(token)})
                 ours = pool.submit(door.call, acme.admin, "DELETE", f"/members/{second.subject}")
             while not door.value(
-                "select count(*) from pg_stat_activity where application_name = 'api' and wait_event_type = 'Lock'"
+                "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'api' and wait_event_type = 'Lock'"
             ):
                 assert not ours.done(), ours.result()
         answer = ours.result()
@@ -455,7 +457,7 @@ def test_an_admin_who_is_being_removed_changes_nobody_any_more(
             who = second if by == "themselves" else machine
             ours = pool.submit(door.call, who, asked[0], f"/members/{whom.subject}", asked[1])
             while not door.value(
-                "select count(*) from pg_stat_activity where application_name = 'api' and wait_event_type = 'Lock'"
+                "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'api' and wait_event_type = 'Lock'"
             ):
                 assert not ours.done(), ours.result()
         answer = ours.result()

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.full
 ROOT = Path(__file__).parents[2]
 AT_WORK = "select distinct worker from offer where taken_at is not null"
 # Says when it begins and ends, and whether another of the same job is at work: the lock goes with its process.
+# It takes as long as the test says, or until the file is there that the test names.
 COMMAND = """
 import fcntl, os, sys, time
 folder, job = sys.argv[1], os.environ["BATON_JOB_ID"]
@@ -33,7 +34,11 @@ with open(f"{folder}/{job}", "a") as log:
         sys.exit(9)
     log.write("start\\n")
     log.flush()
-    time.sleep(float(sys.argv[2]))
+    if os.path.isabs(sys.argv[2]):
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.05)
+    else:
+        time.sleep(float(sys.argv[2]))
     log.write("end\\n")
 """
 
@@ -53,12 +58,17 @@ def worker(office: Office, commands: Path, *options: str) -> subprocess.Popen[by
     return subprocess.Popen([sys.executable, "-m", "infra.cli", *given], cwd=ROOT, env=env)
 
 
-def commands_file(tmp_path: Path, seconds: float = 0.15) -> tuple[Path, Path]:
+def commands_file(tmp_path: Path, until: float | Path = 0.15) -> tuple[Path, Path]:
     folder, script, commands = tmp_path / "log", tmp_path / "command.py", tmp_path / "commands.toml"
     folder.mkdir()
     script.write_text(COMMAND)
-    commands.write_text(f'[test]\nargv = ["{{python}}", "{script}", "{folder}", "{seconds}"]\n')
+    commands.write_text(f'[test]\nargv = ["{{python}}", "{script}", "{folder}", "{until}"]\n')
     return commands, folder
+
+
+def at_work(office: Office, workers: list[subprocess.Popen[bytes]]) -> list[int]:
+    taken = {int(row.worker.split(":")[1]) for row in office.sql(AT_WORK)}
+    return [n for n, each in enumerate(workers) if each.pid in taken]
 
 
 def wait_until(done: object, seconds: float) -> None:
@@ -74,7 +84,7 @@ def test_thousands_of_jobs_outlive_workers_that_are_killed_and_a_database_that_r
 ) -> None:
     """4 workers killed at random, and Postgres with them now and then: every job ends once, and none is at work twice."""
     total = int(os.environ.get("BATON_CHAOS_JOBS", "5000"))
-    commands, folder = commands_file(tmp_path, seconds=0.01)
+    commands, folder = commands_file(tmp_path, 0.01)
     rng = random.Random(int(os.environ.get("BATON_CHAOS_SEED", "1")))
     with scratch_server({"max_connections": "100"}) as server:
         admin = ServerAdmin(server.url())
@@ -87,8 +97,7 @@ def test_thousands_of_jobs_outlive_workers_that_are_killed_and_a_database_that_r
                 while office.value("select count(*) from run where kind = 'job' and finished_at is null"):
                     assert time.monotonic() < until, "it takes too long"
                     time.sleep(1 + 2 * rng.random())
-                    at_work = [int(row.worker.split(":")[1]) for row in office.sql(AT_WORK)]
-                    victims = [n for n, each in enumerate(workers) if each.pid in at_work]
+                    victims = at_work(office, workers)
                     if not victims:
                         continue
                     victim = rng.choice(victims)
@@ -130,8 +139,8 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
     try:
         wait_until(lambda: office.value("select count(*) from job_attempts") > 3, 300)
         for _ in range(4):
-            time.sleep(0.3 + rng.random() / 2)
-            victim = rng.randrange(len(workers))
+            wait_until(lambda: at_work(office, workers), 300)
+            victim = rng.choice(at_work(office, workers) or [0])
             workers[victim].kill()
             workers[victim].wait()
             workers[victim] = worker(office, commands)
@@ -170,7 +179,7 @@ def test_jobs_outlive_workers_that_are_killed(office: Office, tmp_path: Path) ->
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path, how: signal.Signals) -> None:
     """Else it would go on while another worker runs the same job. A worker that stands still is gone when its lease is over."""
-    commands, folder = commands_file(tmp_path, seconds=20)
+    commands, folder = commands_file(tmp_path, 20)
     office.empty()
     office.define(max_attempts=50, arg_schema={})
     job = office.add()
@@ -197,23 +206,24 @@ def test_a_command_ends_with_its_worker(office: Office, tmp_path: Path, how: sig
 
 def test_what_ended_in_an_outage_is_not_run_again_though_every_lease_is_over(template: str, tmp_path: Path) -> None:
     """While the database is away nobody can have another's job, and a tick that finds it back calls nothing lost too soon."""
-    commands, folder = commands_file(tmp_path, seconds=1.5)
+    outage, lease = tmp_path / "outage", 10
+    commands, folder = commands_file(tmp_path, until=outage)
     with scratch_server() as server:
         admin = ServerAdmin(server.url())
         with job_office(admin, admin.create_template()) as office:
             office.define(max_attempts=2, arg_schema={})
             jobs = [office.add() for _ in range(4)]
-            workers = [worker(office, commands, "--concurrency", "2") for _ in range(2)]
+            workers = [worker(office, commands, "--concurrency", "2", "--lease", str(lease)) for _ in range(2)]
 
             def lines() -> list[list[str]]:
                 return [path.read_text().splitlines() for path in folder.iterdir()]
 
             try:
-                wait_until(lambda: len(lines()) == len(jobs), 300)
+                wait_until(lambda: lines() == [["start"]] * len(jobs), 300)
                 server.kill()
-                assert ["start", "end"] not in lines(), "too late for this test"
-                wait_until(lambda: all(each == ["start", "end"] for each in lines()), 300)
-                time.sleep(5)  # a lease is 2 s
+                outage.touch()
+                wait_until(lambda: lines() == [["start", "end"]] * len(jobs), 300)
+                time.sleep(lease + 1)
                 server.restart()
                 for engine in office._own_engines:
                     engine.dispose()

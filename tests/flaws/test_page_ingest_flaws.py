@@ -26,7 +26,7 @@ from shared.page_ingest.model import CrawlCursor, Item, Page, PriceRange
 from shared.page_ingest.ports import Upstream
 from tests.support.databases import as_user
 from tests.support.ingest import HIGH, LOW, IngestRig, at_once, ids
-from tests.support.rig import LEASE_S, TENANT
+from tests.support.rig import LEASE_S, TENANT, RigDatabase
 
 pytestmark = pytest.mark.usefixtures("page_by_page")
 
@@ -269,7 +269,7 @@ def test_2h_a_stone_twice_in_one_page_is_one_row_and_counted(ingest: IngestRig) 
 
 
 def test_2i_lanes_that_write_the_same_stones_in_opposite_order_do_not_deadlock(
-    ingest: IngestRig, rig_database: str
+    ingest: IngestRig, rig_database: RigDatabase
 ) -> None:
     statement = sa.text(f"""
         with turn as (select cast(:run as uuid) as run_id, cast(:tenant as uuid) as tenant_id, 'part:x'::text as key, 0 as seq)
@@ -278,7 +278,7 @@ def test_2i_lanes_that_write_the_same_stones_in_opposite_order_do_not_deadlock(
     begin = threading.Barrier(2)
 
     def write(backwards: bool) -> None:
-        engine = db.connect_engine(as_user(rig_database, "baton_worker"))
+        engine = db.connect_engine(as_user(rig_database.url, "baton_worker"))
         sa.event.listen(engine, "checkout", ingest.tell_the_time)
         try:
             for n in range(40):

@@ -23,7 +23,7 @@ from shared.kernel.store import PgStore
 from shared.kernel.undeployed import cancel_undeployed
 from shared.search.points import SearchPoint
 from tests.support.databases import as_user
-from tests.support.rig import TENANT
+from tests.support.rig import TENANT, RigDatabase
 from tests.support.searches import CONNECTIONS, DAY_S, OTHER_TENANT, SearchRig
 
 HOUR = 3_600.0
@@ -281,7 +281,9 @@ def test_4e_a_cycle_that_could_not_be_ended_is_ended_by_what_hears_of_it(searche
     assert searches.rows("select count(*) as n from search_cycle where ended_at is null")[0]["n"] == 0
 
 
-def test_4e_a_cycle_that_was_left_open_is_ended_by_the_next_start(searches: SearchRig, rig_database: str) -> None:
+def test_4e_a_cycle_that_was_left_open_is_ended_by_the_next_start(
+    searches: SearchRig, rig_database: RigDatabase
+) -> None:
     """Nobody heard of its end either: its kind was not deployed."""
     begin(searches, per_day=60, days=2)
     key = searches.save()
@@ -290,7 +292,7 @@ def test_4e_a_cycle_that_was_left_open_is_ended_by_the_next_start(searches: Sear
     cancel_unheard(searches, run)
     assert (searches.run(run)["status"], searches.state(key)["status"]) == ("canceled", "RUNNING")
 
-    assert start_as_the_api(searches, rig_database) != run
+    assert start_as_the_api(searches, rig_database.url) != run
     searches.go(2 * HOUR)
 
     assert searches.state(key)["status"] == "SUCCESS"
@@ -298,14 +300,16 @@ def test_4e_a_cycle_that_was_left_open_is_ended_by_the_next_start(searches: Sear
     assert searches.rows("select count(*) as n from search_cycle where ended_at is null")[0]["n"] == 1
 
 
-def test_4j_a_night_that_was_left_open_does_not_stand_before_the_next(searches: SearchRig, rig_database: str) -> None:
+def test_4j_a_night_that_was_left_open_does_not_stand_before_the_next(
+    searches: SearchRig, rig_database: RigDatabase
+) -> None:
     searches.add_companies(1, 3)
     sheet = searches.add_sheet()
     (waiting,) = searches.nights(sheet)
     cancel_unheard(searches, waiting["run_id"])
     assert searches.nights(sheet)[0]["status"] == "waiting"
 
-    assert start_as_the_api(searches, rig_database, sheet=str(sheet)) != waiting["run_id"]
+    assert start_as_the_api(searches, rig_database.url, sheet=str(sheet)) != waiting["run_id"]
     searches.go(2 * DAY_S)
 
     assert [night["status"] for night in searches.nights(sheet)] == ["canceled", "synced", "waiting"]

@@ -17,7 +17,7 @@ from shared.kernel.control import REPORT_ONLY, SHARED, Bounds, Law, Move, Paced,
 from shared.kernel.errors import Later
 from tests.support.databases import as_user
 from tests.support.pace import MemoryPace
-from tests.support.rig import TENANT, Rig
+from tests.support.rig import TENANT, Rig, RigDatabase
 
 OTHER = UUID(int=0xB0)
 BOUNDS = Bounds(first=4.0)
@@ -74,8 +74,8 @@ def _rounded(exchanged: object) -> str:
 
 
 @pytest.fixture
-def engines(rig_database: str) -> Iterator[list[sa.Engine]]:
-    made = [db.connect_engine(as_user(rig_database, "baton_worker")) for _ in range(6)]
+def engines(rig_database: RigDatabase) -> Iterator[list[sa.Engine]]:
+    made = [db.connect_engine(as_user(rig_database.url, "baton_worker")) for _ in range(6)]
     for engine in made:
         sa.event.listen(engine, "checkout", _real_time)
     yield made

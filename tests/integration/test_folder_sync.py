@@ -31,7 +31,7 @@ from shared.kernel.store import PgStore
 from shared.kernel.tokens import Tokens
 from tests.kinds.folder_sync.subject import CONNECT, Apps, connection_of
 from tests.support.databases import as_user
-from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
+from tests.support.rig import FIFO, LEASE_S, TENANT, Rig, RigDatabase
 
 WAITS = """select pid from pg_stat_activity
 where application_name = 'taking' and wait_event_type = 'Lock' and datname = current_database()"""
@@ -57,18 +57,13 @@ class FolderRig(Rig):
 
 
 @pytest.fixture
-def folder(rig_database: str) -> Iterator[FolderRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    tables = (*TABLES, "folder", "folder_entry", "account_token", "connection")
-    with db.autocommit(owner).connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in tables))
+def folder(rig_database: RigDatabase) -> Iterator[FolderRig]:
+    rig_database.empty("folder", "folder_entry", "account_token", "connection")
+    with rig_database.owner.begin() as connection:
         connection.execute(CONNECT, {"id": connection_of(TENANT), "t": TENANT})
-    rig = FolderRig(worker, owner)
-    sa.event.listen(worker, "checkout", rig.tell_the_time)
-    yield rig
+    with rig_database.follows(FolderRig(rig_database.worker, rig_database.owner)) as rig:
+        yield rig
     rig.box.stop()
-    worker.dispose()
-    owner.dispose()
     assert not rig.box.surprises
 
 
@@ -269,15 +264,15 @@ def test_a_run_that_is_retried_after_its_folder_was_taken_over_leaves_it_alone(f
 
 @pytest.mark.full
 def test_a_run_that_is_retried_while_its_folder_is_taken_over_writes_nothing_more(
-    folder: FolderRig, rig_database: str
+    folder: FolderRig, rig_database: RigDatabase
 ) -> None:
     """The new run has looked, and found the old one ended. Before it takes the folder, the old one is retried, and reads on."""
     old = left_behind(folder)
     new = runs.start_run(folder.ports, folder.kind, TENANT, asked_of({"provider_id": "box"}))
     message = folder.expect()
-    other = db.connect_engine(as_user(rig_database, "baton_worker"), application_name="taking")
+    other = db.connect_engine(as_user(rig_database.url, "baton_worker"), application_name="taking")
     sa.event.listen(other, "checkout", folder.tell_the_time)
-    holder = db.connect_engine(rig_database)
+    holder = db.connect_engine(rig_database.url)
     with holder.connect() as held:
 
         def hold_up(reached: str) -> None:

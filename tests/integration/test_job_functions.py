@@ -271,7 +271,9 @@ def _killed_between(office: Office, server: Postgres) -> None:
         working = threading.Thread(target=lambda: answers.extend(office.do_together(turns, taking)), daemon=True)
         working.start()
         for _ in range(200):
-            waiting = office.value("select count(*) from pg_locks where locktype = 'advisory' and not granted")
+            waiting = office.value(
+                "select count(*) from pg_locks where database = (select oid from pg_database where datname = current_database()) and locktype = 'advisory' and not granted"
+            )
             if waiting:
                 break
             threading.Event().wait(0.05)

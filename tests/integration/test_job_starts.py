@@ -118,7 +118,9 @@ def test_a_start_whose_answer_is_lost_is_one_job(office: Office, happened: bool)
         if happened:
             relay.lose_next_answer()
         else:
-            office.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'cut'")
+            office.sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'cut'"
+            )
 
         second = run.start_run(ports, kind, ALICE, {"definition_key": "test"}, BY)
 

@@ -153,7 +153,9 @@ def test_many_whose_answer_is_lost_are_there_once(office: Office, happened: bool
         if happened:
             relay.lose_next_answer()
         else:
-            office.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'cut'")
+            office.sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'cut'"
+            )
         run.start_runs(ports, kind, ALICE, [TEST] * 3, BY)
 
     for table in ("run", "offer", "history"):

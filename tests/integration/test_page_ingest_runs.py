@@ -30,7 +30,7 @@ from shared.page_ingest.model import CrawlCursor, PriceRange
 from shared.page_ingest.ports import Upstream
 from tests.support.databases import as_user
 from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, ids
-from tests.support.rig import DEAD, FIFO, TENANT
+from tests.support.rig import DEAD, FIFO, TENANT, RigDatabase
 
 pytestmark = pytest.mark.full
 
@@ -693,9 +693,9 @@ def test_a_tenant_sees_only_its_own(shop: IngestRig) -> None:
         assert shop.view(f"select * from {name}", UUID(int=0xC0)) == []
 
 
-def test_the_worker_is_bound_to_the_tenant_of_its_turn(shop: IngestRig, rig_database: str) -> None:
+def test_the_worker_is_bound_to_the_tenant_of_its_turn(shop: IngestRig, rig_database: RigDatabase) -> None:
     shop.finish(shop.start())
-    engine = db.connect_engine(as_user(rig_database, "baton_worker"))
+    engine = db.connect_engine(as_user(rig_database.url, "baton_worker"))
     tables = ("raw_item", "diamond", "account_token", "upstream")
 
     def counts(tenant: UUID | None) -> list[int]:

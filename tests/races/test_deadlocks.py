@@ -84,7 +84,10 @@ def test_endings_cancels_splits_and_ticks_on_the_same_runs_never_deadlock(house:
 
 def wait_for_the_end_of(house: House, names: str) -> None:
     deadline = time.monotonic() + 60
-    while house.value("select count(*) from pg_stat_activity where application_name like :names", names=names):
+    while house.value(
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name like :names",
+        names=names,
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 

@@ -432,7 +432,9 @@ def test_a_take_whose_answer_is_lost_is_asked_for_again_and_counted_once(depot: 
         if happened:
             relay.lose_next_answer()
         else:
-            depot.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'cut'")
+            depot.sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'cut'"
+            )
 
         turns = offers.take(QUEUE, 2, new_id(), 70, "a worker")
 

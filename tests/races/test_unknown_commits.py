@@ -76,7 +76,10 @@ def worker_on(stage: Stage, relay: Lines) -> Actor:
 
 
 def hang_up(house: House, name: str) -> None:
-    house.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = :name", name=name)
+    house.sql(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = :name",
+        name=name,
+    )
 
 
 def assert_moved_once(house: House, run_id: UUID, outcome: str) -> None:

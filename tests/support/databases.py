@@ -107,10 +107,14 @@ def scratch_server(settings: Mapping[str, str] = NO_SETTINGS) -> Iterator[Postgr
 
 
 @contextmanager
-def server_admin() -> Iterator[ServerAdmin]:
-    """The server that DATABASE_URL names (a superuser's URL), else a new one."""
+def server_admin(url: str | None = None) -> Iterator[ServerAdmin]:
+    """Of the server at a superuser's URL, which DATABASE_URL may name; else of a new one."""
     with ExitStack() as stack:
-        url = os.environ.get("DATABASE_URL") or stack.enter_context(scratch_server()).url()
+        url = (
+            url
+            or os.environ.get("DATABASE_URL")
+            or stack.enter_context(scratch_server({"max_connections": "400"})).url()
+        )
         admin = ServerAdmin(url)
         stack.callback(admin.close)
         yield admin

@@ -32,8 +32,7 @@ from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.ports import Upstream
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
-from tests.support.databases import as_user
-from tests.support.rig import BEGINNING, FIFO, LEASE_S, TABLES, TENANT, Rig
+from tests.support.rig import BEGINNING, FIFO, LEASE_S, TENANT, Rig, RigDatabase
 
 OTHER_TENANT = UUID(int=0xB0)
 LOW, HIGH = 200, 20_000
@@ -195,15 +194,9 @@ def page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ingest(rig_database: str) -> Iterator[IngestRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    with db.autocommit(owner).connect() as connection:
-        tables = (*TABLES, "raw_item", "diamond", "upstream", "account_token")
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in tables))
-    rig = IngestRig(worker, owner)
-    sa.event.listen(worker, "checkout", rig.tell_the_time)
-    yield rig
+def ingest(rig_database: RigDatabase) -> Iterator[IngestRig]:
+    rig_database.empty("raw_item", "diamond", "upstream", "account_token")
+    with rig_database.follows(IngestRig(rig_database.worker, rig_database.owner)) as rig:
+        yield rig
     rig.pool.clear()
     rig.standin.stop()
-    worker.dispose()
-    owner.dispose()

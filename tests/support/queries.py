@@ -13,7 +13,6 @@ import pytest
 import sqlalchemy as sa
 
 from infra.local.standins.mce import MceStandIn
-from shared.kernel import db
 from shared.kernel import run as runs
 from shared.kernel.clock import Chance
 from shared.kernel.http import new_pool
@@ -24,9 +23,8 @@ from shared.query_run.model import PollConfig, QueryParams
 from shared.query_run.ports import Ports, Remote
 from shared.query_run.steps import query_run
 from shared.query_run.store import QueryStore
-from tests.support.databases import as_user
 from tests.support.files import MemoryFiles
-from tests.support.rig import FIFO, LEASE_S, TABLES, TENANT, Rig
+from tests.support.rig import FIFO, LEASE_S, TENANT, Rig, RigDatabase
 
 SQL = "select id, name from people"
 OTHER_TENANT = UUID(int=0xB0)
@@ -89,10 +87,7 @@ class QueryRig(Rig):
         return runs.start_run(self.ports, self.kind, tenant, {"sql_text": sql_text, "mid": "7281698", **params})
 
     def finish(self, run_id: UUID, within_s: float = 3_600) -> str:
-        """In small steps, so that the clock is near to where the run ended."""
-        end = self.now + within_s
-        while self.now < end and self.run(run_id)["status"] in ("queued", "running"):
-            self.pass_time(1)
+        self.run_to_end(run_id, within_s)
         run = self.run(run_id)
         return f"{run['status']} {run['outcome']}"
 
@@ -116,15 +111,10 @@ class QueryRig(Rig):
 
 
 @pytest.fixture
-def queries(rig_database: str) -> Iterator[QueryRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    with db.autocommit(owner).connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in (*KINDS_TABLES, *TABLES)))
-    rig = QueryRig(worker, owner)
-    sa.event.listen(worker, "checkout", rig.tell_the_time)
-    yield rig
+def queries(rig_database: RigDatabase) -> Iterator[QueryRig]:
+    rig_database.empty(*KINDS_TABLES)
+    with rig_database.follows(QueryRig(rig_database.worker, rig_database.owner)) as rig:
+        yield rig
     rig.pool.clear()
     rig.standin.stop()
-    worker.dispose()
-    owner.dispose()
     assert not rig.standin.surprises, rig.standin.surprises

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -125,14 +126,16 @@ class Rig:
     def tick(self) -> TickReport:
         return tick(self.ports, self.kinds)
 
-    def pass_time(self, seconds: float) -> None:
-        """Let everything happen that happens by itself."""
+    def pass_time(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Let everything happen that happens by itself; no further than the first event after which `until` holds."""
         end = self.now + seconds
         missed = self.now - self.next_tick_at
         if missed > 0:  # the test set the clock forward, and nobody ticks in the past
             self.next_tick_at += self.tick_every_s * math.ceil(missed / self.tick_every_s)
         while True:
             self.work_off()
+            if until():
+                return
             changes = [self.queue.next_change(queue) for queue in QUEUES]
             at = min([self.next_tick_at, *(change for change in changes if change is not None)])
             if at > end:
@@ -144,9 +147,8 @@ class Rig:
                 self.tick()
 
     def run_to_end(self, run_id: UUID, within_s: float) -> str:
-        end = self.now + within_s
-        while self.now < end and self.run(run_id)["status"] in ("queued", "running"):
-            self.pass_time(min(60, end - self.now))
+        self.pass_time(within_s, until=lambda: self.run(run_id)["status"] not in ("queued", "running"))
+        self.pass_time(1)  # whatever comes next, it is later
         return str(self.run(run_id)["status"])
 
     def purge(self) -> None:
@@ -178,29 +180,53 @@ class Rig:
 
 
 MakeRig = Callable[..., Rig]
+AnyRig = TypeVar("AnyRig", bound=Rig)
+
+
+class RigDatabase:
+    """A database for one test after the other. Its connections stay open: a new one costs more than most of what is asked."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.worker, self.owner = db.connect_engine(as_user(url, "baton_worker")), db.connect_engine(url)
+
+    def empty(self, *tables: str) -> None:
+        with db.autocommit(self.owner).connect() as connection:
+            connection.exec_driver_sql("; ".join(f"delete from {table}" for table in (*tables, *TABLES)))
+
+    @contextmanager
+    def follows(self, rig: AnyRig) -> Iterator[AnyRig]:
+        """While the rig is used, its clock is the database's."""
+        sa.event.listen(self.worker, "checkout", rig.tell_the_time)
+        try:
+            yield rig
+        finally:
+            sa.event.remove(self.worker, "checkout", rig.tell_the_time)
+
+    def close(self) -> None:
+        self.worker.dispose()
+        self.owner.dispose()
 
 
 @pytest.fixture(scope="session")
-def rig_database(postgres_server: ServerAdmin, template: str) -> str:
+def rig_database(postgres_server: ServerAdmin, template: str) -> Iterator[RigDatabase]:
     url = postgres_server.url(postgres_server.create_from_template(template))
     prepare_database(url)
-    return url
+    database = RigDatabase(url)
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def make_rig(rig_database: str) -> Iterator[MakeRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    with db.autocommit(owner).connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in TABLES))
+def make_rig(rig_database: RigDatabase) -> Iterator[MakeRig]:
+    rig_database.empty()
+    with ExitStack() as rigs:
 
-    def make(**settings: QueueSettings) -> Rig:
-        rig = Rig(worker, owner, {**QUEUE_SETTINGS, **settings})
-        sa.event.listen(worker, "checkout", rig.tell_the_time)
-        return rig
+        def make(**settings: QueueSettings) -> Rig:
+            rig = Rig(rig_database.worker, rig_database.owner, {**QUEUE_SETTINGS, **settings})
+            return rigs.enter_context(rig_database.follows(rig))
 
-    yield make
-    worker.dispose()
-    owner.dispose()
+        yield make
 
 
 @pytest.fixture

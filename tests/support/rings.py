@@ -28,8 +28,10 @@ WORDS = {
 FIRST = ("tests/browser/", "tests/scenarios/", "tests/docs/", "tests/chaos/", "tests/template/", "tests/simulation/")
 # Tests that share a local cloud are run by one process: those of scenarios, and each half of the browser's.
 SHARED = (r"tests/browser/test_[a-q]", r"tests/browser/", r"tests/scenarios/")
-# Each test by itself: they share nothing, and a file of them would keep one process busy to the end.
+# Each test by itself: they share nothing, and a file of them would keep one process busy to the end. Where a kind's schedules
+# are cut into shares, all shares of one kind have a database in common.
 ALONE = ("tests/simulation/",)
+SHARE = re.compile(r"-\d+\]$")
 # How a module says that all of its tests are of `make check`.
 WHOLLY = "\npytestmark = pytest.mark.full\n"
 
@@ -43,6 +45,10 @@ def belongs_to(kind: str, nodeid: str) -> bool:
     return bool(words.search(file)) or bool(own.search(parameters.removesuffix("]"))) or f"tests/kinds/{kind}/" in path
 
 
+def need_no_postgres(paths: Iterable[str]) -> bool:
+    return all(path.startswith(("tests/unit", "tests/mutants")) for path in paths)
+
+
 def place(nodeid: str) -> int:
     return next((number for number, folder in enumerate(FIRST) if nodeid.startswith(folder)), len(FIRST))
 
@@ -50,7 +56,7 @@ def place(nodeid: str) -> int:
 def company(nodeid: str) -> str:
     """Tests with the same answer run one after the other in one process."""
     cloud = next((cloud for cloud in SHARED if re.match(cloud, nodeid)), None)
-    return cloud or (nodeid if nodeid.startswith(ALONE) else nodeid.partition("::")[0])
+    return cloud or (SHARE.sub("", nodeid) if nodeid.startswith(ALONE) else nodeid.partition("::")[0])
 
 
 def in_ring(ring: str, marks: Iterable[str]) -> bool:

@@ -31,9 +31,8 @@ from shared.row_job.ports import Call, Changed, Listed
 from shared.row_job.ports import Ports as RowPorts
 from shared.row_job.steps import row_job
 from shared.row_job.store import RowStore
-from tests.support.databases import as_user
 from tests.support.files import MemoryFiles as Bucket
-from tests.support.rig import BEGINNING, FIFO, LEASE_S, TABLES, TENANT, Rig
+from tests.support.rig import BEGINNING, FIFO, LEASE_S, TENANT, Rig, RigDatabase
 
 ROW_TABLES = (
     "export_kept",
@@ -251,12 +250,7 @@ def csv_of(count: int, first: int = 1) -> str:
 
 
 @pytest.fixture
-def rows(rig_database: str) -> Iterator[RowRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    with db.autocommit(owner).connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in (*ROW_TABLES, *TABLES)))
-    rig = RowRig(worker, owner)
-    sa.event.listen(worker, "checkout", rig.tell_the_time)
-    yield rig
-    worker.dispose()
-    owner.dispose()
+def rows(rig_database: RigDatabase) -> Iterator[RowRig]:
+    rig_database.empty(*ROW_TABLES)
+    with rig_database.follows(RowRig(rig_database.worker, rig_database.owner)) as rig:
+        yield rig

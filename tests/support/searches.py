@@ -34,8 +34,7 @@ from shared.search.sheets.ports import SheetPorts
 from shared.search.sheets.store import SheetStore
 from shared.search.steps import search
 from shared.search.store import SearchStore
-from tests.support.databases import as_user
-from tests.support.rig import BEGINNING, FIFO, LEASE_S, QUEUES, TABLES, TENANT, Rig
+from tests.support.rig import BEGINNING, FIFO, LEASE_S, QUEUES, TENANT, Rig, RigDatabase
 
 OTHER_TENANT = UUID(int=0xB0)
 SEARCH_TABLES = (
@@ -224,19 +223,14 @@ class SearchRig(Rig):
 
 
 @pytest.fixture
-def searches(rig_database: str) -> Iterator[SearchRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    with db.autocommit(owner).connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in (*SEARCH_TABLES, *TABLES)))
-    rig = SearchRig(worker, owner)
-    sa.event.listen(worker, "checkout", rig.tell_the_time)
-    yield rig
+def searches(rig_database: RigDatabase) -> Iterator[SearchRig]:
+    rig_database.empty(*SEARCH_TABLES)
+    with rig_database.follows(SearchRig(rig_database.worker, rig_database.owner)) as rig:
+        yield rig
     rig.pool.clear()
     rig.google.stop()
     for board in rig.boards.values():
         board.stop()
-    worker.dispose()
-    owner.dispose()
     surprises = [each for standin in (*rig.boards.values(), rig.google) for each in standin.surprises]
     assert not surprises, surprises
 

@@ -32,8 +32,7 @@ from shared.page_ingest.source.compile import Compiled, compile_source
 from shared.page_ingest.source.migration import table_sql
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
-from tests.support.databases import as_user
-from tests.support.rig import BEGINNING, FIFO, LEASE_S, TABLES, TENANT, Rig
+from tests.support.rig import BEGINNING, FIFO, LEASE_S, TENANT, Rig, RigDatabase
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "example-sources"
 OWN_TABLES = ("source_raw", "source_quarantine", "source_mark", "account_token", "connection", "pace")
@@ -195,14 +194,9 @@ def simple(page: str, *more: str, query: str = "", auth: str = '"none"', head: S
 
 
 @pytest.fixture
-def sources(rig_database: str, tmp_path: Path) -> Iterator[SourceRig]:
-    worker, owner = db.connect_engine(as_user(rig_database, "baton_worker")), db.connect_engine(rig_database)
-    with db.autocommit(owner).connect() as connection:
-        connection.exec_driver_sql("; ".join(f"delete from {table}" for table in (*TABLES, *OWN_TABLES)))
-    rig = SourceRig(worker, owner, tmp_path)
-    sa.event.listen(worker, "checkout", rig.tell_the_time)
-    yield rig
+def sources(rig_database: RigDatabase, tmp_path: Path) -> Iterator[SourceRig]:
+    rig_database.empty(*OWN_TABLES)
+    with rig_database.follows(SourceRig(rig_database.worker, rig_database.owner, tmp_path)) as rig:
+        yield rig
     wire._own_pool().clear()
     rig.standin.stop()
-    worker.dispose()
-    owner.dispose()
