@@ -27,10 +27,10 @@ def test_every_view_is_full_and_keeps_nobody_out(enter: Enter, people: People, c
         goto(page, view.at(ids))
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("not found", exact=False)).to_have_count(0)
-        found = serious_violations(page, in_the_dark=())
+        found = serious_violations(page)
         page.set_viewport_size(PHONE)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
             f"{view.name} is wider than a phone"
         )
-        assert found + serious_violations(page, in_the_dark=()) == [], view.name
+        assert found + serious_violations(page) == [], view.name
         page.set_viewport_size({"width": 1280, "height": 800})

@@ -41,7 +41,7 @@ def keeps_nobody_out(page: Page) -> None:
     """In light, in the dark and on a phone."""
     desk = page.viewport_size
     assert desk is not None
-    assert serious_violations(page, in_the_dark=()) == []
+    assert serious_violations(page) == []
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
     assert serious_violations(page) == []

@@ -42,10 +42,10 @@ def test_a_view_keeps_nobody_out_by_any_rule_in_any_look(
     view: View, enter: Enter, people: People, seeded: Seeded, jobs: dict[str, UUID]
 ) -> None:
     page = enter(getattr(people, view.who), view.at(ids_of(seeded, jobs)))
-    on_a_desk = serious_violations(page, in_the_dark=())
+    on_a_desk = serious_violations(page)
     page.set_viewport_size(PHONE)
 
-    assert on_a_desk + serious_violations(page, in_the_dark=()) == []
+    assert on_a_desk + serious_violations(page) == []
 
 
 def test_a_dialog_takes_the_keyboard_and_gives_it_back(enter: Enter, people: People, seeded: Seeded) -> None:

@@ -56,6 +56,11 @@ class Result:
     waited_s: float = 0.0
     violations: list[str] = field(default_factory=list)
 
+    @property
+    def effort(self) -> float:
+        """How long it takes to play: every minute that passes is a tick."""
+        return self.hits.total() + self.waited_s / 10
+
 
 class Puppet:
     """The one worker of the moment."""
@@ -155,6 +160,14 @@ class Play:
         self.work()
         self.pass_time(TICK_EVERY_S)
         self.tick()
+
+    def work_until(self, found: str, run_id: UUID) -> None:
+        """Minute by minute, until the statement finds a row."""
+        for _ in range(MOST_ROUNDS):
+            with self._stage.connect() as connection:
+                if connection.execute(sa.text(found), {"run_id": run_id}).all():
+                    return
+            self.work_for_a_minute()
 
     def was_retried(self, run_id: UUID) -> bool:
         with self._stage.connect() as connection:

@@ -366,7 +366,7 @@ def test_each_listener_hears_each_signal_once_in_order(house: House) -> None:
 
 
 @pytest.mark.full
-def test_ten_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_under_two_ticks(house: House) -> None:
+def test_two_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_under_two_ticks(house: House) -> None:
     """One of the listeners fails now and then: it hears what it missed later, and the other never notices."""
     add = Statement(
         "heard.add", "insert into tally (tenant_id, run_id, lane, n) values (:tenant_id, :run_id, :lane, :n)"
@@ -379,7 +379,7 @@ def test_ten_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_un
         def hear(tx: Tx, signal: Signal) -> Sequence[Start]:
             row = {"tenant_id": signal.tenant_id, "run_id": UUID(int=signal.id), "lane": name, "n": signal.payload["n"]}
             tx.apply(Effect(add, row))
-            if stumbles and signal.payload["n"] % 997 == 0 and is_ill.is_set():
+            if stumbles and signal.payload["n"] % 199 == 0 and is_ill.is_set():
                 failed.add(signal.id)
                 raise RuntimeError("not now")
             return ()
@@ -387,8 +387,8 @@ def test_ten_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_un
         return Kind(name=name, take_step=lambda *_: Finish(), listens={"order.placed": hear})
 
     kinds = Catalogue(listener("steady", stumbles=False), listener("stumbling", stumbles=True))
-    say(house, 5_000)
-    say(house, 5_000, tenant=BOB)
+    say(house, 1_000)
+    say(house, 1_000, tenant=BOB)
     workers = [house.ports_of(PgStore(house.engine())) for _ in range(2)]
 
     def both() -> None:
@@ -399,14 +399,14 @@ def test_ten_thousand_signals_are_heard_exactly_once_by_each_of_two_listeners_un
             thread.join()
 
     both()
-    assert house.value("select count(*) from tally where lane = 'steady'") == 10_000
+    assert house.value("select count(*) from tally where lane = 'steady'") == 2_000
     assert house.value("select count(*) from hearing") == len(failed) == 10, "those that failed wait for their time"
     house.sql("update hearing set due_at = now()")
     is_ill.clear()
     both()
     counted = house.sql("""select lane, tenant_id, count(*) as rows, count(distinct run_id) as signals from tally
                            group by lane, tenant_id""")  # fmt: skip
-    assert {(row.rows, row.signals) for row in counted} == {(5_000, 5_000)}
+    assert {(row.rows, row.signals) for row in counted} == {(1_000, 1_000)}
     assert len(counted) == 4
 
 

@@ -20,10 +20,8 @@ class Killed(BaseException):
     """The process is gone: no code of ours runs after this."""
 
 
-@pytest.mark.parametrize(
-    "begins",
-    [datetime(2026, 3, 10, 9, tzinfo=UTC), pytest.param(datetime(2026, 10, 8, 9, tzinfo=UTC), marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("begins", [datetime(2026, 3, 10, 9, tzinfo=UTC), datetime(2026, 10, 8, 9, tzinfo=UTC)])
 def test_a_month_hands_off(searches: SearchRig, begins: datetime) -> None:
     """The clocks change within each of the two months."""
     start, rng = (begins - BEGINNING).total_seconds(), Random(3)

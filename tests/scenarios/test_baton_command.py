@@ -128,12 +128,14 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
 
 
 def test_ctrl_c_ends_everything(baton: Command) -> None:
-    home = baton.home
+    home, elsewhere = baton.home, "http://127.0.0.1:9"
     command = [sys.executable, "-m", "infra.local.cli", "--home", str(home), "up", "--foreground", "--ephemeral"]
+    command.append(f"--upstream=nivoda={elsewhere}")
     with (home / "said").open("wb") as said:
         keeper = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
     until(lambda: Address.read(home) is not None)
     everyone = family(keeper.pid)
+    until(lambda: elsewhere in (home / "said").read_text())  # whose upstream it is, is said
 
     keeper.send_signal(signal.SIGINT)
 

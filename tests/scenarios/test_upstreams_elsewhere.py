@@ -32,6 +32,21 @@ def baton(home: Path, *arguments: str, env: dict[str, str] | None = None) -> sub
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+def up_with_nobody_who_reads(home: Path, *arguments: str, **env: str) -> str:
+    """It answers what was complained of."""
+    command = [sys.executable, "-m", "infra.local.cli", "--home", str(home), "up", "--stones=50", *arguments]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()  # as `head -1` does
+        complaints = process.stderr.read()
+        assert process.wait(300) == 0, complaints
+    return complaints
+
+
 @pytest.mark.parametrize(
     ("upstream", "said"),
     [
@@ -58,9 +73,7 @@ def test_another_server_stands_in_the_stand_ins_place_and_a_set_variable_is_not_
     with NivodaStandIn(3, stones=60) as theirs:
         theirs.password = "their-own"
         url = theirs.start()
-        account = {"BATON_NIVODA_PASSWORD": "their-own"}
-        first = baton(home, "up", "--upstream", f"nivoda={url}", env=account)
-        assert first.returncode == 0, first.stderr
+        complaints = up_with_nobody_who_reads(home, "--upstream", f"nivoda={url}", BATON_NIVODA_PASSWORD="their-own")
         again = baton(home, "up", env={"BATON_NIVODA_BASE_URL": "https://example.com"})
         moved = baton(home, "up", "--upstream", "nivoda=https://example.com")
 
@@ -69,23 +82,7 @@ def test_another_server_stands_in_the_stand_ins_place_and_a_set_variable_is_not_
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert theirs.calls[Operation.PAGE] > 0
 
-    assert "nivoda" in first.stdout
-    assert url in first.stdout
+    assert "Traceback" not in complaints
     assert "warning: BATON_NIVODA_BASE_URL is set" in again.stderr
     assert "--upstream nivoda=$BATON_NIVODA_BASE_URL" in again.stderr
     assert "`baton down`" in moved.stderr
-
-
-def test_a_cloud_comes_up_though_nobody_reads_what_is_said(home: Path) -> None:
-    command = [sys.executable, "-m", "infra.local.cli", "--home", str(home), "up", "--stones=50"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline()
-        process.stdout.close()  # as `head -1` does
-        complaints = process.stderr.read()
-        process.wait(300)
-
-    assert "Traceback" not in complaints
-    assert Address.read(home) is not None
-    assert baton(home, "status").returncode == 0

@@ -43,8 +43,8 @@ def seen_in(run: RunSchedule, count: int, base: int) -> Counter[str]:
 
 
 @tenths()
-def test_no_schedule_breaks_a_kinds_promise(subject: Subject, run_schedule: RunSchedule, share: int) -> None:
-    assert seen_in(run_schedule, subject.schedules // SHARES, 100_000 * share)
+def test_no_schedule_breaks_a_kinds_promise(subject: Subject, run_schedule: RunSchedule, tenths: range) -> None:
+    assert seen_in(run_schedule, subject.schedules * len(tenths) // 10, 100_000 * tenths.start)
 
 
 @pytest.mark.long

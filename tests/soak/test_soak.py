@@ -20,7 +20,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("sweeps", [True, False])
+@pytest.mark.parametrize("sweeps", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_only_what_is_never_swept_grows(postgres_server: ServerAdmin, sweeps: bool) -> None:
     plan = Plan(days=5, runs_a_day=20, ticks_a_day=4, sweeps=sweeps, retention=dict.fromkeys(RETAINED, 1))
 

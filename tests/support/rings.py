@@ -28,10 +28,8 @@ WORDS = {
 FIRST = ("tests/browser/", "tests/scenarios/", "tests/docs/", "tests/chaos/", "tests/template/", "tests/simulation/")
 # Tests that share a local cloud are run by one process: those of scenarios, and each half of the browser's.
 SHARED = (r"tests/browser/test_[a-q]", r"tests/browser/", r"tests/scenarios/")
-# Each test by itself: they share nothing, and a file of them would keep one process busy to the end. Where a kind's schedules
-# are cut into shares, all shares of one kind have a database in common.
+# Each test by itself: they share nothing, and a file of them would keep one process busy to the end.
 ALONE = ("tests/simulation/",)
-SHARE = re.compile(r"-\d+\]$")
 # How a module says that all of its tests are of `make check`.
 WHOLLY = "\npytestmark = pytest.mark.full\n"
 
@@ -56,7 +54,7 @@ def place(nodeid: str) -> int:
 def company(nodeid: str) -> str:
     """Tests with the same answer run one after the other in one process."""
     cloud = next((cloud for cloud in SHARED if re.match(cloud, nodeid)), None)
-    return cloud or (SHARE.sub("", nodeid) if nodeid.startswith(ALONE) else nodeid.partition("::")[0])
+    return cloud or (nodeid if nodeid.startswith(ALONE) else nodeid.partition("::")[0])
 
 
 def in_ring(ring: str, marks: Iterable[str]) -> bool:
@@ -71,9 +69,10 @@ def leaves_out(ring: str, module: str) -> bool:
     )
 
 
-def tenths(name: str = "share") -> pytest.MarkDecorator:
-    """Ten shares of many schedules: `make test` plays the first one, `make check` the others."""
-    return pytest.mark.parametrize(name, [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 10))])
+def tenths() -> pytest.MarkDecorator:
+    """Of many schedules `make test` plays the first tenth, and `make check` the other nine."""
+    others = pytest.param(range(1, 10), id="others", marks=pytest.mark.full)
+    return pytest.mark.parametrize("tenths", [pytest.param(range(1), id="first"), others])
 
 
 class InCompany(LoadScopeScheduling):  # type: ignore[misc]

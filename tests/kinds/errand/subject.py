@@ -168,6 +168,9 @@ def an_errand(play: Play) -> None:
     play.work()
     play.pass_time(6)
     play.work()
+    play.work_until(
+        "select 1 from lane where run_id = :run_id and key like 'tidy/%' and seq = 1", run
+    )  # it waits for an hour
     play.act("wake_side", run)
     play.work()
 

@@ -189,5 +189,4 @@ SUBJECT = Subject(
     rules=RULES,
     scenarios={each.__name__: each for each in (a_folder,)},
     points=frozenset(FolderPoint),
-    schedules=100,
 )
