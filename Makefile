@@ -52,7 +52,7 @@ down: $(READY) ## stop the local cloud; the database is kept
 	@$(BATON) down
 
 # Whole files go to one process each, the long ones first (tests/support/rings.py). More processes than cores: many tests wait.
-PYTEST = $(RUN) -m pytest -n 4 --no-loadscope-reorder
+PYTEST = $(RUN) -m pytest -n 3 --no-loadscope-reorder
 
 quick: $(READY) ## under a minute, without Postgres: lint, types, unit tests, and whether every mutant still fits the code
 	@$(MAKE) -s lint types

@@ -1,4 +1,4 @@
-"""Guards that tests meet a real Postgres: one server and one migrated template per run, one copy of it per test."""
+"""Guards that tests meet a real Postgres: one server per process, a template that is migrated once, one copy per test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from shared.kernel import aws
 from tests.support import rings
 from tests.support.databases import ServerAdmin, as_user, server_admin
-from tests.support.shared_server import SharedServer, shared_by
+from tests.support.prepared import PreparedServer, copied_server, prepared_for
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.ring is None:
         config.option.ring = "all" if config.args_source is config.ArgsSource.ARGS else "test"
     if getattr(config.option, "numprocesses", None) and not rings.need_no_postgres(config.args):
-        config.pluginmanager.register(SharedServer())
+        config.pluginmanager.register(PreparedServer())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -60,15 +60,15 @@ def no_client_of_another_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_server(pytestconfig: pytest.Config) -> Iterator[ServerAdmin]:
-    url, _ = shared_by(pytestconfig) or (None, None)
-    with server_admin(url) as admin:
+    prepared = prepared_for(pytestconfig)
+    with copied_server(prepared["directory"]) if prepared else server_admin() as admin:
         yield admin
 
 
 @pytest.fixture(scope="session")
 def template(pytestconfig: pytest.Config, postgres_server: ServerAdmin) -> str:
-    _, name = shared_by(pytestconfig) or (None, None)
-    return name or postgres_server.create_template()
+    prepared = prepared_for(pytestconfig)
+    return prepared["template"] if prepared else postgres_server.create_template()
 
 
 @pytest.fixture

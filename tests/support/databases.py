@@ -79,6 +79,10 @@ class ServerAdmin:
             self.drop(name)
         self._engine.dispose()
 
+    def leave(self) -> None:
+        """What this session made stays."""
+        self._engine.dispose()
+
     def _is_named_by_the_environment(self) -> bool:
         named = sa.make_url(os.environ.get("DATABASE_URL") or "postgresql://")
         return (named.host, named.port) == (self._url.host, self._url.port)
@@ -107,14 +111,10 @@ def scratch_server(settings: Mapping[str, str] = NO_SETTINGS) -> Iterator[Postgr
 
 
 @contextmanager
-def server_admin(url: str | None = None) -> Iterator[ServerAdmin]:
-    """Of the server at a superuser's URL, which DATABASE_URL may name; else of a new one."""
+def server_admin() -> Iterator[ServerAdmin]:
+    """The server that DATABASE_URL names (a superuser's URL), else a new one."""
     with ExitStack() as stack:
-        url = (
-            url
-            or os.environ.get("DATABASE_URL")
-            or stack.enter_context(scratch_server({"max_connections": "400"})).url()
-        )
+        url = os.environ.get("DATABASE_URL") or stack.enter_context(scratch_server()).url()
         admin = ServerAdmin(url)
         stack.callback(admin.close)
         yield admin
