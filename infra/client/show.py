@@ -453,7 +453,7 @@ def _way_out(run: Mapping[str, Any]) -> str:
         return ""
     again = f"`baton retry {run['id'][:PREFIX_OF_TIME]}`"
     if run.get("fix") is None:
-        return f"\nfix:   {again} resumes it when the cause is gone"
+        return f"\nfix:   {again} tries again when the cause is gone"
     change = f"`baton connection change {run['fix']['target'][:PREFIX_OF_TIME]}"
     return f"\nfix:   {change} --new-secret` (or --set NAME=VALUE), then {again}"
 

@@ -7,7 +7,7 @@ One poll asks in this order, and each answer decides what is asked next:
                  complete, no error   -> read the rows
     row probe    rows are there       -> partial; ask whether it still runs (or ready at once, if the fast path is on)
     REST gate    runs                 -> poll again
-                 does not, twice      -> read the rows
+                 does not, twice      -> failed, if SOAP still complains of an error; else read the rows
     rows         the same twice       -> ready
 """
 
@@ -72,15 +72,20 @@ def after_soap(cursor: QueryCursor, said: ActivityStatus | None, now: datetime) 
     if said is None:
         return After(cursor)
     if said.status == "error":
-        why = said.error_msg or "Marketing Cloud gives no reason."
-        return Failed(Problem("query_error", f"The query failed in Marketing Cloud: {why}"))
+        return _query_error(said.error_msg)
     is_news = said.status != cursor.last_status or said.completed or said.error_msg
     cursor = cursor.but(
         last_status=said.status,
         signal_at=now if is_news else cursor.signal_at,
         warning=said.error_msg or cursor.warning,
+        complains=bool(said.error_msg),
     )
     return After(cursor, verify=said.status == "complete" and not said.error_msg)
+
+
+def _query_error(why: str | None) -> Failed:
+    why = why or "Marketing Cloud gives no reason."
+    return Failed(Problem("query_error", f"The query failed in Marketing Cloud: {why}"))
 
 
 def wants_probe(cursor: QueryCursor, now: datetime, config: PollConfig) -> bool:
@@ -94,7 +99,8 @@ def after_probe(cursor: QueryCursor, found: Rowset | None, now: datetime, config
     cursor = cursor.but(row_probe_attempts=cursor.row_probe_attempts + 1, row_probe_at=now)
     if found is None or not (found.count or found.rows):
         return After(cursor)
-    return After(cursor.but(partial_available=True, fast=config.fast_path), verify=config.fast_path)
+    is_enough = config.fast_path and not cursor.complains
+    return After(cursor.but(partial_available=True, fast=is_enough), verify=is_enough)
 
 
 def is_stuck(cursor: QueryCursor, now: datetime, config: PollConfig) -> bool:
@@ -117,13 +123,16 @@ def wants_gate(cursor: QueryCursor, said: ActivityStatus | None, now: datetime, 
         or cursor.partial_available
         or cursor.task_id is None
         or (said is not None and said.completed and old_enough)
-        or (said is not None and bool(said.error_msg))
+        or cursor.complains
         or is_stuck(cursor, now, config)
     )
 
 
-def after_gate(cursor: QueryCursor, running: bool | None, now: datetime, config: PollConfig) -> After:
-    """`running`: None if that is unknown, which confirms nothing and takes nothing back."""
+def after_gate(cursor: QueryCursor, running: bool | None, now: datetime, config: PollConfig) -> After | Failed:
+    """`running`: None if that is unknown, which confirms nothing and takes nothing back.
+
+    While a query runs, an error that SOAP tells of is not its end. Once it does not, it is: what was written is a part.
+    """
     cursor = cursor.but(rest_checks=cursor.rest_checks + 1)
     if running is None:
         return After(cursor)
@@ -133,7 +142,9 @@ def after_gate(cursor: QueryCursor, running: bool | None, now: datetime, config:
         return After(cursor)  # it says so before it has begun
     confirmations = cursor.not_running_confirmations + 1
     cursor = cursor.but(not_running_confirmations=confirmations, not_running_at=now)
-    return After(cursor, verify=confirmations >= config.not_running_confirmations)
+    if confirmations < config.not_running_confirmations:
+        return After(cursor)
+    return _query_error(cursor.warning) if cursor.complains else After(cursor, verify=True)
 
 
 def next_delay_s(cursor: QueryCursor, now: datetime, config: PollConfig, fraction: float) -> float:
@@ -152,16 +163,20 @@ def next_delay_s(cursor: QueryCursor, now: datetime, config: PollConfig, fractio
 # --- reading
 
 
-def after_read(cursor: QueryCursor, found: Rowset | None, config: PollConfig) -> QueryCursor | Failed:
-    """Rows that were read once more as they were before are all there are, none included. `cursor.rows` is set then.
+def after_read(cursor: QueryCursor, found: Rowset | None, now: datetime, config: PollConfig) -> QueryCursor | Failed:
+    """Rows that were read once more as they were a while before are all there are, none included. `cursor.rows` is set then.
 
     A read that fails takes nothing back. Rows that changed between two reads are being written: the query was taken for
     finished too early.
     """
     attempts, before = cursor.rowset_ready_attempts + 1, cursor.rowset_mark
-    cursor = cursor.but(rowset_ready_attempts=attempts, rowset_mark=before if found is None else found.mark)
     if found is not None and found.mark == before:
-        return cursor.but(rows=found.count)
+        if unsettled_s(cursor, now, config):  # somebody woke it: that was no read
+            return cursor
+        return cursor.but(rowset_ready_attempts=attempts, rows=found.count)
+    cursor = cursor.but(rowset_ready_attempts=attempts)
+    if found is not None:
+        cursor = cursor.but(rowset_mark=found.mark, rowset_at=now)
     if attempts >= config.rowset_ready_max_attempts:
         why = "did not answer" if found is None else "kept changing"
         return Failed(
@@ -170,19 +185,28 @@ def after_read(cursor: QueryCursor, found: Rowset | None, config: PollConfig) ->
     return cursor if found is None or before is None else polling_again(cursor)
 
 
-def read_delay_s(cursor: QueryCursor, config: PollConfig) -> float:
+def unsettled_s(cursor: QueryCursor, now: datetime, config: PollConfig) -> float:
+    """How much longer the rows that were read may still change: what was written arrives there seconds later."""
+    if cursor.rowset_at is None:
+        return 0.0
+    return max(0.0, (_ms(config.rowset_settle_ms) - (now - cursor.rowset_at)).total_seconds())
+
+
+def read_delay_s(cursor: QueryCursor, now: datetime, config: PollConfig) -> float:
+    if cursor.rowset_mark is not None and (left_s := unsettled_s(cursor, now, config)):
+        return left_s
     doublings = min(max(cursor.rowset_ready_attempts - 1, 0), 60)
     return float(min(config.rowset_ready_initial_delay_ms * 2**doublings, config.rowset_ready_max_delay_ms) / 1000)
 
 
 def verifying(cursor: QueryCursor) -> QueryCursor:
-    return cursor.but(phase=Phase.VERIFY, rowset_mark=None)
+    return cursor.but(phase=Phase.VERIFY, rowset_mark=None, rowset_at=None)
 
 
 def polling_again(cursor: QueryCursor) -> QueryCursor:
     """What was believed to be over is not. Reads that were made count: there are only so many for one run."""
     return cursor.but(
-        phase=Phase.POLL, not_running_confirmations=0, not_running_at=None, rowset_mark=None, rows=None,
+        phase=Phase.POLL, not_running_confirmations=0, not_running_at=None, rowset_mark=None, rowset_at=None, rows=None,
     )  # fmt: skip
 
 
@@ -191,10 +215,14 @@ def wants_last_word(cursor: QueryCursor, config: PollConfig) -> bool:
     return cursor.not_running_confirmations >= config.not_running_confirmations
 
 
-def after_last_word(cursor: QueryCursor, running: bool | None, config: PollConfig) -> QueryCursor:
+def after_last_word(
+    cursor: QueryCursor, running: bool | None, said: ActivityStatus | None, config: PollConfig
+) -> QueryCursor | Failed:
     """`running`: None if that is unknown. It is asked again with the next read, while there is one."""
     if running:
         return polling_again(cursor.but(seen_running=True))
+    if said is not None and (said.status == "error" or said.error_msg):
+        return _query_error(said.error_msg)
     if running is None and cursor.rowset_ready_attempts < config.rowset_ready_max_attempts:
         return cursor.but(rows=None)
     return cursor

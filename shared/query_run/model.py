@@ -47,6 +47,7 @@ class PollConfig(Settings):
     rowset_ready_max_attempts: Annotated[int, Field(ge=2, le=50)] = 6
     rowset_ready_initial_delay_ms: Ms = 1_500
     rowset_ready_max_delay_ms: Ms = 8_000
+    rowset_settle_ms: Ms = 8_000  # between two reads that must be the same: what was written arrives seconds later
     row_probe_min_runtime_ms: Ms = 5_000
     row_probe_min_interval_ms: Ms = 15_000
     row_probe_page_size: Annotated[int, Field(ge=1, le=2_500)] = 1
@@ -198,7 +199,7 @@ class QueryCursor:
     task_id: str | None = None
     poll_started_at: datetime | None = None
     poll_count: int = 0
-    refusals: int = 0  # polls in a row whose token was refused
+    refusals: int = 0  # looks in a row in which something was refused
     rest_checks: int = 0
     seen_running: bool = False
     not_running_confirmations: int = 0
@@ -211,11 +212,13 @@ class QueryCursor:
     stuck_fallbacks: int = 0
     rowset_ready_attempts: int = 0
     rowset_mark: str | None = None
+    rowset_at: datetime | None = None  # when it was first read so
     rows: int | None = None
     fast: bool = False
     starts: int = 0  # two or more: an earlier one was not answered and left no trace
     waits: int = 0  # for a place among the queries in flight
     warning: str | None = None
+    complains: bool = False  # SOAP's last word of the query was an error message
     adopted: bool = False
 
     @classmethod
@@ -234,7 +237,7 @@ class QueryCursor:
         return now - (self.poll_started_at or now)
 
 
-TIMES = ("poll_started_at", "not_running_at", "row_probe_at", "signal_at")
+TIMES = ("poll_started_at", "not_running_at", "row_probe_at", "rowset_at", "signal_at")
 
 
 EXPORT = "export"

@@ -78,7 +78,7 @@ MOST_POLLS_SHOWN = 64
 LATE = "query_run.late"
 ASSET_TYPES = {"data_extension": "DataExtension", "query_definition": "QueryDefinition"}
 MOST_KEYS, MOST_STRAYS = 5_000, 500  # of one look through an account: what is there, and what of it belongs to no run
-MOST_REFUSALS = 3  # a token that was fetched a moment ago is refused again: it is not its age
+MOST_REFUSALS = 3  # in a row. One is an odd answer; three, each with a token that was just fetched, are meant so.
 
 
 class QueryPoint(StrEnum):
@@ -93,6 +93,7 @@ class Asked:
     remote: Remote
     token: Token
     refused: bool = False
+    refusal: Permanent | None = None  # of a look that goes on without the answer
     progress: QueryCursor | None = None  # what the answers so far have made of the cursor
 
     def ask(self, call: Callable[[Token], T]) -> T:
@@ -104,12 +105,25 @@ class Asked:
             raise
 
     def unless_unknown(self, what: str, call: Callable[[Token], T]) -> T | None:
-        """None if there is no proper answer this time; a poll goes on without it. A throttle is everybody's business."""
+        """None if there is no proper answer this time; a look goes on without it, and a refusal is one. A throttle is
+        everybody's business."""
         try:
             return self.ask(call)
-        except Transient as error:
+        except (Transient, Permanent) as error:
+            if isinstance(error, Permanent):
+                self.refusal = error
             logger.warning("a remote query could not be asked", extra={"what": what, "error": str(error)})
             return None
+
+    def count_refusals(self, cursor: QueryCursor) -> QueryCursor | Fail:
+        """After a look: how many of them in a row were refused, or that it is over."""
+        if not self.refused and self.refusal is None:
+            return cursor.but(refusals=0)
+        if cursor.refusals + 1 < MOST_REFUSALS:
+            return cursor.but(refusals=cursor.refusals + 1)
+        if (refusal := self.refusal) is not None:
+            return Fail(Problem(refusal.code, str(refusal)))
+        return Fail(Problem("access_refused", "Marketing Cloud keeps refusing new tokens: check the account's scopes."))
 
 
 class QueryRuns:
@@ -340,23 +354,21 @@ class QueryRuns:
             return Continue(cursor=known.to_json(), throttled=error)
         if isinstance(after, Failed):
             return Fail(after.problem)
-        refusals = cursor.refusals + 1 if asked.refused else 0
-        if refusals >= MOST_REFUSALS:
-            return Fail(
-                Problem("access_refused", "Marketing Cloud keeps refusing new tokens: check the account's scopes.")
-            )
-        moved = after.cursor.but(poll_count=cursor.poll_count + 1, refusals=refusals)
-        if after.verify and moved.fast:
+        polled = after.cursor.but(poll_count=cursor.poll_count + 1)
+        if after.verify and polled.fast:
             self._count(QueryMetric.FAST_PATH)
-            return self._ready(moved)
+            return self._ready(polled)
         if after.verify:
-            verifying = decide.verifying(moved)
+            verifying = decide.verifying(polled)
             try:
                 return self._read(turn, verifying, asked)
             except Throttled as error:
                 return Continue(cursor=verifying.to_json(), throttled=error)
+        counted = asked.count_refusals(polled)
+        if isinstance(counted, Fail):
+            return counted
         after_s = decide.next_delay_s(after.cursor, turn.now, self.config, self.ports.chance.fraction())
-        return Continue(cursor=moved.to_json(), after_s=after_s)
+        return Continue(cursor=counted.to_json(), after_s=after_s)
 
     def _look(self, turn: Turn, cursor: QueryCursor, asked: Asked) -> After | Failed:
         now, config, remote = turn.now, self.config, asked.remote
@@ -378,7 +390,7 @@ class QueryRuns:
                 return after
         return self._gate(turn, after.cursor, asked, said)
 
-    def _gate(self, turn: Turn, cursor: QueryCursor, asked: Asked, said: Any) -> After:
+    def _gate(self, turn: Turn, cursor: QueryCursor, asked: Asked, said: Any) -> After | Failed:
         """The completion gate: only the system that runs the query knows whether it still does."""
         now, config = turn.now, self.config
         if cursor.query_definition_id is None:
@@ -393,7 +405,7 @@ class QueryRuns:
         self._count(QueryMetric.REST_CHECK)
         running = asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id))
         after = decide.after_gate(cursor, running, now, config)
-        if after.cursor.not_running_confirmations > cursor.not_running_confirmations:
+        if isinstance(after, Failed) or after.cursor.not_running_confirmations > cursor.not_running_confirmations:
             self._count(QueryMetric.NOT_RUNNING)
         return after
 
@@ -407,25 +419,32 @@ class QueryRuns:
         found: Rowset | None = asked.unless_unknown(
             "rows", lambda token: asked.remote.rows(token, cursor.target_key, 1, READ_SIZE)
         )
-        after = decide.after_read(cursor, found, self.config)
+        after = decide.after_read(cursor, found, turn.now, self.config)
+        if not isinstance(after, Failed) and after.rows is not None:
+            after = self._last_word(after, asked)
+        counted = asked.count_refusals(cursor if isinstance(after, Failed) else after)
+        if isinstance(counted, Fail):
+            return counted
         if isinstance(after, Failed):
             return Fail(after.problem)
-        if after.rows is not None:
-            after = decide.after_last_word(after, self._runs_after_all(after, asked), self.config)
-        if after.rows is not None:
-            return self._ready(after)
-        if after.phase == Phase.POLL:
-            after_s = decide.next_delay_s(after, turn.now, self.config, self.ports.chance.fraction())
+        if counted.rows is not None:
+            return self._ready(counted)
+        if counted.phase == Phase.POLL:
+            after_s = decide.next_delay_s(counted, turn.now, self.config, self.ports.chance.fraction())
         else:
-            after_s = decide.read_delay_s(after, self.config)
-        return Continue(cursor=after.to_json(), after_s=after_s)
+            after_s = decide.read_delay_s(counted, turn.now, self.config)
+        return Continue(cursor=counted.to_json(), after_s=after_s)
 
-    def _runs_after_all(self, cursor: QueryCursor, asked: Asked) -> bool | None:
-        object_id = cursor.query_definition_id
+    def _last_word(self, cursor: QueryCursor, asked: Asked) -> QueryCursor | Failed:
+        object_id, task_id = cursor.query_definition_id, cursor.task_id
         if object_id is None or not decide.wants_last_word(cursor, self.config):
-            return False
+            return cursor
         self._count(QueryMetric.REST_CHECK)
-        return asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id))
+        running = asked.unless_unknown("is running", lambda token: asked.remote.is_running(token, object_id))
+        said = None
+        if not running and task_id is not None:
+            said = asked.unless_unknown("status", lambda token: asked.remote.status(token, task_id))
+        return decide.after_last_word(cursor, running, said, self.config)
 
     def _ready(self, cursor: QueryCursor) -> Decision:
         polls = next(most for most in (2, 4, 8, 16, 32, 64, 10**9) if cursor.poll_count <= most)

@@ -50,7 +50,7 @@ def without_cloud(block: str) -> str:
 
 def work_off(door: Door, run_id: UUID) -> None:
     """Its steps as a worker takes them, each when it is due."""
-    quick = PollConfig(initial_delay_ms=100, rowset_ready_initial_delay_ms=100)
+    quick = PollConfig(initial_delay_ms=100, rowset_ready_initial_delay_ms=100, rowset_settle_ms=100)
     ports = replace(build_ports(door._worker), config=quick, meter=NoMeter())
     for _ in range(100):
         if door.value("select status from run where id = :id", id=run_id) not in ("queued", "running"):
@@ -149,7 +149,7 @@ def test_the_commands_work_from_credentials_to_a_downloaded_file(
 
 def work_on(door: Door, ended: threading.Event) -> None:
     """A worker that takes whatever is due."""
-    quick = PollConfig(initial_delay_ms=100, rowset_ready_initial_delay_ms=100)
+    quick = PollConfig(initial_delay_ms=100, rowset_ready_initial_delay_ms=100, rowset_settle_ms=100)
     kind = query_run(replace(build_ports(door._worker), config=quick, meter=NoMeter()))
     while not ended.wait(0.1):
         for lane in door.sql(

@@ -16,6 +16,8 @@ from shared.row_job import store
 from tests.support.databases import ServerAdmin, as_user
 from tests.support.house import tally_database
 
+pytestmark = pytest.mark.full
+
 TENANT, QUIET = UUID(int=0xACE), UUID(int=0xBEE)
 JOB, OTHER = UUID(int=1), UUID(int=2)
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,7 +109,6 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-@pytest.mark.full
 def test_every_page_costs_the_same_and_none_reads_what_a_row_was_read_from(filled: tuple[sa.Engine, int]) -> None:
     engine, count = filled
     wrong: list[str] = []

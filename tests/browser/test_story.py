@@ -34,6 +34,8 @@ from tests.support.browser import (
 )
 from tests.support.scene import Scene
 
+pytestmark = pytest.mark.full
+
 SLOW_MS = 300_000
 MOST_CLICKS = 3
 
@@ -93,7 +95,6 @@ def tile(page: Page, name: str) -> Locator:
     return page.locator(".figure").filter(has=page.get_by_text(name, exact=True)).get_by_role("link")
 
 
-@pytest.mark.full
 def test_a_wrong_password_is_fixed_and_what_failed_of_it_succeeds(
     enter: Enter, new_admin: Person, cloud: Scene
 ) -> None:
@@ -127,7 +128,6 @@ def test_a_wrong_password_is_fixed_and_what_failed_of_it_succeeds(
     assert clicks.count <= MOST_CLICKS
 
 
-@pytest.mark.full
 def test_an_upstream_that_answers_503_shows_retrying_and_never_an_eta(
     enter: Enter, new_admin: Person, cloud: Scene
 ) -> None:
@@ -171,7 +171,6 @@ def test_an_upstream_that_answers_503_shows_retrying_and_never_an_eta(
     expect(lines.filter(has_text="Audit")).not_to_have_count(0)  # phases have names
 
 
-@pytest.mark.full
 def test_a_closed_gate_with_twelve_waiting_lanes_is_one_line_and_one_action(
     enter: Enter, people: People, seeded: Seeded
 ) -> None:
@@ -190,7 +189,6 @@ def test_a_closed_gate_with_twelve_waiting_lanes_is_one_line_and_one_action(
     assert serious_violations(page) == []
 
 
-@pytest.mark.full
 def test_a_run_is_found_by_part_of_its_label_with_the_keyboard_alone(
     enter: Enter, people: People, seeded: Seeded
 ) -> None:
@@ -252,7 +250,6 @@ WAITS: dict[str, tuple[str, str, str, str]] = {
 ELSEWHERE = {"at_work", "ended", "queued", "inactive"}
 
 
-@pytest.mark.full
 def test_every_reason_to_wait_is_seen_at_once_and_freed_within_three_clicks(
     enter: Enter, new_admin: Person, cloud: Scene
 ) -> None:
@@ -293,7 +290,6 @@ def test_every_reason_to_wait_is_seen_at_once_and_freed_within_three_clicks(
         )
 
 
-@pytest.mark.full
 def test_a_dialog_stays_when_its_line_leaves_the_list(
     enter: Enter, new_admin: Person, cloud: Scene, watch: Watch
 ) -> None:
@@ -328,7 +324,6 @@ def test_a_dialog_stays_when_its_line_leaves_the_list(
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-@pytest.mark.full
 def test_jobs_that_wait_lead_to_their_queue_and_to_what_is_inactive(
     enter: Enter, people: People, cloud: Scene, jobs: dict[str, UUID]
 ) -> None:

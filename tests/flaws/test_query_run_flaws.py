@@ -515,7 +515,7 @@ def test_0j_a_late_result_is_read_as_often_as_any_other(queries: QueryRig) -> No
         )
     assert queries.finish(run_id) == "failed timed_out"
 
-    queries.pass_time(150)
+    queries.pass_time(170)
     assert queries.run(run_id)["status"] == "succeeded", queries.run(run_id)["error"]
 
 
@@ -580,13 +580,79 @@ def test_0n_an_id_is_never_a_way_to_another_address(queries: QueryRig) -> None:
 # 0o
 
 
-def test_0o_a_message_without_an_error_is_a_warning(queries: QueryRig) -> None:
-    queries.standin.misbehave("error_message")
-    run_id = queries.start(sql(seconds=20, rows=3))
+def test_0o_a_message_while_it_runs_is_a_warning(queries: QueryRig) -> None:
+    queries.standin.misbehave("error_message", budget=3)
+    run_id = queries.start(sql(seconds=40, rows=3))
 
     ends_well(queries, run_id, 3)
     assert queries.shown(run_id)["warning"] == "Some rows were skipped."
-    assert queries.counted[QueryMetric.NOT_RUNNING] == 2, "the completion gate decided"
+    assert queries.standin.struck["error_message"] == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [("error_message", {}), ("queued_error", {"error": "Some rows were skipped."})]
+)
+def test_0o_a_message_that_is_still_there_when_it_does_not_run_is_an_error(
+    queries: QueryRig, fault: str, error: dict[str, Any]
+) -> None:
+    queries.standin.misbehave(fault)
+    run_id = queries.start(sql(seconds=20, rows=40, **error))
+
+    assert queries.finish(run_id) == "failed failed"
+    assert queries.run(run_id)["error"]["code"] == "query_error"
+    assert "Some rows were skipped." in queries.shown(run_id)["error_message"]
+    assert queries.signals("query_run.ready") == []
+    assert queries.standin.now() >= queries.standin.activities[0].ends_at, "not before it had ended"
+
+
+def test_0o_an_error_that_is_told_after_it_had_stopped_is_an_error(queries: QueryRig) -> None:
+    queries.standin.misbehave("stays_queued")
+    run_id = queries.start(sql(seconds=20, rows=40, error="Arithmetic overflow"))
+    until(queries, run_id, Phase.VERIFY)
+    queries.standin.behave("stays_queued")
+    queries.standin.misbehave("queued_error")
+
+    assert queries.finish(run_id) == "failed failed"
+    assert queries.run(run_id)["error"]["code"] == "query_error"
+
+
+REFUSALS = [
+    ("server_error", {"status": 403, "on": ["isrunning"]}, "forbidden"),
+    ("server_error", {"status": 400, "on": ["status"]}, "bad_request"),
+    ("odd_fault", {"on": ["status"]}, "request_refused"),
+    ("server_error", {"status": 403, "on": ["rowset"]}, "forbidden"),
+]
+
+
+@pytest.mark.parametrize(("fault", "how", "code"), REFUSALS, ids=["403", "soap 400", "fault 5", "rows 403"])
+def test_0o_one_odd_answer_does_not_end_a_healthy_query(queries: QueryRig, fault: str, how: Any, code: str) -> None:
+    queries.standin.misbehave("stays_queued")  # so that all are asked
+    queries.standin.misbehave(fault, **how, budget=2)
+    run_id = queries.start(sql(seconds=40, rows=7))
+
+    ends_well(queries, run_id, 7)
+    assert queries.standin.struck[fault] == 2
+    assert len(queries.standin.activities) == 1
+
+
+@pytest.mark.parametrize(("fault", "how", "code"), REFUSALS[:3], ids=["403", "soap 400", "fault 5"])
+def test_0o_what_is_refused_three_times_in_a_row_is_meant_so(
+    queries: QueryRig, fault: str, how: Any, code: str
+) -> None:
+    queries.standin.misbehave("early_completed")
+    queries.standin.misbehave(fault, **how)
+    run_id = queries.start(sql(seconds=600, rows=7))
+
+    assert queries.finish(run_id) == "failed failed"
+    assert queries.run(run_id)["error"]["code"] == code
+    assert queries.cursor(run_id)["refusals"] == 2, "the third ended it"
+
+
+def test_0o_rows_that_arrive_seconds_after_the_end_are_part_of_the_result(queries: QueryRig) -> None:
+    queries.standin.rows_late_s = 7
+    run_id = queries.start(sql(seconds=20, rows=50))
+
+    ends_well(queries, run_id, 50)
 
 
 def test_0o_a_token_that_expires_is_fetched_again(queries: QueryRig) -> None:

@@ -28,6 +28,8 @@ from tests.support.databases import ServerAdmin, as_user, scratch_directory
 from tests.support.house import ALICE, House
 from tests.support.tally import SCHEMA
 
+pytestmark = pytest.mark.full
+
 
 @dataclass(slots=True)
 class Name:
@@ -150,7 +152,6 @@ def failed_over(
 Failover = tuple[Cluster, Callable[[], UUID]]
 
 
-@pytest.mark.full
 def test_a_claim_and_a_commit_go_to_the_server_that_writes_now(failed_over: Failover) -> None:
     cluster, next_run = failed_over
     run_id = next_run()
@@ -201,7 +202,6 @@ def test_every_call_is_tried_again_where_it_can_be_written(
     house.close()
 
 
-@pytest.mark.full
 def test_twenty_calls_after_a_failover_that_is_not_over_yet_fail_and_the_next_one_works(
     servers: tuple[Postgres, Postgres, str, list[UUID]],
 ) -> None:

@@ -13,6 +13,8 @@ from tests.support.databases import ServerAdmin, as_user
 from tests.support.house import House, tally_database
 from tests.support.plans import Cost, Filler, Sizes, measure
 
+pytestmark = pytest.mark.full
+
 SMALL, LARGE = Sizes(active=1_000, ended=50_000), Sizes(active=50_000, ended=50_000)
 MOST_GROWTH, ANOTHER_LEVEL = 1.3, 2  # an index that grows by a level costs a page more each time it is entered
 STATEMENTS = (
@@ -38,7 +40,6 @@ def costs(postgres_server: ServerAdmin, template: str) -> Iterator[Costs]:
         yield {name: (measured[0][name], measured[1][name]) for name in measured[0]}
 
 
-@pytest.mark.full
 def test_every_hot_statement_is_measured(costs: Costs) -> None:
     assert set(costs) == set(STATEMENTS)
 

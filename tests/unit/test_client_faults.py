@@ -506,7 +506,7 @@ def test_a_bucket_that_cannot_be_reached_and_a_folder_that_is_not_there_are_no_c
 @pytest.mark.parametrize(
     ("fix", "said"),
     [
-        (None, "fix:   `baton retry 0197a3b2-1c2d` resumes it when the cause is gone"),
+        (None, "fix:   `baton retry 0197a3b2-1c2d` tries again when the cause is gone"),
         (
             {"action": "fix_connection", "target": "0197a3b2-ffff-7e3f-8a4b-5c6d7e8f9a0b"},
             "fix:   `baton connection change 0197a3b2-ffff --new-secret` (or --set NAME=VALUE), then `baton retry 0197a3b2-1c2d`",

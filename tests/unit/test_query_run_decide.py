@@ -55,6 +55,7 @@ def test_the_constants_are_those_of_the_design() -> None:
         "rowset_ready_max_attempts": 6,
         "rowset_ready_initial_delay_ms": 1_500,
         "rowset_ready_max_delay_ms": 8_000,
+        "rowset_settle_ms": 8_000,
         "row_probe_min_runtime_ms": 5_000,
         "row_probe_min_interval_ms": 15_000,
         "row_probe_page_size": 1,
@@ -162,7 +163,8 @@ def test_the_fast_path_takes_rows_for_the_result() -> None:
     ({}, None, 60, False),
     ({}, said(completed=True), 4, False),
     ({}, said(completed=True), 5, True),
-    ({}, said("complete", "skipped"), 1, True),
+    ({"complains": True}, said("complete", "skipped"), 1, True),
+    ({"complains": True}, None, 1, True),
     ({}, said(), 180, True),  # nothing new for three minutes
     ({"signal_at": at(100)}, said(), 200, False),
     ({"partial_available": True}, said(), 6, True),
@@ -189,15 +191,50 @@ def test_what_the_gate_says(
     state: dict[str, Any], running: bool | None, seconds: float, confirmations: int, verify: bool
 ) -> None:
     after = decide.after_gate(cursor(**state), running, at(seconds), CONFIG)
+    assert isinstance(after, After)
     assert (after.cursor.not_running_confirmations, after.verify) == (confirmations, verify)
 
 
-def read_often(answers: list[Rowset | None]) -> QueryCursor | Failed:
+CONFIRMED = {"not_running_confirmations": 1, "not_running_at": at(20)}
+
+
+def test_an_error_message_is_the_end_once_it_does_not_run() -> None:
+    told = decide.after_soap(cursor(**CONFIRMED), said("queued", "Arithmetic overflow"), at(35))
+    assert isinstance(told, After)
+    assert decide.wants_gate(told.cursor, None, at(35), CONFIG)
+    runs = decide.after_gate(told.cursor, True, at(35), CONFIG)
+    assert isinstance(runs, After), "while it runs, it is not"
+    stopped = decide.after_gate(told.cursor, False, at(35), CONFIG)
+    assert isinstance(stopped, Failed)
+    assert (stopped.problem.code, "Arithmetic overflow" in stopped.problem.message) == ("query_error", True)
+    withdrawn = decide.after_soap(told.cursor, said("queued"), at(35))
+    assert isinstance(withdrawn, After)
+    assert isinstance(decide.after_gate(withdrawn.cursor, False, at(35), CONFIG), After)
+
+
+def test_rows_of_a_query_with_an_error_message_are_not_enough() -> None:
+    fast = PollConfig(fast_path=True)
+    assert decide.after_probe(cursor(), rowset(), at(9), fast).verify
+    assert not decide.after_probe(cursor(complains=True), rowset(), at(9), fast).verify
+
+
+def read_often(answers: list[Rowset | None], apart_s: float = 8) -> QueryCursor | Failed:
     state: QueryCursor | Failed = decide.verifying(cursor())
-    for answer in answers:
+    for n, answer in enumerate(answers):
         assert isinstance(state, QueryCursor)
-        state = decide.after_read(state, answer, CONFIG)
+        state = decide.after_read(state, answer, at(100 + n * apart_s), CONFIG)
     return state
+
+
+def test_two_reads_within_seconds_prove_nothing() -> None:
+    """What a query wrote arrives where it is read seconds later."""
+    soon = read_often([rowset(7), rowset(7), rowset(7)], apart_s=3.9)
+    assert isinstance(soon, QueryCursor)
+    assert (soon.rows, soon.rowset_ready_attempts) == (None, 1)
+    assert decide.read_delay_s(soon, at(103), CONFIG) == 5
+    later = decide.after_read(soon, rowset(7), at(108), CONFIG)
+    assert isinstance(later, QueryCursor)
+    assert later.rows == 7
 
 
 @pytest.mark.parametrize("count", [0, 7])
@@ -223,7 +260,7 @@ def test_a_result_that_changes_or_does_not_answer_is_not_ready() -> None:
 def test_a_result_that_changes_is_still_being_written() -> None:
     state = decide.verifying(cursor(not_running_confirmations=2, not_running_at=at(50)))
     for answer in (rowset(1, "a"), rowset(2, "b")):
-        after = decide.after_read(state, answer, CONFIG)
+        after = decide.after_read(state, answer, at(60), CONFIG)
         assert isinstance(after, QueryCursor)
         state = after
     assert (state.phase, state.not_running_confirmations, state.rowset_ready_attempts) == (Phase.POLL, 0, 2)
@@ -237,20 +274,30 @@ def test_who_was_told_only_that_it_does_not_run_asks_once_more() -> None:
 
 def test_a_last_word_that_is_unknown_is_asked_for_again_while_there_are_reads() -> None:
     read = cursor(phase=Phase.VERIFY, rows=4, rowset_mark="a", rowset_ready_attempts=2)
-    again = decide.after_last_word(read, None, CONFIG)
-    assert (again.phase, again.rows, again.rowset_mark) == (Phase.VERIFY, None, "a")
-    assert decide.after_last_word(read.but(rowset_ready_attempts=6), None, CONFIG).rows == 4
-    assert decide.after_last_word(read, False, CONFIG) == read
-    assert decide.after_last_word(read, True, CONFIG).phase == Phase.POLL
+    assert decide.after_last_word(read, None, None, CONFIG) == read.but(rows=None)
+    last = read.but(rowset_ready_attempts=6)
+    assert decide.after_last_word(last, None, None, CONFIG) == last
+    assert decide.after_last_word(read, False, said(), CONFIG) == read
+    runs = decide.after_last_word(read, True, None, CONFIG)
+    assert isinstance(runs, QueryCursor)
+    assert runs.phase == Phase.POLL
+
+
+@pytest.mark.parametrize("answer", [said("error"), said("queued", "Arithmetic overflow")])
+def test_a_last_word_that_is_an_error_is_one(answer: ActivityStatus) -> None:
+    read = cursor(phase=Phase.VERIFY, rows=4, rowset_mark="a", rowset_ready_attempts=2)
+    after = decide.after_last_word(read, False, answer, CONFIG)
+    assert isinstance(after, Failed)
+    assert after.problem.code == "query_error"
 
 
 def test_reads_are_ever_further_apart() -> None:
-    delays = [decide.read_delay_s(cursor(rowset_ready_attempts=n), CONFIG) for n in range(1, 6)]
+    delays = [decide.read_delay_s(cursor(rowset_ready_attempts=n), at(60), CONFIG) for n in range(1, 6)]
     assert delays == [1.5, 3, 6, 8, 8]
 
 
 def test_the_cursor_survives_its_way_through_the_database() -> None:
-    full = cursor(not_running_at=at(3), row_probe_at=at(4), warning="w", rows=0)
+    full = cursor(not_running_at=at(3), row_probe_at=at(4), rowset_at=at(5), warning="w", rows=0)
     assert QueryCursor.read(full.to_json()) == full
     assert QueryCursor.read(QueryCursor().to_json()) == QueryCursor()
 
@@ -331,11 +378,15 @@ def test_parameters_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
 def test_a_confirmation_without_an_answer_spends_polls_no_faster_than_before() -> None:
     """It was heard once that the query does not run, and from then on nobody answers: the polls last as long as the query may take."""
     now, seen = at(40), cursor(poll_count=5, seen_running=True)
-    seen = decide.after_gate(seen, running=False, now=now, config=CONFIG).cursor
+    heard = decide.after_gate(seen, running=False, now=now, config=CONFIG)
+    assert isinstance(heard, After)
+    seen = heard.cursor
     while decide.budget_spent(seen, now, CONFIG) is None:
         now += timedelta(seconds=decide.next_delay_s(seen, now, CONFIG, fraction=0.5))
         if decide.wants_gate(seen, None, now, CONFIG):
-            seen = decide.after_gate(seen, running=None, now=now, config=CONFIG).cursor
+            heard = decide.after_gate(seen, running=None, now=now, config=CONFIG)
+            assert isinstance(heard, After)
+            seen = heard.cursor
         seen = seen.but(poll_count=seen.poll_count + 1)
     assert now >= at(CONFIG.max_duration_ms / 1000)
 
