@@ -581,6 +581,7 @@ def test_0n_an_id_is_never_a_way_to_another_address(queries: QueryRig) -> None:
 
 
 def test_0o_a_message_while_it_runs_is_a_warning(queries: QueryRig) -> None:
+    queries.standin.misbehave("stays_queued")
     queries.standin.misbehave("error_message", budget=3)
     run_id = queries.start(sql(seconds=40, rows=3))
 
@@ -649,7 +650,7 @@ def test_0o_what_is_refused_three_times_in_a_row_is_meant_so(
 
 
 def test_0o_rows_that_arrive_seconds_after_the_end_are_part_of_the_result(queries: QueryRig) -> None:
-    queries.standin.rows_late_s = 7
+    queries.standin.rows_late_s = 18  # 12 s after the end it is known that it has ended
     run_id = queries.start(sql(seconds=20, rows=50))
 
     ends_well(queries, run_id, 50)
