@@ -27,7 +27,6 @@ from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.params import with_connection
 from shared.row_job import control, images, store, table
 from shared.row_job.adapters.s3 import LARGEST_UPLOAD, LINK_S, S3Files
-from shared.row_job.build import PREFIX
 from shared.row_job.model import (
     KIND,
     SCAN,
@@ -37,7 +36,6 @@ from shared.row_job.model import (
     JobType,
     Options,
     RowJobParams,
-    RowSettings,
     Status,
     type_of,
 )
@@ -161,7 +159,7 @@ class ReprocessAsked(Asked):
         Field(default=None, alias="itemIds")
     )
     statuses: Statuses = Field(default=[Status.ERROR, Status.NOT_FOUND])
-    reset_attempts: bool = False
+    permanent: bool = False
     dry_run: bool = False
     reason: Annotated[str, Field(max_length=500)] = ""
 
@@ -388,15 +386,15 @@ def promote_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/row-jobs/<run_id>/reprocess", STARTS, tag="row jobs", refuses=[409, 429])
 def reprocess_row_job(run_id: RunId, asked: Annotated[ReprocessAsked, Body()]) -> Reprocessed:
-    """Work on rows again: those that failed, or those that you name. With `dry_run` they are only counted."""
+    """Work on rows again, with fresh attempts: those that failed, or those that you name. Rows that were refused for what is in
+    them are left out unless you ask for them with `permanent`. With `dry_run` the rows are only counted."""
     if (asked.scope == "items") != (asked.item_ids is not None):
         raise Problem(422, "bad_scope", "`itemIds` belongs to the scope `items`, and to no other.")
     here = desk(router)
     wanted = control.Reprocess(
-        row_nos=asked.item_ids, statuses=asked.statuses, reset_attempts=asked.reset_attempts, dry_run=asked.dry_run
+        row_nos=asked.item_ids, statuses=asked.statuses, permanent=asked.permanent, dry_run=asked.dry_run
     )
-    kind, settings = here.kinds[KIND], RowSettings.from_env(os.environ, PREFIX)
-    rows = control.reprocess(here.ports, kind, here.tenant_id, run_id, wanted, settings, here.by(asked.reason))
+    rows = control.reprocess(here.ports, here.kinds[KIND], here.tenant_id, run_id, wanted, here.by(asked.reason))
     return Reprocessed(rows=rows, dry_run=asked.dry_run)
 
 

@@ -15,7 +15,7 @@ from shared.kernel.errors import Conflict, NotFound, Refused
 from shared.kernel.model import By, Due, Effect, NewLane, Run
 from shared.kernel.ports import Ports, Tx
 from shared.row_job import fix, store, table
-from shared.row_job.model import ENDED, ERASE, FIX, JobType, RowSettings, Status
+from shared.row_job.model import ENDED, ERASE, FIX, JobType, Status
 from shared.row_job.steps import work_lane
 
 AGAIN = (Status.ERROR, Status.NOT_FOUND)
@@ -23,25 +23,23 @@ AGAIN = (Status.ERROR, Status.NOT_FOUND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocess:
-    """Which rows to work on again. `row_nos`: these, and their attempts start anew, also if they wait to be tried again later;
-    else all with one of the statuses that have attempts left, or all of them with `reset_attempts`."""
+    """Which rows to work on again, with fresh attempts. `row_nos`: these, also if they wait to be tried again later; else all
+    with one of the statuses, and those among them that were refused for what is in them only with `permanent`."""
 
     row_nos: Sequence[int] | None = None
     statuses: Sequence[Status] = AGAIN
-    reset_attempts: bool = False
+    permanent: bool = False
     dry_run: bool = False
 
 
-def reprocess(
-    ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, wanted: Reprocess, settings: RowSettings, by: By
-) -> int:
+def reprocess(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, wanted: Reprocess, by: By) -> int:
     """Answers how many rows there are; without `dry_run` they are open again, and so is the job, in one transaction."""
     if not set(wanted.statuses) <= ENDED:
         raise Refused("bad_statuses", "statuses: only rows that have ended can be worked on again.")
     with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
         job = _job(tx, run)
         _refuse_canceling(run)
-        which = _which(run, wanted, settings)
+        which = _which(run, wanted)
         if wanted.row_nos is not None:
             _refuse_open(tx, which)
         if wanted.dry_run:
@@ -78,13 +76,12 @@ def _go_on(
     return dues + runs.create_lanes(tx, run, added, kind, ports)
 
 
-def _which(run: Run, wanted: Reprocess, settings: RowSettings) -> dict[str, Any]:
+def _which(run: Run, wanted: Reprocess) -> dict[str, Any]:
     named = wanted.row_nos is not None
     statuses = sorted({*ENDED, Status.PENDING} if named else set(wanted.statuses))
     return {
-        "run_id": run.id, "tenant_id": run.tenant_id, "statuses": [str(each) for each in statuses], "named": named,
-        "row_nos": None if wanted.row_nos is None else list(wanted.row_nos), "anew": wanted.reset_attempts,
-        "most_error": settings.max_attempts_error, "most_not_found": settings.max_attempts_not_found,
+        "run_id": run.id, "tenant_id": run.tenant_id, "statuses": [str(each) for each in statuses],
+        "row_nos": None if wanted.row_nos is None else list(wanted.row_nos), "permanent": named or wanted.permanent,
     }  # fmt: skip
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.row_job.model import ANYWHERE, Found, Item, RowSettings, Status, Strategy
 
 ERROR_FIRST_S, ERROR_MOST_S = 30.0, 6 * 3600.0
-NOT_FOUND_S = (15 * 60.0, 24 * 3600.0)
+NEXT_WAY_S, ALL_WAYS_AGAIN_S = 15 * 60.0, 24 * 3600.0
 LEAST_LEFT_S = 2.0  # of a function's time stays for the commit
 
 
@@ -72,23 +72,28 @@ def smoothed_ms(before: float | None, seconds: float, done: int) -> float | None
     return shown if before is None else 0.7 * before + 0.3 * shown
 
 
-def strategy_of(item: Item) -> Strategy:
-    """Another way to look for it with each attempt: the exact SKU first, at last anything like it."""
+def ways_of(item: Item) -> list[Strategy]:
+    """How a row can be looked for: by the exact SKU first, at last by anything like it."""
     known = item.normalized
-    ways = [
+    return [
         *([Strategy.EXACT_SKU] if known.get("sku") else []),
         *([Strategy.BRAND_TITLE] if known.get("brand") and known.get("title") else []),
         *([Strategy.TITLE_ONLY] if known.get("title") else []),
         Strategy.RELAXED,
     ]
-    return ways[min(item.attempts - 1, len(ways) - 1)]
+
+
+def strategy_of(item: Item) -> Strategy:
+    """Only an answer moves a row to its next way: an error says nothing about the one that was tried."""
+    ways = ways_of(item)
+    return ways[item.turned % len(ways)]
 
 
 def retailers_of(item: Item, retailers: Sequence[str]) -> list[str]:
-    """Each attempt asks another one first."""
+    """Each way asks another one first."""
     if not retailers:
         return []
-    turn = (item.attempts - 1) % len(retailers)
+    turn = item.turned % len(retailers)
     return [*retailers[turn:], *retailers[:turn]]
 
 
@@ -110,13 +115,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What becomes of a row. `again_s`: it comes again after so long; None: it has ended."""
+    """What becomes of a row. `again_s`: it comes again after so long; None: it has ended. `missed`: it was answered that there
+    is no such thing."""
 
     status: Status
     attempts: int
     again_s: float | None = None
     message: str | None = None
     permanent: bool = False
+    missed: bool = False
 
 
 def judge(item: Item, answer: Answered, settings: RowSettings, fraction: float, spike: bool = False) -> Verdict:
@@ -129,14 +136,19 @@ def judge(item: Item, answer: Answered, settings: RowSettings, fraction: float, 
         case "invalid":
             return Verdict(status=Status.ERROR, attempts=item.attempts, message=answer.message, permanent=True)
         case "not_found":
-            if item.attempts >= settings.max_attempts_not_found:
-                return Verdict(status=Status.NOT_FOUND, attempts=item.attempts, message="No offer was found.")
-            wait_s = NOT_FOUND_S[min(item.attempts - 1, len(NOT_FOUND_S) - 1)]
-            return Verdict(status=Status.PENDING, attempts=item.attempts, again_s=wait_s, message="No offer yet.")
+            ways = len(ways_of(item))
+            missed = Verdict(
+                status=Status.NOT_FOUND, attempts=item.attempts, message="No offer was found.", missed=True
+            )
+            if item.misses + 1 >= (settings.max_attempts_not_found or ways):
+                return missed
+            wait_s = NEXT_WAY_S if (item.turned + 1) % ways else ALL_WAYS_AGAIN_S
+            return replace(missed, status=Status.PENDING, again_s=wait_s, message="No offer yet.")
         case _:
-            if item.attempts >= settings.max_attempts_error:
+            errors = item.attempts - item.misses
+            if errors >= settings.max_attempts_error:
                 return Verdict(status=Status.ERROR, attempts=item.attempts, message=answer.message)
-            full = min(ERROR_MOST_S, ERROR_FIRST_S * 2.0 ** (item.attempts - 1)) * (2 if spike else 1)
+            full = min(ERROR_MOST_S, ERROR_FIRST_S * 2.0 ** (errors - 1)) * (2 if spike else 1)
             wait_s = full * (1 - fraction / 2)
             return Verdict(status=Status.PENDING, attempts=item.attempts, again_s=wait_s, message=answer.message)
 
@@ -146,6 +158,6 @@ GIVEN_UP_AT = 4  # the claim of a turn: the first may have died with many rows, 
 
 def lost(item: Item, settings: RowSettings, claims: int) -> bool:
     """Whether a row must be what kills its workers. `claims`: of this turn, all but this one by processes that died. No verdict
-    leaves a row with attempts beyond both limits; one that wasn't found may have more than an error is given."""
-    most = max(settings.max_attempts_error, settings.max_attempts_not_found)
+    leaves a row with so many attempts that either the errors or the misses among them are too many."""
+    most = settings.max_attempts_error + (settings.max_attempts_not_found or len(Strategy)) - 1
     return item.attempts > most or (item.was_left and claims >= GIVEN_UP_AT)

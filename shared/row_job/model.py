@@ -152,7 +152,7 @@ class RowSettings(Settings):
     lock_floor_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 30_000
     lock_cap_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 900_000
     max_attempts_error: Annotated[int, Field(ge=1, le=50)] = 5
-    max_attempts_not_found: Annotated[int, Field(ge=1, le=50)] = 2
+    max_attempts_not_found: Annotated[int, Field(ge=1, le=50)] | None = None  # each way to look for the row, once
     slots: Annotated[int, Field(ge=1, le=64)] = 4
     threads: Annotated[int, Field(ge=1, le=64)] = 16
     most_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 2_000
@@ -178,12 +178,15 @@ class RowSettings(Settings):
 
 
 class Item(BaseModel):
-    """One claimed row, as a lane works on it. `was_left`: by somebody who died."""
+    """One claimed row, as a lane works on it. `misses`: how many of its attempts were answered "not found"; `turned`: how many
+    ever were, which outlives a new beginning of its attempts. `was_left`: by somebody who died."""
 
     model_config = ConfigDict(frozen=True)
 
     row_no: int
     attempts: int
+    misses: int = 0
+    turned: int = 0
     normalized: dict[str, Any]
     last_error: str | None = None
     was_left: bool = False

@@ -699,5 +699,5 @@ def _verdict(item: Item, verdict: decide.Verdict, offers: Sequence[Any] = ()) ->
     return {
         "row_no": item.row_no, "claimed": item.attempts, "status": verdict.status, "attempts": verdict.attempts,
         "result": result, "price": None if best is None else best.price, "message": verdict.message,
-        "permanent": verdict.permanent, "again_s": verdict.again_s,
+        "missed": verdict.missed, "permanent": verdict.permanent, "again_s": verdict.again_s,
     }  # fmt: skip

@@ -120,18 +120,19 @@ CLAIM = Statement(
               locked_by = cast(:holder as uuid), locked_at = now(), updated_at = now(),
               due_at = case when i.status = 'PENDING' then now() + cast(:lease_s as double precision) * interval '1 s' else i.due_at end
        where i.run_id = (select run_id from turn) and i.row_no = any(array(select row_no from picked))
-       returning i.row_no, i.attempts, i.normalized_json as normalized, i.last_error, (select bool_or(was_left) from picked) as was_left""",
+       returning i.row_no, i.attempts, i.misses, i.turned, i.normalized_json as normalized, i.last_error, (select bool_or(was_left) from picked) as was_left""",
     returns=True,
 )
 # The price is that of the result: an offer without one has none, whatever an earlier one cost.
 FINISH_ROWS = Statement(
     "row_job.finish",
-    """update job_items i set status = r.status, attempts = r.attempts, result_json = coalesce(r.result, i.result_json),
+    """update job_items i set status = r.status, attempts = r.attempts, misses = i.misses + r.missed::int,
+              turned = i.turned + r.missed::int, result_json = coalesce(r.result, i.result_json),
               price = case when r.result is null then i.price else r.price end, last_error = r.message, permanent = r.permanent, locked_by = null,
               locked_at = null, updated_at = now(),
               due_at = now() + coalesce(r.again_s, 0) * interval '1 s'
        from turn t cross join jsonb_to_recordset(cast(:items as jsonb)) as r (row_no bigint, claimed integer, status text,
-            attempts integer, result jsonb, price numeric, message text, permanent boolean, again_s double precision)
+            attempts integer, missed boolean, result jsonb, price numeric, message text, permanent boolean, again_s double precision)
        where i.run_id = t.run_id and i.row_no = r.row_no and i.status = 'PROCESSING' and i.attempts = r.claimed
          and i.locked_by = cast(:holder as uuid)""",
 )
@@ -177,26 +178,18 @@ PRUNE_FILES = Statement(
 # Rows that a person opens are taken as those that were never tried are: in the order of the file, before any that come again.
 _FIRST = "timestamptz '2000-01-01 00:00+00'"
 # What a person does to a job, under its run's lock. Only what has ended is worked on again, or, if it is named, what waits for
-# a later time: nobody works on either. What has nothing to search for can only be fixed.
-_AGAIN = """i.status = any(cast(:statuses as text[])) and (i.status <> 'PENDING' or i.due_at > now())
-         and i.normalized_json is not null"""
+# a later time: nobody works on either. What has nothing to search for can only be fixed. What was refused for what is in it would
+# be refused again: only whoever asks for it gets it. All begin with fresh attempts, in the way that comes next.
+_AGAIN = """i.run_id = :run_id and i.tenant_id = :tenant_id and i.status = any(cast(:statuses as text[]))
+         and (i.status <> 'PENDING' or i.due_at > now()) and i.normalized_json is not null and (:permanent or not i.permanent)
+         and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))"""
 RESET = Statement(
     "row_job.reset",
-    f"""update job_items i set status = 'PENDING', attempts = case when :anew or :named then 0 else i.attempts end, locked_by = null,
-              locked_at = null, updated_at = now(), due_at = {_FIRST}, permanent = false
-       where i.run_id = :run_id and i.tenant_id = :tenant_id and {_AGAIN}
-         and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))
-         and (:anew or :named or i.attempts < case i.status when 'NOT_FOUND' then cast(:most_not_found as integer)
-              else cast(:most_error as integer) end)""",
+    f"""update job_items i set status = 'PENDING', attempts = 0, misses = 0, permanent = false, locked_by = null, locked_at = null,
+              updated_at = now(), due_at = {_FIRST}
+       where {_AGAIN}""",
 )
-COUNT_RESET = Statement(
-    "row_job.count_reset",
-    f"""select count(*) as count from job_items i
-       where i.run_id = :run_id and i.tenant_id = :tenant_id and {_AGAIN}
-         and (cast(:row_nos as bigint[]) is null or i.row_no = any(cast(:row_nos as bigint[])))
-         and (:anew or :named or i.attempts < case i.status when 'NOT_FOUND' then cast(:most_not_found as integer)
-              else cast(:most_error as integer) end)""",
-)
+COUNT_RESET = Statement("row_job.count_reset", f"select count(*) as count from job_items i where {_AGAIN}")
 OPEN_AMONG = Statement(
     "row_job.open_among",
     """select row_no, status, normalized_json is null as is_empty from job_items where run_id = :run_id and tenant_id = :tenant_id
@@ -354,7 +347,7 @@ FIXABLE = Statement(
        where i.run_id = :run_id and i.tenant_id = :tenant_id and i.row_no = any(cast(:row_nos as bigint[]))""",
 )
 _REPLACE = f"""status = 'PENDING', input_json = r.input, normalized_json = r.normalized, result_json = null, price = null, attempts = 0,
-              last_error = null, permanent = false, locked_by = null, locked_at = null, updated_at = now(), due_at = {_FIRST}
+              misses = 0, turned = 0, last_error = null, permanent = false, locked_by = null, locked_at = null, updated_at = now(), due_at = {_FIRST}
        from {{of}} jsonb_to_recordset(cast(:fixes as jsonb)) as r (n bigint, hash text, input jsonb, normalized jsonb)
        where i.run_id = {{run}} and i.row_no = r.n and i.status in ('ERROR', 'NOT_FOUND', 'SKIPPED') and {HASH} = r.hash"""
 FIX_ROWS = Statement(

@@ -21,7 +21,7 @@ from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Paces, Seen, Want,
 from shared.kernel.errors import Conflict, Refused
 from shared.kernel.model import Effect, Starting, Statement
 from shared.kernel.points import Point, watch_points
-from shared.row_job import api, control, decide, export, grid, steps, store, table
+from shared.row_job import api, control, decide, export, fix, grid, steps, store, table
 from shared.row_job.decide import Answered, lease_s
 from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy, WayPoint
 from tests.support.rig import TENANT
@@ -89,6 +89,7 @@ def test_1b_a_result_is_written_for_the_attempt_and_the_turn_that_it_belongs_to(
         "claimed": 1 if of == "another attempt" else 2,
         "status": "DONE",
         "attempts": 1,
+        "missed": False,
         "permanent": False,
     }
 
@@ -439,12 +440,11 @@ def test_1j_a_parameter_that_may_be_null_says_its_type() -> None:
 
 
 def test_1j_every_statement_is_understood_by_the_driver_with_and_without_values(rows: RowRig) -> None:
-    which = {"run_id": UUID(int=1), "tenant_id": TENANT, "statuses": ["ERROR"], "named": False, "anew": False}
-    limits = {"most_error": 5, "most_not_found": 2}
+    which = {"run_id": UUID(int=1), "tenant_id": TENANT, "statuses": ["ERROR"], "permanent": False}
     with rows.ports.store.begin(TENANT) as tx:
         for row_nos in (None, [1, 2]):
-            assert tx.apply(Effect(store.RESET, {**which, **limits, "row_nos": row_nos})) == 0
-            assert tx.read(store.COUNT_RESET, {**which, **limits, "row_nos": row_nos})[0]["count"] == 0
+            assert tx.apply(Effect(store.RESET, {**which, "row_nos": row_nos})) == 0
+            assert tx.read(store.COUNT_RESET, {**which, "row_nos": row_nos})[0]["count"] == 0
 
 
 # 1l: rows whose tenant is not their job's.
@@ -709,3 +709,100 @@ def test_1s_hostile_rows_cost_themselves_alone(rows: RowRig) -> None:
     assert rows.statuses(run_id) == {"DONE": 10, "SKIPPED": 10}
     assert all(row["last_error"] for row in rows.items(run_id) if row["status"] == "SKIPPED")
     assert RowJobParams(file_id=UUID(int=1)).account == "product_search"
+
+
+# 1t: what an answer says, and what it doesn't.
+
+
+def no_offer(item: Item, strategy: Strategy) -> Answered:
+    return Answered(what="not_found", ms=5)
+
+
+def no_answer(item: Item, strategy: Strategy) -> Answered:
+    return Answered(what="failed", ms=5, message="status 500")
+
+
+def test_1t_an_error_does_not_take_the_exact_sku_from_a_row(rows: RowRig) -> None:
+    """The product is only known by its SKU, and the first call of each row fails."""
+
+    def says(item: Item, strategy: Strategy) -> Answered | None:
+        if item.attempts == 1:
+            return no_answer(item, strategy)
+        return None if strategy is Strategy.EXACT_SKU else no_offer(item, strategy)
+
+    rows.provider.says = says
+    run_id = rows.upload(csv_of(3))
+
+    assert rows.finish(run_id) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 3}
+    assert {row["strategy"] for row in rows.rows("select strategy from search_events")} == {"exact_sku"}
+
+
+def test_1t_errors_and_answers_are_counted_apart(rows: RowRig) -> None:
+    """Four errors and three answers that there is nothing: neither is too many, and the fourth way finds it."""
+    said = iter([no_answer, no_offer, no_answer, no_offer, no_answer, no_offer, no_answer])
+    rows.provider.says = lambda item, strategy: answer(item, strategy) if (answer := next(said, None)) else None
+    run_id = rows.upload(csv_of(1))
+
+    assert rows.finish(run_id, 7200) == "succeeded"
+    (row,) = rows.items(run_id)
+    assert (row["status"], row["attempts"], row["misses"]) == ("DONE", 8, 3)
+    assert [strategy for _, _, strategy in rows.provider.calls] == [
+        "exact_sku", "exact_sku", "brand_title", "brand_title", "title_only", "title_only", "relaxed", "relaxed",
+    ]  # fmt: skip
+
+
+def test_1t_a_row_is_looked_for_in_every_way_that_it_has(rows: RowRig) -> None:
+    rows.provider.says = no_offer
+    run_id = rows.upload("title,brand,sku\na,b,c\na,,\n,b,c\n")
+
+    assert rows.finish(run_id, 7200) == "succeeded", "within an hour, not days"
+    ways = rows.rows(
+        "select row_no, array_agg(strategy order by attempt) as ways from search_events group by 1 order by 1"
+    )
+    assert [row["ways"] for row in ways] == [
+        ["exact_sku", "brand_title", "title_only", "relaxed"],
+        ["title_only", "relaxed"],
+        ["exact_sku", "relaxed"],
+    ]
+    assert rows.statuses(run_id) == {"NOT_FOUND": 3}
+
+
+def test_1t_reprocess_goes_on_with_the_way_that_comes_next(rows: RowRig) -> None:
+    rows.use(SETTINGS.model_copy(update={"max_attempts_not_found": 3}))
+    rows.provider.says = no_offer
+    run_id = rows.upload(csv_of(1))
+    rows.finish(run_id, 7200)
+
+    assert rows.reprocess(run_id) == 1
+    rows.finish(run_id, 2 * 86_400)
+
+    assert [strategy for _, _, strategy in rows.provider.calls] == [
+        "exact_sku", "brand_title", "title_only", "relaxed", "exact_sku", "brand_title",
+    ]  # fmt: skip
+    (row,) = rows.items(run_id)
+    assert (row["status"], row["attempts"]) == ("NOT_FOUND", 3)
+    held = rows.row_ports.reads.fixable(TENANT, run_id, [1])
+    control.fix_rows(rows.ports, rows.kind, TENANT, run_id, [fix.Fix(1, held[1].hash, {"title": "Better"})], BY)
+    rows.finish(run_id, 7200)
+    assert rows.provider.calls[6] == ("Better", 1, "exact_sku"), "another product, which nobody has looked for yet"
+
+
+def test_1t_reprocess_after_an_outage_brings_every_row_home(rows: RowRig) -> None:
+    """Long enough that every row has used up its attempts; one of them was refused for what is in it."""
+    refused = Answered(what="invalid", ms=5, message="too vague")
+    rows.provider.says = lambda item, strategy: refused if item.row_no == 4 else no_answer(item, strategy)
+    run_id = rows.upload(csv_of(9))
+    assert rows.finish(run_id) == "succeeded"
+    assert rows.statuses(run_id) == {"ERROR": 9}
+    rows.provider.says = lambda item, strategy: None
+
+    assert rows.reprocess(run_id, dry_run=True) == 8
+    assert rows.reprocess(run_id) == 8
+
+    assert rows.finish(run_id, 600) == "succeeded"
+    assert rows.statuses(run_id) == {"DONE": 8, "ERROR": 1}
+    assert {row["attempts"] for row in rows.items(run_id)} == {1}
+    assert rows.reprocess(run_id, permanent=True) == 1
+    rows.finish(run_id, 600)
+    assert rows.statuses(run_id) == {"DONE": 9}

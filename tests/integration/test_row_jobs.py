@@ -113,13 +113,13 @@ def test_what_is_not_found_is_looked_for_in_another_way(rows: RowRig) -> None:
 
 
 def test_a_row_that_is_not_found_may_have_more_attempts_than_an_error(rows: RowRig) -> None:
-    rows.use(SETTINGS.model_copy(update={"max_attempts_error": 1, "max_attempts_not_found": 2}))
+    rows.use(SETTINGS.model_copy(update={"max_attempts_error": 1}))
     rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5)
     run_id = rows.upload(csv_of(1))
 
     assert rows.finish(run_id, 3600) == "succeeded"
     (row,) = rows.items(run_id)
-    assert (row["status"], row["attempts"], row["last_error"]) == ("NOT_FOUND", 2, "No offer was found.")
+    assert (row["status"], row["attempts"], row["last_error"]) == ("NOT_FOUND", 4, "No offer was found.")
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,10 @@ def test_reprocess_counts_first_then_opens_rows_and_job_together(rows: RowRig) -
     assert rows.statuses(run_id) == {"DONE": 6, "ERROR": 3}
     rows.provider.says = lambda item, strategy: None
 
-    assert rows.reprocess(run_id, dry_run=True) == 3
+    assert rows.reprocess(run_id) == 0, "what was refused for what is in it would be refused again"
+    assert rows.reprocess(run_id, permanent=True, dry_run=True) == 3
     assert rows.run(run_id)["status"] == "succeeded"
-    assert rows.reprocess(run_id) == 3
+    assert rows.reprocess(run_id, permanent=True) == 3
 
     assert rows.run(run_id)["status"] == "running" or rows.run(run_id)["status"] == "queued"
     assert rows.finish(run_id, 600) == "succeeded"
@@ -287,7 +288,7 @@ def test_a_question_that_is_asked_again_has_a_key_of_its_own(rows: RowRig) -> No
     rows.finish(run_id, 600)
     rows.reprocess(run_id, row_nos=[2])
     rows.finish(run_id, 600)
-    rows.reprocess(run_id, reset_attempts=True)
+    rows.reprocess(run_id, permanent=True)
     rows.finish(run_id, 600)
 
     assert len(rows.provider.keys) == 3 + 1 + 1 + 3
@@ -318,8 +319,8 @@ def test_rows_with_nothing_to_search_for_are_never_worked_on_again(rows: RowRig)
     rows.finish(run_id, 600)
 
     every: list[Status] = [Status.SKIPPED, Status.DONE]
-    assert rows.reprocess(run_id, statuses=every, reset_attempts=True, dry_run=True) == 1
-    assert rows.reprocess(run_id, statuses=every, reset_attempts=True) == 1
+    assert rows.reprocess(run_id, statuses=every, permanent=True, dry_run=True) == 1
+    assert rows.reprocess(run_id, statuses=every, permanent=True) == 1
     with pytest.raises(Conflict, match="must be fixed first: 2, 3"):
         rows.reprocess(run_id, row_nos=[1, 2, 3])
     assert rows.finish(run_id, 600) == "succeeded"
@@ -346,10 +347,10 @@ def test_what_a_person_opens_comes_before_what_was_never_tried(rows: RowRig) -> 
 @pytest.mark.full
 def test_lanes_that_wait_for_those_before_them_look_less_and_less_often(rows: RowRig) -> None:
     """A row that comes again in a day holds its lane for so long; whatever is worked on again meanwhile adds lanes."""
-    rows.use(SETTINGS.model_copy(update={"max_attempts_not_found": 3}))
+    rows.use(SETTINGS.model_copy(update={"max_attempts_not_found": 5}))
     rows.provider.says = lambda item, strategy: Answered(what="not_found", ms=5) if item.row_no < 3 else None
     run_id = rows.upload(csv_of(6))
-    rows.pass_time(1800)
+    rows.pass_time(3700)
     assert rows.statuses(run_id) == {"DONE": 4, "PENDING": 2}
 
     def taken() -> int:

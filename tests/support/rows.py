@@ -230,7 +230,7 @@ class RowRig(Rig):
 
     def reprocess(self, run_id: UUID, **wanted: Any) -> int:
         again = control.Reprocess(**wanted)
-        return control.reprocess(self.ports, self.kind, TENANT, run_id, again, self.settings, BY)
+        return control.reprocess(self.ports, self.kind, TENANT, run_id, again, BY)
 
     # What is the case.
 

@@ -96,7 +96,7 @@ def add_commands(commands: Commands) -> None:
         acted.set_defaults(action=name)
     again = with_id(command(below, "reprocess", reprocess, "process failed rows again"))
     again.add_argument("--row", dest="rows", type=int, action="append", help="this row, whatever became of it")
-    again.add_argument("--reset-attempts", action="store_true", help="also rows that have no attempts left")
+    again.add_argument("--permanent", action="store_true", help="also rows that were refused for what is in them")
     again.add_argument("--dry-run", action="store_true", help="only count them")
     with_id(command(below, "delete", delete, "delete a row job that has ended"))
 
@@ -322,7 +322,7 @@ def act(options: argparse.Namespace) -> None:
 
 def reprocess(options: argparse.Namespace) -> None:
     named = {"scope": "items", "itemIds": options.rows} if options.rows else {"scope": "job"}
-    body = {**named, "reset_attempts": options.reset_attempts, "dry_run": options.dry_run}
+    body = {**named, "permanent": options.permanent, "dry_run": options.dry_run}
     done = client_of(options).post(f"/row-jobs/{options.id}/reprocess", body)
     what = "would be worked on again" if options.dry_run else "will be worked on again"
     tell(options, done, lambda told: print(f"{_rows(told['rows'])} {what}."))

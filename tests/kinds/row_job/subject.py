@@ -123,6 +123,13 @@ RULES = {
     "an attempt of a row is answered once": """
         select run_id, row_no, attempt from search_events where status not in ('throttled', 'refused')
         group by 1, 2, 3 having count(*) > 1""",
+    "only an answer moves a row to its next way": """
+        select i.run_id, i.row_no from job_items i where i.turned <> (
+            select count(*) from search_events e where e.run_id = i.run_id and e.row_no = i.row_no and e.status = 'not_found')""",
+    "what is not found was looked for in every way": """
+        select i.run_id, i.row_no from job_items i where i.status = 'NOT_FOUND' and (
+            select count(distinct e.strategy) from search_events e where e.run_id = i.run_id and e.row_no = i.row_no
+              and e.status = 'not_found') < 2 + (i.normalized_json ? 'brand')::int + (i.normalized_json ? 'sku')::int""",
     "what was found is in its row": """
         select i.run_id, i.row_no from job_items i where i.status = 'DONE'
           and i.result_json #>> '{offers,0,title}' is distinct from i.normalized_json ->> 'title'""",

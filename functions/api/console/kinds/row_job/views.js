@@ -198,10 +198,10 @@ export function Reprocess({ jobs, onDone }) {
 
 function Wanted({ jobs, wanted }) {
   const [statuses, setStatuses] = useState(["ERROR", "NOT_FOUND"]);
-  const [isAnew, setAnew] = useState(false);
+  const [isAlsoRefused, setAlsoRefused] = useState(false);
   const [told, setTold] = useState({ count: null, problem: null });
   const isSome = jobs.some(({ rows }) => rows);
-  wanted.current = jobs.map(({ id, rows }) => ({ id, body: rows ? { scope: "items", itemIds: rows } : { scope: "job", statuses, reset_attempts: isAnew } }));
+  wanted.current = jobs.map(({ id, rows }) => ({ id, body: rows ? { scope: "items", itemIds: rows } : { scope: "job", statuses, permanent: isAlsoRefused } }));
   const asked = JSON.stringify(wanted.current);
   useEffect(() => {
     let isOld = false;
@@ -217,7 +217,7 @@ function Wanted({ jobs, wanted }) {
   const toggle = (status) => (event) => setStatuses(event.target.checked ? [...statuses, status] : statuses.filter((each) => each !== status));
   return html`${!isSome && html`<fieldset><legend>Which rows</legend>
       ${Object.entries(AGAIN).map(([status, text]) => html`<label class="check" key=${status}><input type="checkbox" checked=${statuses.includes(status)} onChange=${toggle(status)} />${text}</label>`)}
-      <label class="check"><input type="checkbox" checked=${isAnew} onChange=${(event) => setAnew(event.target.checked)} />Also rows that have no attempts left</label>
+      <label class="check"><input type="checkbox" checked=${isAlsoRefused} onChange=${(event) => setAlsoRefused(event.target.checked)} />Also rows that were refused for what is in them</label>
     </fieldset>`}
     <p class="preview" role="status">${told.count === null ? (told.problem ? "Nothing would be processed." : "Counting…") : told.count === 0 ? "No row matches." : `${plural(told.count, "row")} would be processed again.`}</p>
     <${Trouble} problem=${told.problem} />`;
