@@ -340,10 +340,13 @@ def system(told: Mapping[str, Any]) -> None:
             "unsent messages": str(told["unsent"]),
             "oldest overdue step": cell(told["oldest_due"], "until") or "none",
             "messages given up": f"{dead['count']} in 24 hours",
+            "deliveries given up": f"{told['unheard']['count']:,}",
             "repairs": f"{repairs['count']} in 24 hours{repaired and f' ({repaired})'}",
         }
     )
     _part("messages given up", dead["latest"], "at", "run_id", "kind", "lane_key", optional=("lane_key",))
+    unheard = [{**each, "reason": (each["error"] or {}).get("message", "")} for each in told["unheard"]["latest"]]
+    _part("deliveries given up", unheard, "at", "signal", "listener", "attempts", below="reason")
     _part("repairs", repairs["latest"], "at", "run_id", "kind", "why", "lane_key", optional=("lane_key",))
     everywhere = told["everywhere"]
     if everywhere:

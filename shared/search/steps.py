@@ -36,6 +36,7 @@ from shared.kernel.params import parse
 from shared.kernel.points import point
 from shared.kernel.ports import Tx
 from shared.search import decide, store
+from shared.search.chain import Chain
 from shared.search.model import (
     CLIENTS,
     KIND,
@@ -167,7 +168,6 @@ class Cycles:
             return self._replay(turn, cursor, replays, begins)
         row = self.ports.store.next_job(turn)
         if row is None:
-            self.ports.meter.count(SearchMetric.STALE, self.ports.store.not_fresh(turn))
             return Finish(cursor=cursor.to_json(), effects=[*begins, Effect(store.UNSEEN)])
         point(SearchPoint.PICKED)
         job = self._job(turn, row)
@@ -378,6 +378,7 @@ def search(ports: Ports, limits: Limits | None = None) -> Kind:
         rows=store.OFFERS_READ,
         counts="offers",
         listens={f"run.{status}": cycles.next_cycle for status in ("succeeded", "failed", "canceled")},
+        each_tick=Chain,
         limits=cycle_limits,
         limits_of=lambda turn: cycles.sheets.limits() if is_sheet(turn) else cycle_limits,
         most_open_runs=NO_CAP,

@@ -43,6 +43,12 @@ LEFT_OPEN = Statement(
          and (exists (select from search_cycle c where c.run_id = r.id and c.ended_at is null)
               or exists (select from sheet_night n where n.run_id = r.id and n.finished_at is null))""",
 )
+# Of all tenants: whose searches have no cycle that is open, and which of their sheets no night.
+WITHOUT_NEXT = Statement(
+    "search.without_next",
+    "select tenant_id, cycle, sheets from searches_without_next(cast(:after as uuid), cast(:most as integer))",
+)
+NOT_FRESH = Statement("search.not_fresh", "select searches_not_fresh() as searches")
 # How long until the next cycle may begin: a gap after the last one's beginning, and something must be due. A client whose
 # gate is closed is due when it opens.
 NEXT_CYCLE = Statement(
@@ -126,7 +132,6 @@ left join lateral (
     where q.purpose = 'history' and b.tenant_id = :tenant_id and b.query_key = q.query_key and b.finished_at is null
     order by b.created_at, b.id limit 1) b on true
 """)  # noqa: S608 - our own words
-NOT_FRESH = sa.text("select count(*) from query_state where tenant_id = :tenant_id and active and fresh_at < now()")
 REPLAYS = sa.text("""
 select id, client, key, search_id, query_key, payload from search_quarantine
 where tenant_id = :tenant_id and replay_at is not null order by replay_at, id limit :most
@@ -508,11 +513,6 @@ class SearchStore:
     def dirty_companies(self, turn: Turn, most: int) -> list[UUID]:
         with direct.alone(self._engine, turn.tenant_id) as line:
             return line.scalars(DIRTY, {"tenant_id": turn.tenant_id, "most": most})
-
-    def not_fresh(self, turn: Turn) -> int:
-        with direct.alone(self._engine, turn.tenant_id) as line:
-            (count,) = line.scalars(NOT_FRESH, {"tenant_id": turn.tenant_id})
-        return int(count)
 
 
 # --- what the API asks

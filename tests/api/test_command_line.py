@@ -249,6 +249,7 @@ NOW = {
 }  # fmt: skip
 SYSTEM = {
     "schema": "0042", "tick_age_s": 3.0, "sweep_age_s": 3.0, "unsent": 0, "oldest_due": None, "dead_letters": {"count": 2, "latest": ROWS},
+    "unheard": {"count": 2, "latest": [{**each, "error": None} for each in ROWS]},
     "repairs": {"count": 2, "by": [{"why": "lost", "count": 2}], "latest": ROWS}, "everywhere": {"signals_waiting": 3, "tables": ROWS},
 }  # fmt: skip
 SUMMARY: dict[str, Any] = {

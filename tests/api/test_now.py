@@ -398,6 +398,27 @@ def test_what_is_not_sent_and_what_should_have_moved_is_told(door: Door, acme: T
     assert datetime.fromisoformat(told["oldest_due"]) == oldest
 
 
+def test_deliveries_that_were_given_up_are_shown_with_their_reason(
+    door: Door, acme: TenantHouse, globex: TenantHouse
+) -> None:
+    """What happened stays; what should have followed of it did not."""
+    for tenant, listener in ((acme, "search"), (acme, "job/T1"), (globex, "search")):
+        door.sql(
+            """with said as (insert into signal (tenant_id, name, payload, dispatched_at) values (:t, 'run.succeeded', '{}', now()) returning id)
+               insert into hearing (signal_id, listener, tenant_id, at, due_at, attempts, error, given_up_at)
+               select id, :listener, :t, now(), now(), 10, '{"code": "unexpected", "message": "KeyError: no"}',
+                      case when :listener = 'search' then now() end from said""",
+            t=tenant.id, listener=listener,
+        )  # fmt: skip
+
+    told = system(door, acme.admin)["unheard"]
+
+    assert told["count"] == 1
+    (unheard,) = told["latest"]
+    assert (unheard["signal"], unheard["listener"], unheard["attempts"]) == ("run.succeeded", "search", 10)
+    assert unheard["error"]["message"] == "KeyError: no"
+
+
 def test_dead_letters_are_counted_and_what_the_tick_mended_too(door: Door, acme: TenantHouse) -> None:
     dead, unsent = door.start(acme), door.start(acme)
     note_dead_letter(door.worker_ports, door.baton(dead).to_json(), 10)

@@ -22,6 +22,7 @@ from shared.kernel.ports import Tx
 from shared.kernel.store import PgStore
 from shared.kernel.undeployed import cancel_undeployed
 from shared.search.points import SearchPoint
+from shared.search.ports import SearchMetric
 from tests.support.databases import as_user
 from tests.support.rig import TENANT, RigDatabase
 from tests.support.searches import CONNECTIONS, DAY_S, OTHER_TENANT, SearchRig
@@ -906,3 +907,74 @@ def test_what_one_search_reads_leaves_the_quarantine_of_another_as_it_is(searche
     (offer,) = searches.rows("select found_by from offers where external_id = :id", id=kept["key"])
     assert {kept["query_key"], *offer["found_by"]} == keys
     assert kept["resolution"] is None
+
+
+# A chain that hangs on one delivery.
+
+REFUSES = """
+create function refuses() returns trigger language plpgsql as $$ begin raise exception 'no'; end $$;
+create trigger refuses before insert on {table} for each row execute function refuses();
+"""
+
+
+@contextmanager
+def refusing(rig: SearchRig, table: str) -> Iterator[None]:
+    """The database takes no rows in: whoever hears that a run has ended fails, each time. Ticks are rare, for days are long."""
+    rig.tick_every_s = 900.0
+    rig.write("insert into tenant (id, name) values (:id, 'Acme') on conflict do nothing", id=TENANT)
+    rig.write(REFUSES.format(table=table))
+    try:
+        yield
+    finally:
+        rig.write(f"drop trigger refuses on {table}; drop function refuses()")
+
+
+def given_up(rig: SearchRig) -> int:
+    return len(rig.rows("select 1 from hearing where listener = 'search' and given_up_at is not null"))
+
+
+def test_a_search_goes_on_after_whoever_should_have_heard_of_its_end_has_given_up(searches: SearchRig) -> None:
+    begin(searches)
+    key = searches.save()
+    searches.start()
+    with refusing(searches, "search_cycle"):
+        searches.pass_time(2 * DAY_S, until=lambda: given_up(searches) > 0)
+        assert given_up(searches) == 1
+        before = len(searches.executions(key))
+        searches.now += DAY_S
+        searches.pass_time(3_600)
+        assert len(searches.executions(key)) == before, "nobody could go on meanwhile"
+        assert searches.counted[SearchMetric.STALE] > 0, "the tick counts it, though no cycle does"
+    searches.pass_time(3_600)
+
+    assert len(searches.executions(key)) > before
+    assert missing(searches, key) == set()
+    assert len(searches.rows("select 1 from search_cycle where ended_at is null")) == 1
+
+
+def test_a_sheet_is_written_after_whoever_should_have_heard_of_its_night_has_given_up(searches: SearchRig) -> None:
+    begin(searches)
+    sheet = searches.add_sheet()
+    with refusing(searches, "sheet_night"):
+        searches.pass_time(2 * DAY_S, until=lambda: given_up(searches) > 0)
+        assert given_up(searches) == 1
+    assert [night["status"] for night in searches.nights(sheet)] == ["synced"]
+    searches.pass_time(2 * DAY_S)
+
+    assert [night["status"] for night in searches.nights(sheet)][:2] == ["synced", "synced"]
+
+
+def test_a_search_that_has_a_next_cycle_gets_no_other_by_the_tick(searches: SearchRig) -> None:
+    begin(searches)
+    searches.tick_every_s = 900.0
+    searches.write("insert into tenant (id, name) values (:id, 'Acme') on conflict do nothing", id=TENANT)
+    sheet = searches.add_sheet()
+    searches.save()
+    searches.start()
+    searches.pass_time(DAY_S)
+
+    cycles = searches.rows("select run_id from search_cycle order by started_at")
+    caused = searches.rows("select source from run where params = '{}' order by created_at")
+    assert len(cycles) == len(caused)
+    assert {row["source"] for row in caused[1:]} == {"event"}
+    assert len(searches.nights(sheet)) == 2

@@ -232,6 +232,7 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     says yes or no. `take_own_offers` takes jobs of the transaction's own tenant alone. `offer_lane` and `offer_lanes` are
     triggers': they offer the lanes that were written, and nobody can call them. Nor `keep_for_exports`, a trigger that keeps rows as
     they were for their own tenant's exports. `pending_of_all_tenants` and `workers_everywhere` ask whether a super admin asks.
+    `searches_without_next` and `searches_not_fresh` are the tick's: they tell whose turn it is, and how many.
     """
     rows = house.sql("""
         select proname as name, has_function_privilege('public', oid, 'execute') as everybody,
@@ -244,10 +245,15 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
         "forget_steps", "add_person", "offer_lane", "offer_lanes", "put_job_definition", "jobs_everywhere", "pull_class_full",
         "take_own_offers", "invitations", "answer_invitation", "keep_for_exports", "pending_of_all_tenants",
-        "workers_everywhere",
+        "workers_everywhere", "searches_without_next", "searches_not_fresh",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
-    assert sorted(row.name for row in rows if row.worker) == ["forget_steps", "room_for_a_run"]
+    assert sorted(row.name for row in rows if row.worker) == [
+        "forget_steps",
+        "room_for_a_run",
+        "searches_not_fresh",
+        "searches_without_next",
+    ]
     assert [row.name for row in rows if row.people] == ["add_person"]
     assert sorted(row.name for row in rows if not row.api) == [
         "add_person",
@@ -255,6 +261,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
         "keep_for_exports",
         "offer_lane",
         "offer_lanes",
+        "searches_not_fresh",
+        "searches_without_next",
     ]
 
 

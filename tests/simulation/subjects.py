@@ -74,10 +74,11 @@ class SubjectInvariants(Invariants):
     world: SubjectWorld
 
     def something_to_look_at(self) -> bool:
-        return super().something_to_look_at() or self._signals_wait()
+        return super().something_to_look_at() or self._signals_wait() or self.world.simulated.waits_for_a_tick()
 
     def open_work(self) -> list[str]:
-        return [*super().open_work(), *(["signals"] if self._signals_wait() else [])]
+        mine = ["signals"] if self._signals_wait() else []
+        return [*super().open_work(), *mine, *(["a tick"] if self.world.simulated.waits_for_a_tick() else [])]
 
     def _signals_wait(self) -> bool:
         return bool(self.world.kind.listens and self.world.store.unheard)  # type: ignore[attr-defined]

@@ -40,6 +40,7 @@ OTHER_TENANT = UUID(int=0xB0)
 SEARCH_TABLES = (
     "saved_search", "query_state", "search_backfill", "ingestion_runs", "companies", "offers", "search_quarantine",
     "search_cycle", "hearing", "search_sheet", "sheet_night", "sheet_row", "company_feedback", "account_token", "pace",
+    "tenant",
 )  # fmt: skip
 CONNECTIONS = {"infojobs": UUID(int=0xC1), "adzuna": UUID(int=0xC2), "google_sheets": UUID(int=0xC3)}
 DAY_S = 86_400.0

@@ -54,6 +54,7 @@ class Simulated:
     kind: Kind
     params: Callable[[Mapping[str, Any]], Mapping[str, Any]]  # of a run, from the scenario's own
     at_the_end: Callable[[], None] = lambda: None  # raises Violation
+    waits_for_a_tick: Callable[[], bool] = lambda: False  # whether `each_tick` has something to do
 
 
 @contextmanager

@@ -262,8 +262,9 @@ def every_queue_has_dead_letters(template: Node) -> list[str]:
 def every_queue_has_an_alarm(template: Node) -> list[str]:
     watched: dict[str, set[str]] = {}
     for alarm in of_type(template, "AWS::CloudWatch::Alarm").values():
-        for dimension in alarm.get("Dimensions", []):
-            for target in (dimension["Value"].get("Fn::Sub"), dimension["Value"].get("Fn::GetAtt", [None])[0]):
+        named = [each["Value"] for each in alarm.get("Dimensions", []) if isinstance(each["Value"], dict)]
+        for value in named:
+            for target in (value.get("Fn::Sub"), value.get("Fn::GetAtt", [None])[0]):
                 watched.setdefault(str(target), set()).add(alarm["MetricName"])
     letters = {"NumberOfMessagesReceived", "ApproximateNumberOfMessagesVisible"}
     found = []

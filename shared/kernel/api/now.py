@@ -147,6 +147,21 @@ class DeadLetters(Told):
     latest: list[DeadLetter]
 
 
+class Unheard(Told):
+    """What happened (`signal`), and who should have reacted to it (`listener`)."""
+
+    at: datetime
+    signal: str
+    listener: str
+    attempts: int
+    error: dict[str, Any] | None
+
+
+class GivenUp(Told):
+    count: int
+    latest: list[Unheard]
+
+
 class RepairsBy(Told):
     why: str
     count: int
@@ -178,7 +193,7 @@ class Everywhere(Told):
 class System(Told):
     """`unsent`: lanes whose message should have been sent a minute ago. `oldest_due`: of lanes that should have moved by now.
 
-    Dead letters and repairs are those of the last day.
+    Dead letters and repairs are those of the last day. `unheard`: deliveries that were given up, as long as their signals are kept.
     """
 
     now: datetime
@@ -188,6 +203,7 @@ class System(Told):
     unsent: int
     oldest_due: datetime | None
     dead_letters: DeadLetters
+    unheard: GivenUp
     repairs: Repairs
     everywhere: Everywhere | None
 
@@ -242,5 +258,6 @@ def get_system() -> System:
     return System(
         **{name: row[name] for name in ("now", "schema", "tick_age_s", "sweep_age_s", "unsent", "oldest_due", "everywhere")},
         dead_letters=DeadLetters(count=row["dead_letters"], latest=[DeadLetter(**each) for each in given_up]),
+        unheard=GivenUp(count=row["unheard"], latest=row["latest_unheard"]),
         repairs=Repairs(count=count, by=row["repairs_by"], latest=row["latest_repairs"]),
     )  # fmt: skip

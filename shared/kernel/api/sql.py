@@ -453,6 +453,7 @@ MOST_OPEN = 500
 MOST_LANES_NOW = 5_000
 MOST_FAILED = 500
 MOST_REPAIRS = 10_000
+MOST_UNHEARD = 1_000
 LATEST_REPAIRS = 200  # of the tenant: a member finds their own among them
 MOST_UNSENT = 1_000
 
@@ -685,5 +686,11 @@ select
             select why from repair where tenant_id = :tenant_id and {_A_DAY} order by at desc limit {MOST_REPAIRS}) r
         group by why) b) as repairs_by,
     ({_repairs(20)}) as latest_repairs,
+    (select count(*) from (select from hearing where tenant_id = :tenant_id and given_up_at is not null
+                           limit {MOST_UNHEARD}) h) as unheard,
+    (select coalesce(jsonb_agg(to_jsonb(h) order by h.at desc), '[]') from (
+        select h.given_up_at as at, h.listener, h.attempts, h.error, s.name as signal
+        from hearing h join signal s on s.id = h.signal_id and s.tenant_id = h.tenant_id
+        where h.tenant_id = :tenant_id and h.given_up_at is not null order by h.given_up_at desc limit 20) h) as latest_unheard,
     (select to_jsonb(e) from everywhere(:subject) e) as everywhere
 """)

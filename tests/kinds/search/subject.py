@@ -18,7 +18,7 @@ from shared.kernel.catalogue import Kind
 from shared.kernel.control import Paces
 from shared.kernel.decide import Limits
 from shared.kernel.errors import Permanent, Refused, Throttled, Transient
-from shared.kernel.model import Already, NewRun, Starting, account_name
+from shared.kernel.model import Already, NewRun, Signal, Start, Starting, account_name
 from shared.kernel.ports import Tx
 from shared.kernel.tokens import TokenRefused, Tokens
 from shared.search.adapters.boards import InfoJobs
@@ -59,6 +59,9 @@ PAUSE = """
 update query_state set active = false where ctid = any(array(
     select ctid from query_state where active for update skip locked))"""
 
+
+ADD_TENANT = sa.text("insert into tenant (id, name) values (:id, 'of the simulation') on conflict do nothing")
+WITHOUT_NEXT = f"select 1 from searches_without_next('{UUID(int=0)}', 1)"
 
 SHEET_CONNECTION = UUID(int=0xC3)
 COMPANIES = 5
@@ -246,6 +249,8 @@ def simulate(world: SubjectWorld) -> Simulated:
 
     def params(asked: Mapping[str, Any]) -> dict[str, Any]:
         tenant = TENANTS[asked["tenant"]]
+        with world.owner.connect() as connection:
+            connection.execute(ADD_TENANT, {"id": tenant})
         return {"sheet": str(sheet_of_tenant(tenant))} if world.rng.random() < 0.4 else {}
 
     def at_the_end() -> None:
@@ -259,7 +264,27 @@ def simulate(world: SubjectWorld) -> Simulated:
         except Refused:
             return kind.start(tx, replace(starting, params={}))
 
-    return Simulated(kind=replace(kind, start=start), params=params, at_the_end=at_the_end)
+    def told_nobody(tx: Tx, signal: Signal) -> Sequence[Start]:
+        """As if it had failed ten times: a run that has ended, and nothing follows by itself."""
+        if world.rng.random() < 0.1:
+            world.seen["not heard"] += 1
+            unheard.append(signal.id)
+            return ()
+        return hears(tx, signal)
+
+    def waits_for_a_tick() -> bool:
+        if unheard and not world.rows(WITHOUT_NEXT):
+            unheard.clear()
+        return bool(unheard)
+
+    unheard: list[int] = []
+    hears = kind.listens["run.succeeded"]
+    return Simulated(
+        kind=replace(kind, start=start, listens=dict.fromkeys(kind.listens, told_nobody)),
+        params=params,
+        at_the_end=at_the_end,
+        waits_for_a_tick=waits_for_a_tick,
+    )
 
 
 def judge_sheets(world: SubjectWorld, papers: Mapping[UUID, Paper]) -> None:
@@ -446,7 +471,7 @@ SUBJECT = Subject(
     outside=outside,
     tables=(
         "saved_search", "query_state", "search_backfill", "ingestion_runs", "companies", "offers", "search_quarantine",
-        "search_cycle", "search_sheet", "sheet_night", "sheet_row", "company_feedback", "account_token", "pace",
+        "search_cycle", "search_sheet", "sheet_night", "sheet_row", "company_feedback", "account_token", "pace", "tenant",
     ),
     clocks=(
         "update query_state set next_due_at = next_due_at - {by}, history_due_at = history_due_at - {by}",

@@ -18,11 +18,14 @@ export default function System() {
       <${Sign} name="Unsent messages" good=${of.unsent === 0}>${of.unsent === 0 ? "None" : `${number(of.unsent)}, sent automatically`}<//>
       <${Sign} name="Overdue steps" good=${!isOverdue(of)}>${!isOverdue(of) ? "None" : html`Oldest <${Ago} at=${of.oldest_due} />`}<//>
       <${Sign} name="Messages given up in 24 h" good=${of.dead_letters.count === 0}>${number(of.dead_letters.count)}<//>
+      <${Sign} name="Deliveries given up" good=${of.unheard.count === 0}>${number(of.unheard.count)}<//>
       <${Sign} name="Repairs in 24 h" good=${true}>${number(of.repairs.count)}<//>
       <${Sign} name="Database schema" good=${true}>${of.schema}<//>
     </dl>
     ${of.dead_letters.latest.length > 0 && html`<${Section} title="Messages given up" note="in dead-letter queues; their steps are retried automatically">
       <${Lanes} caption="Messages given up" rows=${of.dead_letters.latest} what=${() => "Given up"} /><//>`}
+    ${of.unheard.latest.length > 0 && html`<${Section} title="Deliveries given up" note="something happened, and what should have reacted failed each time">
+      <${Unheard} rows=${of.unheard.latest} /><//>`}
     ${of.repairs.by.length > 0 && html`<${Section} title="Repairs" note="fixed automatically in the last 24 hours" side=${html`<span class="quiet">${of.repairs.by.map((each) => `${repairName(each.why).split(";")[0]}: ${number(each.count)}`).join(" · ")}</span>`}>
       <${Lanes} caption="Recent repairs" rows=${of.repairs.latest} what=${(each) => repairName(each.why)} /><//>`}
     ${of.everywhere && html`<${Everywhere} of=${of.everywhere} />`}`}<//>`;
@@ -35,6 +38,9 @@ const Sign = ({ name, good, children }) => html`<div class="sign"><dt>${name}</d
 
 const Lanes = ({ caption, rows, what }) => html`<${Table} caption=${caption} columns=${["When", "What happened", "Run", "Lane"]}><tbody>${rows.map((each) => html`<tr>
   <${Cell}><${Ago} at=${each.at} /><//><${Cell} name="What happened">${what(each)}<//><${Cell} name="Run"><${Link} to=${`runs/${each.run_id}`}>${kindOf(each.kind).title}<//><//><${Cell} name="Lane">${laneName(each.kind, each.lane_key)}<//></tr>`)}</tbody><//>`;
+
+const Unheard = ({ rows }) => html`<${Table} caption="Deliveries given up" columns=${["When", "What happened", "What should have reacted", "Reason"]}><tbody>${rows.map((each) => html`<tr>
+  <${Cell}><${Ago} at=${each.at} /><//><${Cell} name="What happened"><code>${each.signal}</code><//><${Cell} name="What should have reacted"><code>${each.listener}</code>, ${plural(each.attempts, "attempt")}<//><${Cell} name="Reason">${each.error?.message}<//></tr>`)}</tbody><//>`;
 
 const Everywhere = ({ of }) => html`<${Section} title="All tenants" note=${`${plural(of.tenants, "tenant")}, ${plural(of.open_runs, "open run")}, ${number(of.unsent)} unsent, ${plural(of.signals_waiting, "signal")} waiting`}>
   <${Tables} of=${of.tables.slice(0, LARGEST)} />
