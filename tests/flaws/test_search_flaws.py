@@ -978,3 +978,92 @@ def test_a_search_that_has_a_next_cycle_gets_no_other_by_the_tick(searches: Sear
     assert len(cycles) == len(caused)
     assert {row["source"] for row in caused[1:]} == {"event"}
     assert len(searches.nights(sheet)) == 2
+
+
+# A sheet whose columns belong to its readers too.
+
+
+def test_columns_are_found_by_their_titles(searches: SearchRig) -> None:
+    """A reader adds a column in front and one between: theirs stay as they are, and feedback is still heard."""
+    searches.add_companies(1, 3)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    grid.insert_column(1, "Owner")
+    grid.insert_column(4, "Notes")
+    for row in (2, 3, 4):
+        grid.cells[row, 1], grid.cells[row, 4] = f"owner {row}", f"note {row}"
+    grid.cells[3, grid.column("Feedback")] = "relevant"
+    searches.write("update companies set open_offers = 70 where external_id = '1'")
+    searches.add_companies(4, 4)
+
+    searches.go(DAY_S)
+
+    assert searches.nights(sheet)[1]["status"] == "synced"
+    assert grid.table()[0] == ["Owner", "Id", "Name", "Notes", "Open offers", "First seen", "Last seen", "Link", "Feedback"]
+    assert [(row[0], row[3], row[4]) for row in grid.table()[1:]] == [
+        ("owner 2", "note 2", 70), ("owner 3", "note 3", 2), ("owner 4", "note 4", 3), ("", "", 4),
+    ]  # fmt: skip
+    assert searches.feedback() == {2: "relevant"}
+    assert not searches.google.wrong
+
+
+@pytest.mark.parametrize(
+    ("title", "to", "said"),
+    [("Feedback", "Our view", "no column called Feedback"), ("Link", "Id", "2 columns called Id (A, F)")],
+    ids=["missing", "twice"],
+)
+def test_a_title_that_is_missing_or_twice_fails_the_night_and_writes_nothing(
+    searches: SearchRig, title: str, to: str, said: str
+) -> None:
+    searches.add_companies(1, 3)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    grid.cells[1, grid.column(title)] = to
+    before = dict(grid.cells)
+    searches.add_companies(4, 5)
+
+    searches.go(DAY_S)
+
+    night = searches.nights(sheet)[1]
+    assert (night["status"], night["problem"]["code"]) == ("failed", "sheet_columns")
+    assert said in night["problem"]["message"]
+    assert grid.cells == before
+    grid.cells[1, {"Feedback": 7, "Link": 6}[title]] = title
+    searches.go(DAY_S)
+    assert searches.nights(sheet)[2]["status"] == "synced", "once it is put right, the next night is as any other"
+
+
+@pytest.mark.parametrize("requests", [2, 3], ids=["before it is read", "before it is written"])
+def test_a_column_that_is_added_during_a_sync_is_not_written_over(searches: SearchRig, requests: int) -> None:
+    searches.add_companies(1, 3)
+    sheet = searches.add_sheet()
+    searches.go(3 * HOUR)
+    grid = searches.google.tab()
+    grid.cells[2, 7] = "irrelevant"
+    searches.write("update companies set open_offers = 70")
+    searches.google.misbehave("widened", on=["sheet"], after=requests, budget=1)  # look, titles, read, look again, write
+
+    searches.go(DAY_S)
+
+    assert searches.google.struck["widened"] == 1
+    assert searches.nights(sheet)[1]["status"] == "synced"
+    assert {cell for (row, column), cell in grid.cells.items() if column == 1} == {"Notes"}
+    assert [row[3] for row in grid.table()[1:]] == [70, 70, 70]
+    assert searches.feedback() == {1: "irrelevant"}
+    assert not searches.google.wrong
+
+
+def test_a_sheet_of_somebody_elses_is_left_alone(searches: SearchRig) -> None:
+    """Its first row has titles, and none of them is ours."""
+    searches.add_companies(1, 3)
+    grid = searches.google.tab()
+    grid.cells[1, 1], grid.cells[1, 2] = "Budget", "Amount"
+    sheet = searches.add_sheet()
+    before = dict(grid.cells)
+
+    searches.go(3 * HOUR)
+
+    assert searches.nights(sheet)[0]["problem"]["code"] == "sheet_columns"
+    assert grid.cells == before

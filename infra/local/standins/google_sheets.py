@@ -29,12 +29,14 @@ AUDIENCE = "https://oauth2.googleapis.com/token"
 PER_MINUTE = 60
 FIRST_ROWS = 1_000
 LONGEST_CELL = 50_000
-RANGE = re.compile(r"'((?:[^']|'')*)'!A(\d+)(?::([A-Z])(\d+))?")
+RANGE = re.compile(r"'((?:[^']|'')*)'!([A-Z]{1,3})(\d+):([A-Z]{1,3})(\d+)")
+COLUMNS = 26
 FAULTS = {
     "lost_answer": "it is done, and the answer breaks off",
     "expired": "401 for a token that was good",
     "not_shared": "403",
     "sorted": "somebody turns the rows around before it is answered",
+    "widened": "somebody adds a column before it is answered",
 }
 _KEY: list[rsa.RSAPrivateKey] = []
 
@@ -55,17 +57,39 @@ def private_key() -> str:
 class Grid:
     id: int
     rows: int = FIRST_ROWS
+    columns: int = COLUMNS
     cells: dict[tuple[int, int], Any] = field(default_factory=dict)  # by row and column, from 1
 
     def turn_around(self) -> None:
         last = max((row for row, _ in self.cells), default=1)
         self.cells = {(row if row == 1 else last + 2 - row, column): cell for (row, column), cell in self.cells.items()}
 
+    def insert_column(self, at: int, title: str) -> None:
+        """As a reader does it: the others move to the right. From 1."""
+        self.columns += 1
+        self.cells = {(row, column + (column >= at)): cell for (row, column), cell in self.cells.items()}
+        self.cells[1, at] = title
+
+    def column(self, title: str) -> int:
+        (found,) = [column for (row, column), cell in self.cells.items() if row == 1 and cell == title]
+        return found
+
     def table(self) -> list[list[Any]]:
         """Every row that is not empty, with all its cells."""
         rows = sorted({row for row, _ in self.cells})
         width = max((column for _, column in self.cells), default=0)
         return [[self.cells.get((row, column), "") for column in range(1, width + 1)] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Columns and rows of a grid, from 1."""
+
+    grid: Grid
+    left: int
+    right: int
+    first: int
+    last: int
 
 
 class GoogleSheetsStandIn(StandIn):
@@ -118,6 +142,9 @@ class GoogleSheetsStandIn(StandIn):
             if "sorted" in faults:
                 for grid in self.tabs.values():
                     grid.turn_around()
+            if "widened" in faults:
+                for grid in self.tabs.values():
+                    grid.insert_column(1, "Notes")
             self.log.append((request.method, unquote(request.path)))
             reply = self._sheet(request)
         if "lost_answer" in faults:
@@ -185,14 +212,18 @@ class GoogleSheetsStandIn(StandIn):
                 return self._write(body)
             case "POST", rest if rest.endswith(":append"):
                 return self._append(rest.removeprefix("/values/").removesuffix(":append"), body)
-            case "GET", rest if rest.startswith("/values/"):
-                return self._read(rest.removeprefix("/values/"))
+            case "GET", "/values:batchGet":
+                return self._read(request.query["ranges"])
         self.wrong.append(f"{request.method} {path}")
         return _error(404, "NOT_FOUND", "Requested entity was not found.")
 
     def _properties(self, name: str) -> dict[str, Any]:
         grid = self.tabs[name]
-        return {"sheetId": grid.id, "title": name, "gridProperties": {"rowCount": grid.rows, "columnCount": 26}}
+        return {
+            "sheetId": grid.id,
+            "title": name,
+            "gridProperties": {"rowCount": grid.rows, "columnCount": grid.columns},
+        }
 
     def _change(self, requests: list[Any]) -> Reply:
         replies: list[Any] = []
@@ -214,24 +245,36 @@ class GoogleSheetsStandIn(StandIn):
                 return _error(400, "INVALID_ARGUMENT", "Unknown request.")
         return Reply.json({"spreadsheetId": SPREADSHEET, "replies": replies})
 
-    def _read(self, asked: str) -> Reply:
+    def _place(self, asked: str) -> _Place | Reply:
+        """Where a range is. One that is not named in full would be taken for as much as is sent."""
         found = RANGE.fullmatch(asked)
         if found is None or found[1].replace("''", "'") not in self.tabs:
+            self.wrong.append(f"a range that is not named in full: {asked}")
             return _error(400, "INVALID_ARGUMENT", f"Unable to parse range: {asked}")
-        grid, first, last = self.tabs[found[1].replace("''", "'")], int(found[2]), int(found[4])
-        if first > grid.rows:
-            return _error(400, "INVALID_ARGUMENT", f"Range exceeds grid limits. Max rows: {grid.rows}")
-        width = ord(found[3]) - 64
-        rows = [[grid.cells.get((row, column), "") for column in range(1, width + 1)] for row in range(first, last + 1)]
-        rows = [_cut(row, "") for row in rows]
-        return Reply.json({"range": asked, "majorDimension": "ROWS", **({"values": kept} if (kept := _cut(rows, [])) else {})})  # fmt: skip
+        grid = self.tabs[found[1].replace("''", "'")]
+        place = _Place(grid, _number(found[2]), _number(found[4]), int(found[3]), int(found[5]))
+        if place.last > grid.rows or place.right > grid.columns:
+            return _error(400, "INVALID_ARGUMENT", f"Range ({asked}) exceeds grid limits. Max rows: {grid.rows}, max columns: {grid.columns}")  # fmt: skip
+        return place
+
+    def _read(self, ranges: list[str]) -> Reply:
+        told = []
+        for asked in ranges:
+            place = self._place(asked)
+            if isinstance(place, Reply):
+                return place
+            columns = range(place.left, place.right + 1)
+            rows = [[place.grid.cells.get((row, column), "") for column in columns] for row in range(place.first, place.last + 1)]  # fmt: skip
+            kept = _cut([_cut(row, "") for row in rows], [])
+            told.append({"range": asked, "majorDimension": "ROWS", **({"values": kept} if kept else {})})
+        return Reply.json({"spreadsheetId": SPREADSHEET, "valueRanges": told})
 
     def _append(self, asked: str, body: Mapping[str, Any]) -> Reply:
         """After the last row, every time it is asked for."""
         self.wrong.append("append may not be repeated")
-        found = RANGE.fullmatch(asked)
-        assert found is not None
-        grid = self.tabs[found[1].replace("''", "'")]
+        place = self._place(asked)
+        assert isinstance(place, _Place)
+        grid = place.grid
         first = max((row for row, _ in grid.cells), default=0) + 1
         for row, cells in enumerate(body["values"], first):
             for column, cell in enumerate(cells, 1):
@@ -243,21 +286,22 @@ class GoogleSheetsStandIn(StandIn):
             self.wrong.append("cells that are not RAW")
         planned = []
         for each in body["data"]:
-            found = RANGE.fullmatch(each["range"])
-            if found is None or found[1].replace("''", "'") not in self.tabs:
-                return _error(400, "INVALID_ARGUMENT", f"Unable to parse range: {each['range']}")
-            grid = self.tabs[found[1].replace("''", "'")]
-            if int(found[2]) + len(each["values"]) - 1 > grid.rows:
-                return _error(400, "INVALID_ARGUMENT", f"Range exceeds grid limits. Max rows: {grid.rows}")
+            place = self._place(each["range"])
+            if isinstance(place, Reply):
+                return place
+            if [len(row) for row in each["values"]] != [place.right - place.left + 1] * (place.last - place.first + 1):
+                self.wrong.append(f"cells of another shape than {each['range']}")
+                return _error(400, "INVALID_ARGUMENT", f"Requested writing within range [{each['range']}], but tried writing outside of it.")  # fmt: skip
             if any(len(str(cell)) > LONGEST_CELL for row in each["values"] for cell in row):
                 said = f"Your input contains more than the maximum of {LONGEST_CELL} characters in a single cell."
                 return _error(400, "INVALID_ARGUMENT", said)
-            planned.append((grid, int(found[2]), each["values"]))
+            planned.append((place, each["values"]))
         count = 0
-        for grid, first, values in planned:
-            for row, cells in enumerate(values, first):
+        for place, values in planned:
+            grid = place.grid
+            for row, cells in enumerate(values, place.first):
                 count += 1
-                for column, cell in enumerate(cells, 1):
+                for column, cell in enumerate(cells, place.left):
                     if cell == "":
                         grid.cells.pop((row, column), None)
                     elif cell is not None:
@@ -268,6 +312,13 @@ class GoogleSheetsStandIn(StandIn):
 
 def _unpacked(part: str) -> bytes:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+
+
+def _number(letters: str) -> int:
+    number = 0
+    for letter in letters:
+        number = number * 26 + ord(letter) - 64
+    return number
 
 
 def _cut(cells: list[Any], empty: Any) -> list[Any]:

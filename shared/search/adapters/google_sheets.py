@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode
@@ -19,7 +19,7 @@ from shared.kernel.answers import Shape, read_json, shaped
 from shared.kernel.errors import Permanent, StepError, Throttled, Transient, bad_answer
 from shared.kernel.http import Answer, Http, Pool, retry_after_s
 from shared.kernel.tokens import Token, TokenRefused
-from shared.search.sheets.model import HEADER, Block, Tab
+from shared.search.sheets.model import HEADER, Block, Tab, letters, plain_titles, side_by_side
 
 SHEETS_URL: Final = "https://sheets.googleapis.com"
 TOKEN_URL: Final = "https://oauth2.googleapis.com"  # noqa: S105 - an address
@@ -28,7 +28,6 @@ AUDIENCE: Final = "https://oauth2.googleapis.com/token"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 LIVES_S: Final = 3_600
 MINUTE_S: Final = 60.0  # its quotas are filled again every minute, and it promises no Retry-After
-LAST_COLUMN: Final = "ABCDEFG"[len(HEADER) - 1]
 
 
 class _Token(Shape):
@@ -38,6 +37,7 @@ class _Token(Shape):
 
 class _Grid(Shape):
     rowCount: Annotated[int, Field(ge=0)]  # noqa: N815 - its names on the wire
+    columnCount: Annotated[int, Field(ge=0)]  # noqa: N815
 
 
 class _Properties(Shape):
@@ -56,6 +56,10 @@ class _Spreadsheet(Shape):
 
 class _Values(Shape):
     values: list[list[Any]] = Field(default_factory=list)  # absent if all is empty
+
+
+class _Ranges(Shape):
+    valueRanges: list[_Values]  # noqa: N815
 
 
 class _Written(Shape):
@@ -138,7 +142,7 @@ class GoogleSheet:
         )
 
     def look(self, tab: str) -> Tab | None:
-        fields = "sheets.properties(sheetId,title,gridProperties.rowCount)"
+        fields = "sheets.properties(sheetId,title,gridProperties(rowCount,columnCount))"
         told = shaped(_Spreadsheet, self._asked("GET", "", query={"fields": fields}))
         for each in told.sheets:
             if each.properties.title == tab:
@@ -159,24 +163,54 @@ class GoogleSheet:
         asked = {"updateSheetProperties": {"properties": properties, "fields": "gridProperties.rowCount"}}
         shaped(_Replies, self._asked("POST", ":batchUpdate", body={"requests": [asked]}))
 
-    def read(self, tab: str, first: int, last: int) -> Sequence[Sequence[Any]]:
-        asked = quote(f"{_named(tab)}!A{first}:{LAST_COLUMN}{last}", safe="")
-        query = {"majorDimension": "ROWS", "valueRenderOption": "UNFORMATTED_VALUE"}
-        values = shaped(_Values, self._asked("GET", f"/values/{asked}", query=query)).values
-        if len(values) > last - first + 1 or any(len(row) > len(HEADER) for row in values):
-            raise bad_answer("Google Sheets sent more cells than were asked for.")
-        return values
+    def titles(self, tab: str, width: int) -> Sequence[Any]:
+        ((titles,),) = self._values([_range(tab, 0, width - 1, 1, 1)], [(1, width)])
+        return titles
 
-    def write(self, tab: str, blocks: Sequence[Block]) -> None:
-        data = [
-            {"range": f"{_named(tab)}!A{block.row}", "majorDimension": "ROWS", "values": [list(row) for row in block.values]}
-            for block in blocks
-        ]  # fmt: skip
+    def read(self, tab: str, columns: Sequence[int], first: int, last: int) -> Sequence[Sequence[Any]] | None:
+        """With the titles in the same request: whoever adds a column in between moves the others."""
+        groups = side_by_side(columns)
+        asked = [
+            _range(tab, columns[group[0]], columns[group[-1]], *rows)
+            for rows in ((1, 1), (first, last))
+            for group in groups
+        ]
+        shapes = [(count, len(group)) for count in (1, last - first + 1) for group in groups]
+        found = self._values(asked, shapes)
+        heads, bodies = found[: len(groups)], found[len(groups) :]
+        (titles,) = _in_our_order(groups, heads)
+        return _in_our_order(groups, bodies) if plain_titles(titles) == list(HEADER) else None
+
+    def _values(self, ranges: Sequence[str], shapes: Sequence[tuple[int, int]]) -> list[list[list[Any]]]:
+        """The cells of each range, with the empty ones that are left out at its ends."""
+        query = {"ranges": ranges, "majorDimension": "ROWS", "valueRenderOption": "UNFORMATTED_VALUE"}
+        told = shaped(_Ranges, self._asked("GET", "/values:batchGet", query=query)).valueRanges
+        if len(told) != len(ranges):
+            raise bad_answer("Google Sheets sent other ranges than were asked for.")
+        found = []
+        for each, (rows, width) in zip(told, shapes, strict=True):
+            if len(each.values) > rows or any(len(row) > width for row in each.values):
+                raise bad_answer("Google Sheets sent more cells than were asked for.")
+            whole = [*each.values, *([] for _ in range(rows - len(each.values)))]
+            found.append([[*row, *[""] * (width - len(row))] for row in whole])
+        return found
+
+    def write(self, tab: str, columns: Sequence[int], blocks: Sequence[Block]) -> None:
+        data = []
+        for block in blocks:
+            of = columns[: len(block.values[0])]
+            last = block.row + len(block.values) - 1
+            for group in side_by_side(of):
+                asked = _range(tab, of[group[0]], of[group[-1]], block.row, last)
+                values = [[row[number] for number in group] for row in block.values]
+                data.append({"range": asked, "majorDimension": "ROWS", "values": values})
         told = self._asked("POST", "/values:batchUpdate", body={"valueInputOption": "RAW", "data": data})
         if shaped(_Written, told).spreadsheetId != self._spreadsheet_id:
             raise bad_answer("Google Sheets speaks of another spreadsheet.")
 
-    def _asked(self, method: str, path: str, *, query: dict[str, str] | None = None, body: Any = None) -> Any:
+    def _asked(
+        self, method: str, path: str, *, query: Mapping[str, str | Sequence[str]] | None = None, body: Any = None
+    ) -> Any:
         told = None if body is None else json.dumps(body).encode()
         answer = self._http.send(method, self._path + path, query=query, body=told, headers=self._headers)
         if answer.status != 200:
@@ -201,11 +235,21 @@ class GoogleSheet:
 def _tab(properties: _Properties) -> Tab:
     if properties.gridProperties is None:
         raise Permanent(f"The tab {properties.title[:100]} is no table.", "no_table")
-    return Tab(properties.sheetId, properties.gridProperties.rowCount)
+    return Tab(properties.sheetId, properties.gridProperties.rowCount, properties.gridProperties.columnCount)
 
 
 def _named(tab: str) -> str:
     return "'" + tab.replace("'", "''") + "'"
+
+
+def _range(tab: str, left: int, right: int, first: int, last: int) -> str:
+    return f"{_named(tab)}!{letters(left)}{first}:{letters(right)}{last}"
+
+
+def _in_our_order(groups: Sequence[Sequence[int]], ranges: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    order = [number for group in groups for number in group]
+    rows = [[cell for part in parts for cell in part] for parts in zip(*ranges, strict=True)]
+    return [[row[order.index(number)] for number in range(len(order))] for row in rows]
 
 
 def _said(http: Http, answer: Answer) -> str:

@@ -25,6 +25,7 @@ READ_ROWS, WRITE_ROWS = 2_000, 500  # in one request
 LONGEST_NAME, LONGEST_LINK = 500, 1_000
 MOST_COMPANIES = 50_000
 MOST_ROWS = 200_000  # of a tab that is read at all
+MOST_COLUMNS = 702  # of a tab that are looked at, up to ZZ
 PER_MINUTE, BURST = 60, 10  # requests of one service account, whoever asks
 PATIENCE_S = 300.0  # how far ahead a slot is kept for somebody
 SLOT_LASTS_S = 10.0
@@ -52,6 +53,8 @@ ALARMING = frozenset({NightStatus.FAILED, NightStatus.MISSED})
 class SheetPhase(StrEnum):
     OPEN = "open"
     ADD = "add"
+    TITLES = "titles"
+    HEAD = "head"
     READ = "read"
     PLAN = "plan"
     WRITE = "write"
@@ -59,8 +62,9 @@ class SheetPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetCursor:
-    """`rows`: how many the tab has. `row`: the last one that was read or written. `grid`: the tab's own id. `added`: it was
-    asked for. `moved`: how often its rows had moved when they were to be written. `slot_at`: when the next request may be sent, kept for the attempt `slot_of`."""
+    """`rows`, `width`: how many rows and columns the tab has. `columns`: where each of ours is. `row`: the last one that was read
+    or written. `grid`: the tab's own id. `added`: it was asked for. `moved`: how often its rows or
+    columns had moved when they were to be written. `slot_at`: when the next request may be sent, kept for the attempt `slot_of`."""
 
     sheet: str
     connection: str
@@ -68,6 +72,8 @@ class SheetCursor:
     epoch: int = 1
     grid: int = 0
     rows: int = 0
+    width: int = 0
+    columns: Sequence[int] = ()
     row: int = 0
     added: bool = False
     moved: int = 0
@@ -97,14 +103,51 @@ class SheetCursor:
 class Tab:
     grid: int
     rows: int
+    columns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Cells to be written from the first column of `row` on."""
+    """Cells to be written from `row` on, each under its title: in the order of `HEADER`, or of its beginning."""
 
     row: int
     values: Sequence[Sequence[str | int]]
+
+
+class WrongColumns(ValueError):
+    """A title that is missing or is there twice: nobody knows where to write."""
+
+
+def columns_of(titles: Sequence[Any]) -> list[int]:
+    """Where each of our columns is, by its title: readers add, move and sort columns as they like."""
+    said, found = plain_titles(titles), list[int]()
+    for title in HEADER:
+        places = [at for at, cell in enumerate(said) if cell == title]
+        if len(places) != 1:
+            where = f"{len(places)} columns called {title} ({', '.join(map(letters, places))})"
+            raise WrongColumns(where if places else f"no column called {title}")
+        found += places
+    return found
+
+
+def plain_titles(cells: Sequence[Any]) -> list[Any]:
+    return [cell.strip() if isinstance(cell, str) else cell for cell in cells]
+
+
+def letters(column: int) -> str:
+    """The name of a column, from 0: A, Z, AA."""
+    return (letters(column // 26 - 1) if column >= 26 else "") + chr(ord("A") + column % 26)
+
+
+def side_by_side(columns: Sequence[int]) -> list[list[int]]:
+    """Which of our columns follow each other in the sheet: each group is one range."""
+    groups: list[list[int]] = []
+    for number in sorted(range(len(columns)), key=columns.__getitem__):
+        if groups and columns[groups[-1][-1]] + 1 == columns[number]:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +161,7 @@ class SeenRow:
 
 
 def seen_rows(first: int, values: Sequence[Sequence[Any]]) -> list[SeenRow]:
-    """What a range means. Anyone with the link wrote it: a cell that is not exactly one of our words says nothing."""
+    """What our columns of some rows mean. Anyone with the link wrote it: a cell that is not exactly one of our words says nothing."""
     found = []
     for number, cells in enumerate(values, first):
         if not any(cell not in ("", None) for cell in cells):

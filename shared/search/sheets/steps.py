@@ -51,23 +51,29 @@ from shared.search.sheets.model import (
     LANE,
     LONGEST_LINK,
     LONGEST_NAME,
+    MOST_COLUMNS,
     MOST_MOVES,
     MOST_ROWS,
     PROVIDER,
     READ_ROWS,
     SLOT_LASTS_S,
     WRITE_ROWS,
+    Block,
     NightStatus,
     SheetCursor,
     SheetPhase,
     Tab,
+    WrongColumns,
     blocks,
+    columns_of,
     has_moved,
     next_night,
     seen_rows,
 )
 from shared.search.sheets.ports import Sheet, SheetPorts
 from shared.search.store import LEFT_OPEN, as_json, merged
+
+AFTER_HEAD = frozenset({SheetPhase.READ, SheetPhase.PLAN, SheetPhase.WRITE})
 
 
 class SheetMetric(StrEnum):
@@ -132,7 +138,7 @@ class Sheets:
 
     def take_step(self, turn: Turn, outside: Outside) -> Decision:
         cursor = SheetCursor.read(turn.cursor)
-        if cursor.epoch != turn.run_epoch:
+        if cursor.epoch != turn.run_epoch or (cursor.phase in AFTER_HEAD and not cursor.columns):  # of an older release
             cursor = cursor.afresh(epoch=turn.run_epoch)
         night = self.ports.store.night(turn)
         if night is None or (not night["active"] and night["status"] == NightStatus.WAITING):
@@ -153,6 +159,10 @@ class Sheets:
         match cursor.phase:
             case SheetPhase.ADD:
                 return self._add(cursor, night["tab"], sheet)
+            case SheetPhase.TITLES:
+                return self._title(cursor, night["tab"], sheet)
+            case SheetPhase.HEAD:
+                return self._head(cursor, night["tab"], sheet)
             case SheetPhase.READ:
                 return self._read(cursor, night["tab"], sheet)
             case SheetPhase.WRITE:
@@ -192,12 +202,34 @@ class Sheets:
     def _begin(self, cursor: SheetCursor, tab: str, found: Tab) -> Decision:
         if found.rows > MOST_ROWS:
             raise Permanent(f"The tab {tab} has {found.rows} rows; at most {MOST_ROWS} are read.", "sheet_too_large")
-        following = cursor.but(phase=SheetPhase.READ, grid=found.grid, rows=found.rows, row=FIRST_ROW - 1)
+        width = min(found.columns, MOST_COLUMNS)
+        following = cursor.but(phase=SheetPhase.HEAD, grid=found.grid, rows=found.rows, width=width, row=FIRST_ROW - 1)
         return Continue(cursor=following.to_json(), effects=store.begin(cursor.sheet))
+
+    def _head(self, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        """A sheet without any title gets ours. One that lacks some, or has one twice, is not written at all: its columns would
+        be somebody else's."""
+        titles = sheet.titles(tab, cursor.width)
+        if not any(cell not in ("", None) for cell in titles):
+            return Continue(cursor=cursor.but(phase=SheetPhase.TITLES).to_json())
+        try:
+            columns = columns_of(titles)
+        except WrongColumns as wrong:
+            said = f"The first row of the tab {tab} has {wrong}. Nothing was written. It needs each of these once: {', '.join(HEADER)}."
+            raise Permanent(said, "sheet_columns") from None
+        return Continue(cursor=cursor.but(phase=SheetPhase.READ, columns=columns).to_json())
+
+    def _title(self, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
+        columns = list(range(len(HEADER)))
+        sheet.write(tab, columns, [Block(1, [HEADER])])
+        return Continue(cursor=cursor.but(phase=SheetPhase.READ, columns=columns).to_json())
 
     def _read(self, cursor: SheetCursor, tab: str, sheet: Sheet) -> Decision:
         first, last = cursor.row + 1, min(cursor.rows, cursor.row + READ_ROWS)
-        effects = [] if first > last else store.saw(cursor.sheet, seen_rows(first, sheet.read(tab, first, last)))
+        found = [] if first > last else sheet.read(tab, cursor.columns, first, last)
+        if found is None:
+            return self._start_over(cursor, tab)
+        effects = store.saw(cursor.sheet, seen_rows(first, found))
         point(SearchPoint.SHEET_READ)
         phase = SheetPhase.READ if last < cursor.rows else SheetPhase.PLAN
         return Continue(cursor=cursor.but(row=last, phase=phase).to_json(), effects=effects)
@@ -214,10 +246,10 @@ class Sheets:
             return self._grow(cursor, tab, sheet, last_row)
         if rows:
             first, last = rows[0]["row_no"], rows[-1]["row_no"]
-            if has_moved(first, sheet.read(tab, first, last), rows):
+            found = sheet.read(tab, cursor.columns, first, last)
+            if found is None or has_moved(first, found, rows):
                 return self._start_over(cursor, tab)
-        head = [] if cursor.row else [(1, HEADER)]
-        sheet.write(tab, blocks([*head, *((row["row_no"], _cells(row)) for row in rows)]))
+            sheet.write(tab, cursor.columns, blocks([(row["row_no"], _cells(row)) for row in rows]))
         point(SearchPoint.SHEET_WRITTEN)
         cleared = sum(row["gone"] for row in rows)
         following, written = cursor.but(row=rows[-1]["row_no"] if rows else 1), len(rows) - cleared
@@ -238,7 +270,7 @@ class Sheets:
     def _start_over(self, cursor: SheetCursor, tab: str) -> Decision:
         moved = cursor.moved + 1
         if moved > MOST_MOVES:
-            said = f"Somebody moved rows of the tab {tab} {moved} times during the sync. Nothing was overwritten; the next night tries again."
+            said = f"Somebody moved rows or columns of the tab {tab} {moved} times during the sync. Nothing was overwritten; the next night tries again."
             raise Permanent(said, "sheet_moves")
         return Continue(cursor=cursor.afresh(epoch=cursor.epoch, moved=moved).to_json())
 

@@ -26,7 +26,7 @@ from shared.search.build import sheet_of, slot_of
 from shared.search.model import CLIENTS, KIND, Job, Offer, Page, SearchConfig, query_key
 from shared.search.points import SearchPoint
 from shared.search.ports import Ports
-from shared.search.sheets.model import PROVIDER, WRITTEN, Block, Tab
+from shared.search.sheets.model import HEADER, PROVIDER, WRITTEN, Block, Tab
 from shared.search.sheets.ports import SheetPorts
 from shared.search.sheets.store import SheetStore
 from shared.search.steps import search
@@ -152,7 +152,7 @@ class Paper:
         return answer
 
     def look(self, tab: str) -> Tab | None:
-        found: Tab | None = self._asked("look", lambda: Tab(1, self.size))
+        found: Tab | None = self._asked("look", lambda: Tab(1, self.size, len(HEADER)))
         return found
 
     def add_tab(self, tab: str) -> Tab:
@@ -165,13 +165,16 @@ class Paper:
 
         self._asked("grow", effect)
 
-    def read(self, tab: str, first: int, last: int) -> Any:
+    def titles(self, tab: str, width: int) -> Any:
+        return self._asked("titles", lambda: [*self.rows.get(1, []), *[""] * width][:width])
+
+    def read(self, tab: str, columns: Sequence[int], first: int, last: int) -> Any:
         if self.rows and self.world.rng.random() < 0.1:
             self.world.seen["sheet sorted"] += 1
             self.rows[3], self.rows[5] = self.rows.get(5, []), self.rows.get(3, [])
         return self._asked("read", lambda: [list(self.rows.get(row, [])) for row in range(first, last + 1)])
 
-    def write(self, tab: str, blocks: Sequence[Block]) -> None:
+    def write(self, tab: str, columns: Sequence[int], blocks: Sequence[Block]) -> None:
         def effect() -> None:
             for block in blocks:
                 for number, cells in enumerate(block.values, block.row):
