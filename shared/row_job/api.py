@@ -386,8 +386,11 @@ def promote_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> Done:
 
 @operation(router, "POST", "/row-jobs/<run_id>/reprocess", STARTS, tag="row jobs", refuses=[409, 429])
 def reprocess_row_job(run_id: RunId, asked: Annotated[ReprocessAsked, Body()]) -> Reprocessed:
-    """Work on rows again, with fresh attempts: those that failed, or those that you name. Rows that were refused for what is in
-    them are left out unless you ask for them with `permanent`. With `dry_run` the rows are only counted."""
+    """Work on rows again, with fresh attempts: those that failed, or those that you name.
+
+    Rows that were refused for what is in them are left out, unless you ask for them with `permanent`. With `dry_run` the rows are
+    only counted.
+    """
     if (asked.scope == "items") != (asked.item_ids is not None):
         raise Problem(422, "bad_scope", "`itemIds` belongs to the scope `items`, and to no other.")
     here = desk(router)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from infra.local.standins.mce import CLIENT_ID, CLIENT_SECRET
-from tests.support.browser import PHONE, Enter, People, expect_state, goto, serious_violations, settled
+from tests.support.browser import Enter, People, expect_state, goto, keeps_nobody_out, settled
 from tests.support.scene import Scene
 
 pytestmark = pytest.mark.full
@@ -35,17 +35,6 @@ def connect(page: Page) -> None:
 def tab(page: Page, name: str) -> None:
     page.get_by_role("navigation", name="Run").get_by_role("link", name=name, exact=True).click()
     settled(page)
-
-
-def keeps_nobody_out(page: Page) -> None:
-    """In light, in the dark and on a phone."""
-    desk = page.viewport_size
-    assert desk is not None
-    assert serious_violations(page) == []
-    page.set_viewport_size(PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
-    assert serious_violations(page) == []
-    page.set_viewport_size(desk)
 
 
 def test_a_query_from_the_account_to_the_downloaded_file(

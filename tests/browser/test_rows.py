@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from infra.local.standins.product_search import API_KEY
-from tests.browser.test_queries import keeps_nobody_out, tab
-from tests.support.browser import Enter, People, Watch, act, expect_state, goto
+from tests.browser.test_queries import tab
+from tests.support.browser import Enter, People, Watch, act, expect_state, goto, keeps_nobody_out
 from tests.support.scene import Scene
 from tests.support.sheets import from_calamine, from_csv, spelled
 

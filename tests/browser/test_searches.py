@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from shared.kernel.clock import new_id, process_time
 from tests.browser.seed import owner
-from tests.support.browser import PHONE, Enter, People, goto, serious_violations, settled
+from tests.support.browser import Enter, People, goto, keeps_nobody_out, serious_violations, settled
 from tests.support.scene import Scene
 
 pytestmark = pytest.mark.full
@@ -65,16 +65,6 @@ def saved(cloud: Scene, people: People) -> UUID:
         for statement in SEED:
             connection.execute(sa.text(statement), {name: told[name] for name in told if f":{name}" in statement})
     return search
-
-
-def keeps_nobody_out(page: Page) -> None:
-    """In light, in the dark and on a phone."""
-    desk = page.viewport_size
-    assert desk is not None
-    assert serious_violations(page) == []
-    page.set_viewport_size(PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
-    page.set_viewport_size(desk)
 
 
 def test_a_search_from_its_coverage_to_a_backfill(enter: Enter, people: People, saved: UUID) -> None:

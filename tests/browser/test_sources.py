@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.browser.seed import owner
-from tests.support.browser import PHONE, Enter, People, goto, serious_violations, settled
+from tests.support.browser import Enter, People, goto, keeps_nobody_out, settled
 from tests.support.scene import Scene
 
 pytestmark = pytest.mark.full
@@ -15,16 +15,6 @@ pytestmark = pytest.mark.full
 SLOW_MS = 300_000
 QUARANTINED = """insert into source_quarantine (tenant_id, source, connection, resource, key, run_id, partition, page, why, payload, at)
     values (:t, 'openalex', '', 'works', 'W-bad', :t, 'part/works/all', 1, '/cited_by_count is text, not int.', '{"id": "W-bad", "title": "Mended", "cited_by_count": 3}', now())"""
-
-
-def keeps_nobody_out(page: Page) -> None:
-    """In light, in the dark and on a phone."""
-    desk = page.viewport_size
-    assert desk is not None
-    assert serious_violations(page) == []
-    page.set_viewport_size(PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
-    page.set_viewport_size(desk)
 
 
 def test_a_source_from_its_claim_to_its_rows(enter: Enter, people: People, cloud: Scene) -> None:

@@ -1000,7 +1000,17 @@ def test_columns_are_found_by_their_titles(searches: SearchRig) -> None:
     searches.go(DAY_S)
 
     assert searches.nights(sheet)[1]["status"] == "synced"
-    assert grid.table()[0] == ["Owner", "Id", "Name", "Notes", "Open offers", "First seen", "Last seen", "Link", "Feedback"]
+    assert grid.table()[0] == [
+        "Owner",
+        "Id",
+        "Name",
+        "Notes",
+        "Open offers",
+        "First seen",
+        "Last seen",
+        "Link",
+        "Feedback",
+    ]
     assert [(row[0], row[3], row[4]) for row in grid.table()[1:]] == [
         ("owner 2", "note 2", 70), ("owner 3", "note 3", 2), ("owner 4", "note 4", 3), ("", "", 4),
     ]  # fmt: skip
@@ -1043,7 +1053,9 @@ def test_a_column_that_is_added_during_a_sync_is_not_written_over(searches: Sear
     grid = searches.google.tab()
     grid.cells[2, 7] = "irrelevant"
     searches.write("update companies set open_offers = 70")
-    searches.google.misbehave("widened", on=["sheet"], after=requests, budget=1)  # look, titles, read, look again, write
+    searches.google.misbehave(
+        "widened", on=["sheet"], after=requests, budget=1
+    )  # look, titles, read, look again, write
 
     searches.go(DAY_S)
 

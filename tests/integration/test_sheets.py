@@ -234,7 +234,9 @@ def test_a_sheet_grows_beyond_its_first_rows(searches: SearchRig) -> None:
     assert keys(searches) == list(range(1, 1_201))
     assert searches.google.tab().rows == 1_201
     calls = len(searches.google.times)
-    assert calls <= 13, "look, add, two for the titles, read, look again, grow, and three batches of rows, each looked at first"
+    assert calls <= 13, (
+        "look, add, two for the titles, read, look again, grow, and three batches of rows, each looked at first"
+    )
 
 
 @pytest.mark.full

@@ -213,6 +213,16 @@ def serious_violations(page: Page) -> list[str]:
     ]
 
 
+def keeps_nobody_out(page: Page) -> None:
+    """In light and in the dark; and no wider than a phone."""
+    desk = page.viewport_size
+    assert desk is not None
+    assert serious_violations(page) == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, "it is wider than a phone"
+    page.set_viewport_size(desk)
+
+
 def _evaluate(protocol: Any, script: str) -> Mapping[str, Any]:
     told = protocol.send(
         "Runtime.evaluate", {"expression": script, "awaitPromise": True, "returnByValue": script is not AXE_SCRIPT}

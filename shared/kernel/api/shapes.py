@@ -84,7 +84,7 @@ class Form:
 class Told(BaseModel):
     """What we answer."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 LARGEST_ANSWER = 4_000_000  # a function answers at most 6 MB, which includes headers and what is around the body
@@ -130,7 +130,7 @@ class Asked(BaseModel):
     """What we are asked: nothing unknown is passed over, and nothing is taken for what it is not. `true` is no number, and
     neither are "1" and 1.0; "no" is no truth; and 3600 is no time of day."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler, /) -> CoreSchema:
