@@ -92,6 +92,10 @@ class RemoteWorker:
                 if not jobs:
                     self.stop.wait(self.poll_s)
             self._stopped_at = time.monotonic()
+        try:
+            self._post("/worker/sign-off", {"worker_id": self.worker_id}, "done")
+        except Refusal as error:  # it is listed as not responding for a while
+            logger.warning("the worker could not sign off", extra={"error": str(error)})
 
     def _claim(self, most: int) -> list[dict[str, Any]]:
         again, self._unheard = self._unheard, self._unheard or str(new_id())

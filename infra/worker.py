@@ -33,6 +33,7 @@ from shared.kernel.clock import patience
 from shared.kernel.live import live_url
 from shared.kernel.log import logger
 from shared.kernel.log_json import json_log
+from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueUnavailable
@@ -159,7 +160,7 @@ def _ports(engine: sa.Engine, kinds: Catalogue, waits: Callable[[float], bool], 
     relay = Relay.from_env(os.environ)
     ports = Ports(
         store=PgStore(engine), queue=NoQueue(), offers=PgOffers(engine), relay=relay, time_left_s=lambda: math.inf,
-        waits_for_database=waits,
+        waits_for_database=waits, meter=EmfMeter(os.environ.get("POWERTOOLS_METRICS_NAMESPACE", NAMESPACE)),
     )  # fmt: skip
     if not alone:
         return ports

@@ -30,7 +30,7 @@ from infra.local.invoke import InvokeError, invoke
 from infra.local.ministack import MiniStackError, credentials, workers
 from infra.local.people import add_user, first_login
 from infra.local.private import ROLES
-from infra.local.runs import Runs, configuration_of, functions_of, queues_of
+from infra.local.runs import TENANT, Runs, configuration_of, functions_of, queues_of
 from infra.local.supervise import CloudError
 from shared.kernel.aws import DEFAULT_REGION
 from shared.kernel.redact import redact
@@ -259,7 +259,8 @@ def env(options: argparse.Namespace) -> None:
     told = {
         "AWS_ENDPOINT_URL": address.endpoint, "AWS_DEFAULT_REGION": DEFAULT_REGION, **credentials(address.access_key),
         "PGHOST": where.host, "PGPORT": where.port, "PGDATABASE": where.database, "PGUSER": where.username,
-        "PGPASSWORD": where.password, "BATON_OWNER_URL": address.database_url,
+        "PGPASSWORD": where.password, "PGOPTIONS": f"-c app.tenant={options.tenant or TENANT}",
+        "BATON_OWNER_URL": address.database_url,
         **{f"{name.upper()}_URL": address.url_as(name) for name in ROLES},
     }  # fmt: skip
     for name, value in told.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from uuid import UUID
 
 from infra.client.command import Commands, group, sentence
 
@@ -72,7 +73,8 @@ def _cloud(commands: Commands) -> None:
     )
     made.add_argument("--pid", metavar="NAME", help="print the pid of one part or function, for `kill`")
     made.add_argument("--address", metavar="NAME", help="print the address of one part, for `curl`")
-    _command(commands, "env", "env", 'print shell variables for aws, sam and psql: eval "$(baton env)"')
+    made = _command(commands, "env", "env", 'print shell variables for aws, sam and psql: eval "$(baton env)"')
+    made.add_argument("--tenant", type=UUID, metavar="ID", help="whose rows the views show; default: your own tenant")
     _command(commands, "reset", "reset", "delete every run and row, empty every queue; people and connections stay")
     made = _command(commands, "logs", "logs", "show the logs of functions")
     made.add_argument("function", nargs="?", help="default: all")

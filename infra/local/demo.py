@@ -58,7 +58,7 @@ def demo(console: Console, *, stones: int, seed: int) -> int:
 
 def start_run(runs: Runs, stones: int) -> UUID:
     """The whole catalogue, in about seven partitions."""
-    params = {"source": UPSTREAM, "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7), "page_size": 50}
+    params = {"source": UPSTREAM, "low": LOW, "high": HIGH, "partition_records": max(200, stones // 7)}
     return runs.start(kind_asking(UPSTREAM), params)
 
 

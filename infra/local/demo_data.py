@@ -229,7 +229,7 @@ class _Tenant:
     # --- how
 
     def _ingest(self, label: str, connection: str, low: int, high: int) -> str:
-        body = {"source": "nivoda", "low": low, "high": high, "partition_records": 500, "page_size": 50}
+        body = {"source": "nivoda", "low": low, "high": high, "partition_records": 500}
         return str(self._client.post("/page-ingestions", {**body, "connection": connection, "label": label})["id"])
 
     def _start(self, kind: str, params: Mapping[str, Any], label: str) -> str:

@@ -37,7 +37,7 @@ from lane l where l.run_id = :id order by l.created_at, l.key
 ROWS = sa.text("select count(*) as rows from raw_item where run_id = :id")
 FIGURES = sa.text("""
 select (select count(*) from raw_item where run_id = :id) as rows,
-       count(*) filter (where l.key like 'part:%' and s.outcome in ('moved', 'done')) as pages,
+       (select coalesce(sum((o.cursor ->> 'pages')::integer), 0) from lane o where o.run_id = :id and o.key like 'part:%') as pages,
        count(*) as steps,
        count(*) filter (where s.outcome in ('retried', 'throttled')) as retries,
        (select count(*) from repair p join lane o on o.id = p.lane_id where o.run_id = :id) as repairs,

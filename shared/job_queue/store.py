@@ -123,7 +123,13 @@ seen as (
     returning w.worker_id)
 select not known.has_room or exists (select from seen) as is_new from known
 """)
-FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id")
+# A worker that has all it can take asks for no more: that it keeps what it has says that it is there.
+SEEN_AT_WORK = sa.text("""
+update job_workers set last_seen_at = now()
+where worker_id = (select o.worker from offer o where o.lane_id = :lane_id) and last_seen_at < now() - interval '5 s'
+returning worker_id
+""")
+FORGET_WORKER = sa.text("delete from job_workers where worker_id = :worker_id returning worker_id")
 # A worker that ends takes its line along; one that was killed leaves it.
 PRUNE_WORKERS = Statement(
     "job.prune_workers",

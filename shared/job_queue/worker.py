@@ -28,6 +28,7 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.handle import handle_baton, handle_delayed
 from shared.kernel.log import logger
+from shared.kernel.metrics import write_out
 from shared.kernel.model import Taking, Turn
 from shared.kernel.ports import Ports
 from shared.kernel.pull import kind_of
@@ -39,6 +40,7 @@ from shared.kernel.step import Looked, commit_together, look
 from shared.kernel.tick import repair_lost, roll_up, tick
 
 SEEN_S = 10.0
+METRICS_S = 10.0
 AFTER_TROUBLE_S = 2.0
 NO_ENTRY = ("28", "3D")  # Postgres refuses the role or its password, or has no such database
 LISTENS_S = 5.0  # a mark that somebody listens is good for so long
@@ -95,6 +97,7 @@ class Worker:
                 if not taken:
                     self.bell.wait(self.poll_s)
         self._quietly("the worker could not sign off", self._forget)
+        self._quietly("metrics were not written", self._write_metrics)
 
     def ask_to_stop(self) -> None:
         self.stop.set()
@@ -106,6 +109,7 @@ class Worker:
 
     def _round(self, pool: ThreadPoolExecutor) -> int:
         self._every("seen", SEEN_S, self._see)
+        self._every("metrics", METRICS_S, self._write_metrics)
         taken = 0
         for queue in self.queues:
             room = self.concurrency - self.in_hand
@@ -262,6 +266,9 @@ class Worker:
                     "running_count": self.in_hand,
                 },
             )
+
+    def _write_metrics(self) -> None:
+        write_out(self.ports.meter)
 
     def _forget(self) -> None:
         with direct.alone(self.engine) as line:

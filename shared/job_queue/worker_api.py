@@ -84,6 +84,10 @@ class Word(Told):
     word: Literal["go_on", "cancel"]
 
 
+class SignOff(Asked):
+    worker_id: WorkerId
+
+
 class CompleteJob(Asked):
     claim_token: UUID
     stdout_tail: Tail = ""
@@ -108,7 +112,7 @@ def claim_jobs(asked: Annotated[ClaimJobs, Body()]) -> ClaimedJobs:
     if asked.claim_id is None and (asked.again or asked.claim_no is not None):
         raise Problem(422, "invalid", "claim_id: required with again and with claim_no.")
     (seen,) = here.all(
-        store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id, queues=asked.queues, claim_no=asked.claim_no,
+        store.SEEN_WORKER, worker_id=worker, hostname=asked.worker_id.partition(":")[0], queues=asked.queues, claim_no=asked.claim_no,
         tenant_id=here.tenant_id,
     )  # fmt: skip
     offers, token = _offers(here), asked.claim_id or new_id()
@@ -141,6 +145,7 @@ def heartbeat_job(job_id: JobId, asked: Annotated[Heartbeat, Body()]) -> Word:
     renewed = _offers(here).renew([turn], asked.lease_seconds)
     if not renewed:
         raise _not_yours()
+    here.all(store.SEEN_AT_WORK, lane_id=turn.lane_id)
     if asked.stdout_tail is not None or asked.stderr_tail is not None:
         out, err = (each and decide.told_tail(each) for each in (asked.stdout_tail, asked.stderr_tail))
         try:
@@ -148,6 +153,14 @@ def heartbeat_job(job_id: JobId, asked: Annotated[Heartbeat, Body()]) -> Word:
         except Overtaken:
             raise _not_yours() from None
     return Word(word="go_on" if renewed[0].cancel_at is None else "cancel")
+
+
+@operation(router, "POST", "/worker/sign-off", WORKS, tag="workers")
+def sign_off_worker(asked: Annotated[SignOff, Body()]) -> Done:
+    """Say that a worker has stopped: it is no longer listed, and nobody is told that its machine doesn't respond."""
+    here = desk(router)
+    here.all(store.FORGET_WORKER, worker_id=f"{_whose(here)}/{asked.worker_id}")
+    return Done()
 
 
 @operation(router, "POST", "/worker/jobs/<job_id>/complete", WORKS, tag="workers", refuses=[409])

@@ -154,10 +154,11 @@ def invocation(ports: Ports, context: Context) -> Iterator[Ports]:
     try:
         yield replace(ports, time_left_s=lambda: context.get_remaining_time_in_millis() / 1000)
     finally:
-        _write_metrics(ports.meter)
+        write_metrics(ports.meter)
 
 
-def _write_metrics(meter: Meter) -> None:
+def write_metrics(meter: Meter) -> None:
+    """At the end of an invocation: whatever becomes of them, what was asked for is answered."""
     try:
         write_out(meter)
     except Exception:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 NAMESPACE = "Baton"
@@ -19,16 +21,19 @@ class EmfMeter:
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self._namespace = namespace
         self._kept: dict[Dimensions, dict[str, list[float]]] = {}
+        self._lock = threading.Lock()  # a worker counts in many threads
 
     def count(self, metric: str, value: float = 1, /, **dimensions: str) -> None:
-        values = self._kept.setdefault(tuple(sorted(dimensions.items())), {}).setdefault(metric, [])
-        if metric.endswith(_MEASURED) or not values:
-            values.append(value)
-        else:
-            values[0] += value
+        with self._lock:
+            values = self._kept.setdefault(tuple(sorted(dimensions.items())), {}).setdefault(metric, [])
+            if metric.endswith(_MEASURED) or not values:
+                values.append(value)
+            else:
+                values[0] += value
 
     def flush(self) -> None:
-        kept, self._kept = self._kept, {}
+        with self._lock:
+            kept, self._kept = self._kept, {}
         for dimensions, metrics in kept.items():
             for metric, values in metrics.items():
                 for start in range(0, len(values), _MOST_VALUES):

@@ -24,7 +24,7 @@ from shared.kernel.model import RunCommand, Turn, account_name
 from shared.kernel.settings import BadSettings, Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
-from shared.page_ingest.model import KIND
+from shared.page_ingest.model import INGEST_PREFIX, KIND, IngestSettings
 from shared.page_ingest.ports import Ports, Upstream
 from shared.page_ingest.steps import page_ingest
 from shared.page_ingest.store import PageStore
@@ -64,7 +64,10 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
     """The account is read when a step first needs it: the tick, which asks no upstream, does without."""
     accounts = Accounts(engine, live_vault(env))
     upstream = partial(_upstream, env, SecretAccount(), accounts)
-    return Ports(upstream=upstream, tokens=Tokens(engine), store=PageStore(engine))
+    settings = IngestSettings.from_env(env, INGEST_PREFIX)
+    return Ports(
+        upstream=upstream, tokens=Tokens(engine), store=PageStore(engine), pages_per_step=settings.pages_per_step
+    )
 
 
 def kind(engine: sa.Engine) -> Kind:

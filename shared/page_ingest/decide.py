@@ -26,8 +26,7 @@ from shared.page_ingest.model import (
 )
 
 PROBES_PER_STEP = 8
-PAGES_PER_STEP = 8
-LONGEST_BURST_S = 3.0  # no page begins later in its step
+LONGEST_BURST_S = 3.0  # no page begins later in its step, where it may read several
 LEAST_FOR_A_PAGE_S = 3.5
 COUNTS_PER_STEP = 8
 AUDIT_SHARE = 100  # partitions of one audit lane

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.kernel.model import Json, NewLane, account_name
+from shared.kernel.settings import Settings
 
 KIND = "page_ingest"
-SMALLEST_PAGE, LARGEST_PAGE = 4, 50
+SMALLEST_PAGE, USUAL_PAGE, LARGEST_PAGE = 4, 30, 50
 HIGHEST_DOLLARS = 2**31 - 1  # a GraphQL Int
 USUAL_TIME_LIMIT_S = 3 * 86_400
 
@@ -84,6 +85,16 @@ class Critical(BaseModel):
 Policy = Annotated[AllPartitions | AtLeast | Critical, Field(discriminator="rule")]
 
 
+INGEST_PREFIX = "BATON_INGEST_"
+
+
+class IngestSettings(Settings):
+    """Of the deployment, for the built-in catalogue and for source files. With one page per step a crash costs a page, and no
+    step takes longer than one; several pay where an upstream is fast and lists are long."""
+
+    pages_per_step: Annotated[int, Field(ge=1, le=50)] = 1
+
+
 class IngestParams(BaseModel):
     """What a run is asked for. Prices are whole dollars, half open: low <= price < high."""
 
@@ -93,7 +104,7 @@ class IngestParams(BaseModel):
     low: Annotated[int, Field(ge=0, lt=HIGHEST_DOLLARS)]
     high: Annotated[int, Field(gt=0, le=HIGHEST_DOLLARS)]
     partition_records: Annotated[int, Field(ge=1, le=100_000)] = 2_000
-    page_size: Annotated[int, Field(ge=SMALLEST_PAGE, le=LARGEST_PAGE)] = LARGEST_PAGE
+    page_size: Annotated[int, Field(ge=SMALLEST_PAGE, le=LARGEST_PAGE)] = USUAL_PAGE
     policy: Policy = AllPartitions()
     recrawls: Annotated[int, Field(ge=0, le=5)] = 2
     time_limit_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = USUAL_TIME_LIMIT_S

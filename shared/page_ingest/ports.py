@@ -49,8 +49,10 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """`upstream` makes the client of a source for one step, bounded by the time that the step has left."""
+    """`upstream` makes the client of a source for one step, bounded by the time that the step has left. `pages_per_step`: the most
+    pages that a step reads."""
 
     upstream: Callable[[str, Turn, Callable[[], float]], Upstream]
     tokens: TokenSource
     store: Memory
+    pages_per_step: int = 1

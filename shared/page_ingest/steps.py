@@ -71,7 +71,9 @@ class PageIngest:
             return self._consolidate(turn, params)
         upstream = self.ports.upstream(params.source, turn, outside.time_left_s)
         token = self.ports.tokens.of(turn, params.account, upstream.authenticate)
-        asked = Asked(turn, params, upstream, token.value, self.ports.store, outside.time_left_s)
+        asked = Asked(
+            turn, params, upstream, token.value, self.ports.store, outside.time_left_s, self.ports.pages_per_step
+        )
         try:
             return self._look(asked)
         finally:
@@ -117,6 +119,7 @@ class Asked:
     token: str
     store: Memory
     time_left_s: Callable[[], float]
+    pages_per_step: int
     token_refused: bool = False
 
     def count(self, low: int, high: int) -> int:
@@ -165,7 +168,7 @@ def _only_throttled(error: Exception | None) -> Throttled | None:
 
 
 def _crawl(cursor: CrawlCursor, asked: Asked) -> Decision:
-    """Some pages of one partition, one after the other, while there is time; those before a failure count."""
+    """A page of one partition; or several, one after the other, while there is time. Those before a failure count."""
     if cursor.split:  # as a plan that is restarted: others do its work
         return Finish()
     walk = Walk(cursor, asked, began_with_s=asked.time_left_s())
@@ -232,7 +235,7 @@ class Walk:
     def _goes_on(self) -> bool:
         left_s = self.asked.time_left_s()
         is_early = self.began_with_s - left_s < decide.LONGEST_BURST_S and left_s > decide.LEAST_FOR_A_PAGE_S
-        return self.pages < decide.PAGES_PER_STEP and is_early
+        return self.pages < self.asked.pages_per_step and is_early
 
     def _count_if_wanted(self, page: Page, limit: int) -> int | None:
         """A page is kept although a 429 or a refused token came before its count: else an upstream that allows one call at a

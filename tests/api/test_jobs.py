@@ -352,6 +352,35 @@ def test_a_claim_whose_answer_was_lost_is_answered_again(door: Door, acme: Tenan
     assert door.value("select count(*) from job_workers where hostname = 'nobody'") == 0, "refused, and nothing written"
 
 
+def test_a_busy_worker_over_http_is_there_by_its_heartbeats_until_it_signs_off(
+    door: Door, acme: TenantHouse, globex: TenantHouse
+) -> None:
+    """It asks for nothing more while it has all that it can take; its queue has a worker all the same."""
+    key = define(door, acme)
+    running, waiting = add(door, acme, key), add(door, acme, key)
+    (job,) = claim(door, acme, key)
+
+    def listed() -> list[Any]:
+        told = door.call(door.super_admin.choosing(acme.id), "GET", "/admin/jobs/workers").json()["workers"]
+        return [each for each in told if queue_of(door, key) in each["queues"]]
+
+    door.sql("update job_workers set last_seen_at = last_seen_at - interval '90 s' where hostname = 'far'")
+    assert [(each["stale"], each["running_count"]) for each in listed()] == [(True, 1)]
+    assert seen(door, acme, waiting)["why"]["workers"] == 0
+
+    assert tell(door, acme, "heartbeat", job).status == 200
+
+    assert [(each["hostname"], each["stale"], each["running_count"]) for each in listed()] == [("far", False, 1)]
+    assert seen(door, acme, waiting)["why"]["workers"] == 1
+    tell(door, acme, "complete", job)
+    assert [each["running_count"] for each in listed()] == [0]
+    assert seen(door, acme, running)["claimed_by_worker"].endswith("/far:1")
+    assert door.call(globex.worker, "POST", "/worker/sign-off", {"worker_id": "far:1"}).status == 200
+    assert len(listed()) == 1, "another tenant's has the same name"
+    assert door.call(acme.worker, "POST", "/worker/sign-off", {"worker_id": "far:1"}).status == 200
+    assert listed() == []
+
+
 def test_a_claim_that_was_held_up_on_the_way_takes_nothing(door: Door, acme: TenantHouse) -> None:
     """Somebody on the way sends it late, when all that it took has ended: nobody would hear of what it takes now."""
     key = define(door, acme, max_attempts=1)
@@ -603,3 +632,28 @@ def test_a_person_who_works_for_two_tenants_is_a_worker_of_each(
     assert [each.status for each in claims] == [200, 200]
     seen_by = "select count(*) from job_workers where tenant_id = :t and hostname = 'laptop'"
     assert [door.value(seen_by, t=each.id) for each in (acme, globex)] == [1, 1]
+
+
+def test_what_the_api_counts_leaves_it_by_the_meter_that_ships(
+    door: Door, acme: TenantHouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alarm for failed runs was blind to those that workers over HTTP report; *pending* was never drawn."""
+
+    def written() -> dict[str, Any]:
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+        assert {line["_aws"]["CloudWatchMetrics"][0]["Namespace"] for line in lines} <= {"Baton/test", "Baton"}
+        return {name: line[name] for line in lines for name in line if name != "_aws"}
+
+    monkeypatch.setenv("PENDING_DASHBOARD_ENABLED", "true")
+    key = define(door, acme, max_attempts=1)
+    add(door, acme, key)
+    (job,) = claim(door, acme, key)
+    written()
+
+    tell(door, acme, "fail", job, exit_code=1)
+    assert written()["RunsFailed"] == [1.0]
+
+    assert door.call(acme.member, "GET", "/pending").status == 200
+    assert written()["pending_count"] == [0]
+    assert door.call(acme.member, "GET", "/jobs").status == 200
+    assert written() == {}

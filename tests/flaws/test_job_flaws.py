@@ -130,6 +130,25 @@ def test_a_retry_numbers_its_attempts_on_and_has_a_fresh_budget(office: Office) 
     assert [each.attempt_no for each in office.attempts(job)] == [1, 2, 3, 4]
 
 
+def test_a_job_has_started_when_its_last_attempt_did_and_its_worker_is_still_known(office: Office) -> None:
+    """A job of 200 seconds was shown with none, and with no worker, as soon as it had ended."""
+    office.define(max_attempts=2)
+    job = office.add()
+    assert (office.seen(job).started_at, office.seen(job).claimed_by_worker) == (None, None)
+    office.runner.ends = lambda *_: Finished(exit_code=1)
+    office.do(office.take_one())
+    office.pass_time()
+    turn = office.take_one()
+    office.sql("update offer set taken_at = now() - interval '200 s' where lane_id = :id", id=turn.lane_id)
+    office.runner.ends = lambda *_: Finished(exit_code=0)
+    office.do(turn)
+
+    seen, (_, last) = office.seen(job), office.attempts(job)
+    assert (seen.status, seen.attempt_count, seen.claimed_by_worker) == ("succeeded", 2, "w1")
+    assert seen.started_at == last.started_at
+    assert 200 <= (seen.finished_at - seen.started_at).total_seconds() < 260
+
+
 def test_a_retry_whose_key_is_taken_is_refused_and_hurts_nobody(office: Office) -> None:
     office.define(max_attempts=1)
     old = office.add(dedupe_key="nightly")

@@ -26,7 +26,7 @@ from shared.kernel.sweep import sweep
 from shared.page_ingest import decide, steps, store
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.api import latest_phases
-from shared.page_ingest.model import CrawlCursor, PriceRange
+from shared.page_ingest.model import CrawlCursor, IngestSettings, PriceRange
 from shared.page_ingest.ports import Upstream
 from tests.support.databases import as_user
 from tests.support.ingest import OTHER_TENANT, IngestRig, a_turn, ids
@@ -805,8 +805,22 @@ def test_a_step_reads_some_pages_and_writes_them_at_once(shop: IngestRig) -> Non
     shop.work(shop.expect())
 
     (lane,) = shop.lanes(run_id)
-    assert (lane["seq"], lane["cursor"]["pages"]) == (1, decide.PAGES_PER_STEP)
-    assert len(shop.seen(run_id)) == lane["cursor"]["offset"] == 50 + (decide.PAGES_PER_STEP - 1) * 47
+    assert (lane["seq"], lane["cursor"]["pages"]) == (1, shop.pages_per_step)
+    assert len(shop.seen(run_id)) == lane["cursor"]["offset"] == 30 + (shop.pages_per_step - 1) * 27
+
+
+@pytest.mark.usefixtures("page_by_page")
+def test_a_message_is_a_page_unless_a_deployment_says_otherwise(shop: IngestRig) -> None:
+    run_id = shop.start(partition_records=5_000)
+    while not shop.lanes(run_id):
+        shop.work(shop.expect())
+
+    for pages in (1, 2, 3):
+        shop.work(shop.expect())
+        (lane,) = shop.lanes(run_id)
+        assert (lane["seq"], lane["cursor"]["pages"]) == (pages, pages)
+    assert len(shop.seen(run_id)) == 30 + 27 + 27
+    assert IngestSettings().pages_per_step == 1
 
 
 def test_pages_before_a_429_are_kept_and_the_gate_closes_for_everybody(shop: IngestRig) -> None:

@@ -210,6 +210,9 @@ def test_a_worker_picks_up_runs_tells_its_health_and_stops(office: Office, tmp_p
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert office.sql("select * from job_workers") == []
+        written = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"_aws"' in line]
+        assert {"Step", "StepMilliseconds"} <= {name for line in written for name in line}, "as every function does"
+        assert {line["_aws"]["CloudWatchMetrics"][0]["Namespace"] for line in written} == {"Baton"}
     finally:
         process.kill()
         process.wait()

@@ -26,7 +26,6 @@ from shared.kernel.model import RunStatus, Turn
 from shared.kernel.settings import Relay
 from shared.kernel.store import PgStore
 from shared.kernel.tokens import Tokens
-from shared.page_ingest import decide
 from shared.page_ingest.adapters.nivoda import Nivoda
 from shared.page_ingest.ports import Ports as IngestPorts
 from shared.page_ingest.ports import Upstream
@@ -39,7 +38,10 @@ LOW, HIGH = 200, 20_000
 
 
 class IngestRig(Rig):
-    """A relay whose only kind is page ingestion, and the catalogue that it reads."""
+    """A relay whose only kind is page ingestion, and the catalogue that it reads. Most tests read several pages in a step: that is
+    quicker, and the harder case."""
+
+    pages_per_step = 8
 
     def __init__(self, worker: sa.Engine, owner: sa.Engine) -> None:
         super().__init__(worker, owner)
@@ -58,7 +60,8 @@ class IngestRig(Rig):
         )
 
     def use(self, upstream: Callable[[str, Turn, Callable[[], float]], Upstream], limits: Limits | None = None) -> None:
-        self.kind = page_ingest(IngestPorts(upstream=upstream, tokens=self.tokens, store=self.store), limits)
+        ports = IngestPorts(upstream=upstream, tokens=self.tokens, store=self.store, pages_per_step=self.pages_per_step)
+        self.kind = page_ingest(ports, limits)
 
     def nivoda(self, source: str, turn: Turn, time_left_s: Callable[[], float]) -> Upstream:
         username, password = self.standin.username, self.standin.password
@@ -189,8 +192,8 @@ def a_turn(token: int, tenant: UUID = TENANT) -> Turn:
 
 @pytest.fixture
 def page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step reads one page: for tests that stop between two of them."""
-    monkeypatch.setattr(decide, "PAGES_PER_STEP", 1)
+    """A step reads one page, as a deployment's does unless it is told otherwise."""
+    monkeypatch.setattr(IngestRig, "pages_per_step", 1)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ class SourceRig(Rig):
             api.now = lambda: BEGINNING + timedelta(seconds=self.now)
         url = self.standin.start()
         clients = Clients(self.engine, self.vault, self.store, url)
-        made = Ports(files=self.files, client=clients, tokens=Tokens(self.engine), store=self.store)
+        made = Ports(files=self.files, client=clients, tokens=Tokens(self.engine), store=self.store, pages_per_step=8)
         built_in = IngestPorts(upstream=nobody, tokens=Tokens(self.engine), store=PageStore(self.engine))
         self.kind = page_ingest(built_in, limits, lambda: made)
         return self.standin

@@ -150,7 +150,8 @@ def list_jobs(options: argparse.Namespace) -> None:
 
 
 def _row(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {**job, "attempts": f"{job['attempt_count']}/{job['max_attempts']}", "worker": job["claimed_by_worker"]}
+    allowed = max(job["max_attempts"], job["attempt_count"])  # a retry has fresh ones, and they are numbered on
+    return {**job, "attempts": f"{job['attempt_count']}/{allowed}", "worker": job["claimed_by_worker"]}
 
 
 def show_job(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from infra.client import show
 from infra.client.command import Commands, client_of, command, group, started, starting, tell, with_id, with_limit
 from infra.client.http import Client
 
-START = {"source": "nivoda", "low": 200, "high": 20_000, "partition_records": 2_000, "page_size": 50}
+START = {"source": "nivoda", "low": 200, "high": 20_000, "partition_records": 2_000, "page_size": 30}
 MOST_BARS = 200
 
 

@@ -11,6 +11,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("""
-        alter table job_items add column misses integer not null default 0, add column turned integer not null default 0
-    """)
+    run = op.get_bind().exec_driver_sql
+    run("set local role baton_owner")
+    run(
+        "alter table job_items add column misses integer not null default 0, add column turned integer not null default 0"
+    )
+    run("reset role")

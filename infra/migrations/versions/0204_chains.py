@@ -41,5 +41,8 @@ grant execute on function searches_without_next(uuid, integer), searches_not_fre
 
 
 def upgrade() -> None:
-    op.execute(CHAINS)
+    run = op.get_bind().exec_driver_sql
+    run("set local role baton_owner")
+    run(CHAINS)
+    run("reset role")
     index_online("hearing_given_up", "on hearing (tenant_id, given_up_at) where given_up_at is not null")

@@ -24,7 +24,7 @@ from shared.kernel import auth, db
 from shared.kernel.api.console import Console
 from shared.kernel.api.desk import Desk, Front
 from shared.kernel.auth import ANYBODY, Role, Visitor
-from shared.kernel.entry import Context, Event, Handler
+from shared.kernel.entry import Context, Event, Handler, write_metrics
 from shared.kernel.errors import Conflict, NoRoom, NotFound, Refused
 from shared.kernel.log import logger
 from shared.kernel.log_json import logged
@@ -214,7 +214,10 @@ def api_handler(
         return answered
 
     def handler(event: Event, context: Context) -> dict[str, Any]:
-        return copy_context().run(answer, event, context)  # whoever asked leaves nothing behind for the next
+        try:
+            return copy_context().run(answer, event, context)  # whoever asked leaves nothing behind for the next
+        finally:
+            write_metrics(front.ports.meter)
 
     return logged(handler)
 

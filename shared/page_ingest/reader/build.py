@@ -23,6 +23,7 @@ from shared.kernel.errors import Later, Permanent
 from shared.kernel.model import Turn, account_name
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
+from shared.page_ingest.model import INGEST_PREFIX, IngestSettings
 from shared.page_ingest.reader import plan, walk
 from shared.page_ingest.reader.client import OAUTH, Client
 from shared.page_ingest.reader.files import folder_of
@@ -41,7 +42,8 @@ def source_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Port
     store = SourceStore(engine)
     vault = live_vault(env)
     make = Clients(engine, vault, store, Place.from_env(env, PREFIX).standin)
-    return Ports(files=deployed(folder_of(env)), client=make, tokens=Tokens(engine), store=store)
+    pages = IngestSettings.from_env(env, INGEST_PREFIX).pages_per_step
+    return Ports(files=deployed(folder_of(env)), client=make, tokens=Tokens(engine), store=store, pages_per_step=pages)
 
 
 def check(compiled: Compiled, standin: str | None, account: Account, time_left_s: Callable[[], float]) -> str:

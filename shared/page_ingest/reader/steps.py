@@ -56,12 +56,14 @@ CALLED = {"timestamptz": "timestamp with time zone"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """`client` makes the client of a source for one step, with its account, bounded by the time that the step has left."""
+    """`client` makes the client of a source for one step, with its account, bounded by the time that the step has left.
+    `pages_per_step`: the most pages that a step reads."""
 
     files: Files
     client: Callable[[Compiled, SourceParams, Turn, Callable[[], float]], Client]
     tokens: TokenSource
     store: SourceStore
+    pages_per_step: int = 1
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -214,7 +216,16 @@ class Reader:
         if compiled.source.auth.way in OAUTH:
             token = self.ports.tokens.of(turn, params.account, client.log_in)
             client.token = token.value
-        asked = Asking(turn, params, compiled, client, self.ports.store, outside.time_left_s, outside.write)
+        asked = Asking(
+            turn,
+            params,
+            compiled,
+            client,
+            self.ports.store,
+            outside.time_left_s,
+            outside.write,
+            self.ports.pages_per_step,
+        )
         try:
             return self._look(key, asked)
         except TokenRefused:
@@ -327,6 +338,7 @@ class Asking:
     store: SourceStore
     time_left_s: Callable[[], float]
     write: Callable[[Effect], object]
+    pages_per_step: int
     token_refused: bool = False
 
     @property
@@ -637,7 +649,7 @@ class Reading:
     def _goes_on(self) -> bool:
         left_s = self.asked.time_left_s()
         is_early = self.began_with_s - left_s < decide.LONGEST_BURST_S and left_s > decide.LEAST_FOR_A_PAGE_S
-        return self.pages < decide.PAGES_PER_STEP and is_early and self.read < MOST_ROWS_A_STEP
+        return self.pages < self.asked.pages_per_step and is_early and self.read < MOST_ROWS_A_STEP
 
     def _so_far(self, *, after_s: float = 0.0, throttled: Throttled | None = None) -> Continue:
         return Continue(

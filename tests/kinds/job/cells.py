@@ -78,6 +78,7 @@ CLAIMED: dict[str, Any] = {**JOB, "make": a_claimed_job}
 
 CELLS = {
     **trigger_cells.CELLS,
+    "sign_off_worker": Cells(roles=WORKERS, body={"worker_id": "w"}),
     "claim_jobs": Cells(roles=WORKERS, make=a_definition, body={"worker_id": "w", "queues": ["default"]}),
     "heartbeat_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),
     "complete_job": Cells(roles=WORKERS, **CLAIMED, body={"claim_token": TOKEN}),

@@ -66,7 +66,7 @@ function New({ kind }) {
       <div class="pair">${amount("low", "From price ($)", asked.get("low") ?? 200, 0, 99_999_998)}${amount("high", "To price ($)", asked.get("high") ?? 5000, 1, 99_999_999, "Up to, but not including.")}</div>
     </fieldset>
     <fieldset><legend>Crawl</legend>
-      <div class="pair">${amount("page_size", "Rows per page", 50, 4, 50)}${amount("partition_records", "Rows per partition", 2000, 1, 100_000, "Partitions are crawled in parallel.")}</div>
+      <div class="pair">${amount("page_size", "Rows per page", 30, 4, 50)}${amount("partition_records", "Rows per partition", 2000, 1, 100_000, "Partitions are crawled in parallel.")}</div>
       <div class="pair">${amount("recrawls", "Max re-crawls", 2, 0, 5, "If the catalogue changes during the crawl.")}
         <${Field} label="Time limit in hours (optional)">${(id) => html`<input id=${id} name="hours" type="number" min="1" max="720" />`}<//></div>
       <${Field} label="Succeeds if">${(id) => html`<select id=${id} value=${rule} onChange=${(event) => setRule(event.target.value)}>

@@ -32,7 +32,7 @@ export default function Jobs({ query }) {
     <${Cell} name="Attempts" className="nowrap">${job.attempt_count} of ${Math.max(job.max_attempts, job.attempt_count)}<//>
     <${Cell} name="Source">${SOURCES[job.source]}<//>
     <${Cell} name="Queued"><${Ago} at=${job.queued_at} isBrief /><//>
-    <${Cell} name="Run time">${job.started_at ? html`<${Elapsed} from=${job.started_at} to=${job.finished_at} isBrief />` : NONE}<//>
+    <${Cell} name="Run time">${job.started_at && job.status !== "queued" ? html`<${Elapsed} from=${job.started_at} to=${job.finished_at} isBrief />` : NONE}<//>
     <${Cell} name="Worker" className="worker">${job.claimed_by_worker ? html`<code title=${job.claimed_by_worker}>${hostOf(job.claimed_by_worker)}</code>` : NONE}<//>
     <${Cell} className="actions">
       ${mayAct && !job.finished_at && !job.cancel_requested_at && html`<${Action} label="Cancel" title=${`Cancel ${job.definition_key}`} tone="danger" explains="A waiting job ends at once; a running command is stopped."
@@ -51,8 +51,8 @@ export default function Jobs({ query }) {
     <//>`;
 }
 
-// A worker's ID is host:pid:boot; the host is what people know.
-export const hostOf = (worker) => worker.split(":")[0];
+// A worker's ID is host:pid:boot, after whose token it is if it comes through the API; the host is what people know.
+export const hostOf = (worker) => worker.slice(worker.lastIndexOf("/") + 1).split(":")[0];
 const stateOf = (job) => (job.status === "queued" && Date.parse(job.scheduled_for) > Date.now() + 1000 ? (job.attempt_count > 0 ? "retrying" : "waiting") : job.status);
 
 function useDefinitions() {
