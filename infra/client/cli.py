@@ -194,12 +194,12 @@ def lanes(options: argparse.Namespace) -> None:
 
 
 def _lanes(found: Mapping[str, Any]) -> None:
-    columns = ("key", "status", "steps", "attempts", "next_due_at", "why.sentence")
+    columns = ("key", "id", "status", "steps", "attempts", "next_due_at", "why.sentence")
     # When a lane that has ended was last due tells nobody anything.
     rows = [
         {**lane, "next_due_at": lane["next_due_at"] if lane["status"] == "active" else None} for lane in found["lanes"]
     ]
-    show.table(rows, *columns, optional=("next_due_at", "steps"))
+    show.table(rows, *columns, optional=("next_due_at", "steps", "id"))
 
 
 def history(options: argparse.Namespace) -> None:

@@ -277,7 +277,7 @@ def logs(options: argparse.Namespace) -> None:
     while True:
         lines = {line for name in names for line in _lines(address, name)} - seen
         for at, name, _, message in sorted(lines):
-            if _wanted(message):
+            if _wanted(message) and (options.run is None or _is_of(message, options.run)):
                 clock = datetime.fromtimestamp(at / 1000, UTC).strftime("%H:%M:%S")
                 print(f"{clock} {name}  {message}", flush=True)
         seen |= lines
@@ -299,6 +299,14 @@ def _lines(address: Address, function: str) -> list[tuple[int, str, str, str]]:
 def _wanted(message: str) -> bool:
     """Lambda's own lines about an invocation, and the counts for CloudWatch, say little to a reader."""
     return not re.match(r"(START|END|REPORT) RequestId|\{\"_aws\"", message)
+
+
+def _is_of(message: str, run: str) -> bool:
+    try:
+        said = json.loads(message)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and str(said.get("run", "")).startswith(run.lower())
 
 
 def invoke_function(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -15,7 +16,7 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.decide import LONGEST_QUEUE_DELAY_S, before_looking, change_after, change_for
 from shared.kernel.deliver import deliver
 from shared.kernel.errors import Overtaken, StepError, Unsettled
-from shared.kernel.log import logger
+from shared.kernel.log import about, logger
 from shared.kernel.metrics import Metric
 from shared.kernel.model import (
     Decision,
@@ -72,12 +73,21 @@ def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
 
 def do_turn(turn: Turn, kind: Kind, ports: Ports) -> Outcome:
     """Do what a claimed turn asks for."""
-    return _Step(turn, kind, ports).run()
+    with _about(turn):
+        return _Step(turn, kind, ports).run()
 
 
 def look(turn: Turn, kind: Kind, ports: Ports) -> Looked | Lost:
     """The first half of `do_turn`: everything but the commit."""
-    return _Step(turn, kind, ports).look()
+    with _about(turn):
+        return _Step(turn, kind, ports).look()
+
+
+def _about(turn: Turn) -> AbstractContextManager[None]:
+    """Whatever a step logs can be found by its run."""
+    return about(
+        run=turn.run_id, tenant=turn.tenant_id, lane=turn.lane_id, kind=turn.kind, correlation_id=turn.correlation_id
+    )
 
 
 def commit_together(looked: Sequence[Looked], ports: Ports, taking: Taking | None = None) -> list[Outcome]:
@@ -122,7 +132,8 @@ class Looked:
         return self._finish(lambda: self.step.note_end(self.change, self.ms, came))
 
     def _finish(self, commit: Callable[[], StepOutcome]) -> Outcome:
-        return self.step.finish(commit, self.change, self.ms, self.since_s)
+        with _about(self.step.turn):
+            return self.step.finish(commit, self.change, self.ms, self.since_s)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from shared.job_queue.steps import JobKind, job_kind
 from shared.kernel import run
 from shared.kernel.errors import Refused
 from shared.kernel.flights import Connection
+from shared.kernel.log import logger
 from shared.kernel.model import By
 from shared.kernel.step import do_turn
 from shared.kernel.store import PgStore
@@ -179,3 +180,27 @@ def test_every_log_line_of_an_attempt_says_whose_it_is(office: Office, caplog: p
         (str(job), str(ALICE), "test", number, "w1") for number in (1, 1, 2, 2)
     ]
     assert [each["exit_code"] for each in said[1::2]] == [1, 1]
+    assert {(each["run"], each["tenant"], each["kind"]) for each in said} == {(str(job), str(ALICE), "job")}
+
+
+def test_every_line_of_a_step_says_its_run_and_none_after_it(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """Also those that know nothing of runs: a library that warns, a traceback."""
+
+    def breaks(*_: object) -> Finished:
+        logger.warning("somebody deep inside")
+        raise KeyError("surprise")
+
+    office.define(max_attempts=2)
+    office.runner.ends = breaks
+    with caplog.at_level(logging.INFO, logger="baton"):
+        asked = {"definition_key": "test"}
+        job = run.start_run(office.ports, office.job, ALICE, asked, By(source="api", correlation_id="order-7"))
+        office.work()
+        logger.warning("afterwards")
+
+    *within, after = [vars(record) for record in caplog.records]
+    mine = [each for each in within if each.get("run") == str(job)]
+    assert {"somebody deep inside"} <= {str(each["msg"]) for each in mine}
+    assert any(each["exc_info"] for each in mine)
+    assert {(each["tenant"], each["correlation_id"]) for each in mine} == {(str(ALICE), "order-7")}
+    assert "run" not in after
