@@ -14,7 +14,7 @@ from tests.simulation.simulate import MakeStore, postgres_at, random_schedules, 
 from tests.support.databases import ServerAdmin
 from tests.support.rings import tenths
 
-IN_MEMORY = 3_000
+IN_MEMORY = 2_000
 ON_POSTGRES = 200
 SHARED_SEEDS = 50
 

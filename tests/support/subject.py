@@ -78,7 +78,7 @@ class Subject:
     points: frozenset[str] = frozenset()  # its own, beside the relay's: each is killed at
     relay: Relay = IN_THE_MATRIX
     order: Callable[[Random], dict[str, Any]] | None = None  # the parameters of a run in the chaos
-    schedules: int = 100  # on Postgres in `make check`; ten thousand in `make verify`, whatever this says
+    schedules: int = 60  # on Postgres in `make check`; ten thousand in `make verify`, whatever this says
 
 
 def brought(name: str) -> list[Any]:

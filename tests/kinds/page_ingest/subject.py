@@ -251,5 +251,4 @@ SUBJECT = Subject(
     tables=("raw_item", "diamond", "upstream", "account_token"),
     clocks=("update account_token set refresh_until = refresh_until - {by}, token_until = token_until - {by}",),
     scenarios={an_ingestion.__name__: an_ingestion},
-    schedules=60,
 )

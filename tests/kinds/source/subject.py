@@ -223,5 +223,4 @@ SUBJECT = Subject(
     outside=outside,
     tables=("source_raw", "source_quarantine", "source_mark", "openalex_works"),
     scenarios={a_source.__name__: a_source},
-    schedules=60,
 )
