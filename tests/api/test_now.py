@@ -17,6 +17,7 @@ from shared.kernel.clock import new_id
 from shared.kernel.dead_letter import note_dead_letter
 from shared.kernel.model import Problem
 from shared.kernel.tick import roll_up, tick
+from shared.row_job.steps import PROMOTION
 from tests.support.door import Door, TenantHouse, Who
 
 QUIET = {"waiting": [], "gates": [], "repairs": [], "moving": 0}
@@ -102,6 +103,29 @@ def test_open_runs_are_counted_and_those_that_committed_move(door: Door, acme: T
         ("paused", 1, "resume", str(paused)),
     ]
     assert told["waiting"][0]["sentence"] == "Waiting for an answer."
+
+
+def test_a_run_that_waits_and_has_just_moved_made_progress(door: Door, acme: TenantHouse) -> None:
+    """A query that is asked every minute commits a step every minute, and waits all the time."""
+    polled = door.start(acme)
+    waits = "next_due_at = now() + interval '1 hour', waits_for = 'an answer'"
+    set_lanes(door, polled, f"{waits}, steps = 3, updated_at = now() - interval '1 minute'")
+    assert now(door, acme.viewer)["moving"] == 1
+
+    set_lanes(door, polled, f"{waits}, steps = 3, updated_at = now() - interval '6 minutes'")
+    assert now(door, acme.viewer)["moving"] == 0
+
+
+def test_the_action_that_frees_what_waits_is_its_kinds_own(door: Door, acme: TenantHouse) -> None:
+    """A canary that is woken looks again and waits again."""
+    run_id = door.start(acme)
+    door.sql("update run set kind = 'row_job' where id = :id", id=run_id)
+    set_lanes(door, run_id, f"kind = 'row_job', next_due_at = now() + interval '1 hour', waits_for = '{PROMOTION}'")
+
+    (waiting,) = now(door, acme.admin)["waiting"]
+    (why,) = door.call(acme.admin, "GET", f"/runs/{run_id}/why").json()["reasons"]
+
+    assert waiting["action"] == why["action"] == "promote"
 
 
 def test_what_waits_for_something_else_is_a_line_of_its_own(door: Door, acme: TenantHouse) -> None:

@@ -15,7 +15,7 @@ from shared.kernel.api import sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import desk, operation
 from shared.kernel.api.gates import Gate
-from shared.kernel.api.runs import Fix, Shown, fix_of
+from shared.kernel.api.runs import Fix, Shown, fix_of, freed_by
 from shared.kernel.api.shapes import Told
 from shared.kernel.api.state import State, state_of
 from shared.kernel.auth import MANAGES, READS
@@ -114,7 +114,7 @@ class Repair(Told):
 
 
 class Now(Told):
-    """`moving`: open runs that committed a step in the last five minutes, and that nothing holds and nothing is late of.
+    """`moving`: open runs that committed a step in the last five minutes and are not overdue, whatever they wait for.
 
     `states`: the open runs that were looked at, by what they are doing. `oldest_open`: when the oldest of them was created.
     """
@@ -217,8 +217,9 @@ def get_now() -> Now:
     return Now(
         **{
             name: row[name]
-            for name in ("now", "tick_age_s", "oldest_open", "open", "kinds", "moving", "waiting", "throughput", "gates", "repairs")
+            for name in ("now", "tick_age_s", "oldest_open", "open", "kinds", "moving", "throughput", "gates", "repairs")
         },
+        waiting=[_waiting(here, each) for each in row["waiting"]],
         states=_states(row["standings"]),
         late=Late(count=row["late"], more=row["open"]["more"], runs=[_late(here, run) for run in row["late_runs"]]),
         failing=Failures(
@@ -227,6 +228,13 @@ def get_now() -> Now:
             groups=[Cause(**cause_of(group)) for group in row["failing"]],
         ),
     )  # fmt: skip
+
+
+def _waiting(here: Desk, each: dict[str, Any]) -> Waiting:
+    """With the action that frees it: what its kind alone can do, the database doesn't know."""
+    if each["kind"] in here.kinds:
+        each = {**each, "action": freed_by(here, each["kind"], each["sentence"], each["action"])}
+    return Waiting(**each)
 
 
 def _states(standings: list[dict[str, Any]]) -> dict[State, int]:

@@ -456,7 +456,7 @@ def get_why(run_id: RunId) -> WhyRun:
     rows = here.all(sql.WHY_RUN, run_id=run_id)
     lanes = sum(row["lanes"] for row in rows)
     if run["kind"] in here.kinds:
-        rows = [{**row, "action": _action(here, run["kind"], row["sentence"], row["action"])} for row in rows]
+        rows = [{**row, "action": freed_by(here, run["kind"], row["sentence"], row["action"])} for row in rows]
     elif lanes:
         rows = [{"lanes": lanes, "code": NOT_DEPLOYED, "sentence": sentence(run["kind"]), "until": None, **_CANCELS}]
     return WhyRun(
@@ -570,11 +570,11 @@ def _as_deployed(here: Desk, kind: str, row: Row, *, is_open: bool) -> Row:
     if not is_open:
         return row
     if kind in here.kinds:
-        return {**row, "action": _action(here, kind, row["why_sentence"], row["action"])}
+        return {**row, "action": freed_by(here, kind, row["why_sentence"], row["action"])}
     return {**row, "why": NOT_DEPLOYED, "why_sentence": sentence(kind), "why_until": None, **_CANCELS}
 
 
-def _action(here: Desk, kind: str, sentence: str | None, action: str | None) -> str | None:
+def freed_by(here: Desk, kind: str, sentence: str | None, action: str | None) -> str | None:
     """The kind's own action, if one frees what waits: waking it would have it look again, and wait again."""
     own = here.kinds[kind].freed_by
     return next((own[what] for what in own if sentence == f"Waiting for {what}."), action)

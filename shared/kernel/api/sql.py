@@ -631,8 +631,7 @@ select
     (select coalesce(jsonb_agg(to_jsonb(s)), '[]') from (
         select status, standing, why, count(*) as runs from runs group by status, standing, why) s) as standings,
     (select min(created_at) from open) as oldest_open,
-    (select count(*) from runs where (why is null or why = 'at_work') and late_since is null
-        and moved_at > now() - interval '5 minutes') as moving,
+    (select count(*) from runs where late_since is null and moved_at > now() - interval '5 minutes') as moving,
     (select coalesce(jsonb_agg(to_jsonb(w) order by w.runs desc, w.code, w.held_by, w.sentence), '[]') from (
         select why as code, held_by, max(action) as action, count(*) as runs, min(why_until) as until,
                (array_agg(why_sentence order by created_at, id))[1] as sentence,
