@@ -87,7 +87,7 @@ def table(rows: Sequence[Mapping[str, Any]], *columns: str, optional: Sequence[s
     """One line per row; a column `why.sentence` looks into an object. `optional` is left out first if the terminal is narrow.
     `below`: a sentence that has to be read whole; where there is no room for it, it stands under its row."""
     if not rows:
-        console.print("none")
+        console.print("Nothing to show.")
         return
     width = console.width
     shown = [_Column(column, [_at(row, column) for row in rows], narrow=width is not None) for column in columns]
@@ -297,7 +297,8 @@ def now(told: Mapping[str, Any]) -> None:
     if calm := [f"nothing {name}" for name, count in trouble.items() if not count]:
         console.print(", ".join(calm))
     steps, failed, rows = (sum(each[name] for each in told["throughput"]) for name in ("steps", "failed", "rows"))
-    console.print(f"last hour: {steps:,} steps, {failed:,} failed, {rows:,} rows")
+    # They are summed up every minute: what a first run has just done is not among them yet.
+    console.print(f"hour up to two minutes ago: {steps:,} steps, {failed:,} failed, {rows:,} rows")
     if line := _blocks([m["steps"] for m in told["throughput"]]):
         console.print(line)
     _part("overdue", told["late"]["runs"], "id", "kind", "status", "since", "label", "sentence", below="sentence")

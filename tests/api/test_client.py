@@ -198,7 +198,7 @@ def test_parameters_are_named_one_by_one_or_given_as_json(as_admin: Command, doo
     }
 
 
-INGESTION = {"source": "nivoda", "low": 200, "high": 300, "partition_records": 2_000, "page_size": 50, "recrawls": 2}
+INGESTION = {"source": "nivoda", "low": 200, "high": 300, "partition_records": 2_000, "page_size": 30, "recrawls": 2}
 
 
 @pytest.mark.full
@@ -295,7 +295,7 @@ def test_tokens_and_gates(as_admin: Command, door: Door, acme: TenantHouse, monk
     monkeypatch.setenv("BATON_TOKEN", made)
     assert "in BATON_TOKEN is wrong, expired or revoked" in baton("me", code=1)
     monkeypatch.setenv("BATON_TOKEN", acme.machines[Role.ADMIN].token or "")
-    assert baton("rate-limits") == baton("gates") == "none\n"
+    assert baton("rate-limits") == baton("gates") == "Nothing to show.\n"
 
 
 def test_now_is_calm_on_a_good_day_and_names_the_cause_on_a_bad_one(
@@ -316,7 +316,7 @@ def test_now_is_calm_on_a_good_day_and_names_the_cause_on_a_bad_one(
 
     assert "0 open, 0 made progress in the last 5 minutes" in calm
     assert "nothing overdue, nothing failed, nothing waiting" in calm
-    assert "last hour: 0 steps" in calm
+    assert "hour up to two minutes ago: 0 steps" in calm
     assert "2 open (1 queued, 1 paused), 0 made progress" in said
     for word in (
         "overdue",
@@ -329,7 +329,7 @@ def test_now_is_calm_on_a_good_day_and_names_the_cause_on_a_bad_one(
     ):
         assert word in said
     assert "nothing" not in said
-    assert "last hour: 2 steps, 1 failed, 1 rows" in said
+    assert "hour up to two minutes ago: 2 steps, 1 failed, 1 rows" in said
     assert "█" in said
     told = baton.json("now")
     assert [late["id"] for late in told["late"]["runs"]] == [str(run_id)]

@@ -42,7 +42,7 @@ def test_an_event_trigger_from_its_making_to_its_end(command: Command) -> None:
     assert "Switched off" in command("trigger", "off", trigger)
     assert "Switched on" in command("trigger", "on", trigger)
     assert "Deleted" in command("trigger", "delete", trigger)
-    assert command("trigger", "list").strip() == "none"
+    assert command("trigger", "list").strip() == "Nothing to show."
 
 
 def test_a_schedule_tells_when_it_is_due_and_can_be_run_now(command: Command) -> None:

@@ -308,8 +308,8 @@ def test_a_tenant_can_be_named(api: Api, baton: Baton) -> None:
     mine = [{"id": RUN, "name": "Acme", "role": "admin"}]
     api.answers = {"GET /me": [(200, {"tenants": mine})], "GET /runs": [(200, {"runs": [], "next": None})]}
 
-    assert baton("runs", "--as-tenant", "Acme") == (0, "none\n")
-    assert baton("runs", "--as-tenant", RUN) == (0, "none\n")
+    assert baton("runs", "--as-tenant", "Acme") == (0, "Nothing to show.\n")
+    assert baton("runs", "--as-tenant", RUN) == (0, "Nothing to show.\n")
     said = "none of your tenants is named 'Amce'. List them with `baton me`, and use the ID"
     assert baton("runs", "--as-tenant", "Amce") == (1, f"baton: {said}\n")
     assert [asked.partition("?")[0] for asked, _ in api.asked] == ["GET /me", "GET /runs", "GET /runs", "GET /me"]
