@@ -43,6 +43,7 @@ SheetId = Annotated[UUID, Path(description="The sheet's id")]
 Opinion = Literal["relevant", "irrelevant", "blocked"]
 AnyClient = Annotated[str, Path(max_length=50, description="The job board: infojobs or adzuna")]
 UNTIL_RESUMED_S = 10 * 366 * 86_400
+CHANGEABLE = ("connection", "seed_floor", "max_pages", "max_offers", "every_s", "fresh_within_s")
 MOST_SEARCHES = 10_000
 
 
@@ -61,9 +62,15 @@ class SaveSearch(Asked):
 
 
 class ChangeSearch(Asked):
-    """Other parameters are another query: it starts with a clean history."""
+    """What is left out stays as it is. Other parameters are another query: it starts with a clean history."""
 
-    params: dict[str, Any]
+    params: dict[str, Any] | None = None
+    connection: Short | None = None
+    seed_from: Annotated[date, Field(ge=EARLIEST.date())] | None = None
+    max_pages: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    max_offers: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    every_hours: Annotated[int, Field(ge=1, le=744)] | None = None
+    fresh_within_hours: Annotated[int, Field(ge=1, le=2_000)] | None = None
 
 
 class Range(Told):
@@ -75,7 +82,8 @@ class Search(Told):
     """Its state answers: when was it last executed, did that succeed, how far back is its history read, is it running?
 
     `zone`: where its board is, and its days begin. `covered`: what was read to its end; `gaps`: what is missing between
-    `seed_floor` and the watermark; `unclean`: windows with records in quarantine.
+    `seed_floor` and the watermark; `unclean`: windows with records in quarantine. `held_until`: its account is not asked before,
+    and `held_because` says why: the board asked to wait, refused the key, or was paused.
     """
 
     id: UUID
@@ -97,11 +105,14 @@ class Search(Told):
     seed_floor: datetime
     seed_cursor: datetime | None
     next_due_at: datetime
+    held_until: datetime | None
+    held_because: str | None
     history_open: bool
     problem: dict[str, Any] | None
     max_pages: int
     max_offers: int
     every_hours: int
+    fresh_within_hours: int
     covered: list[Range]
     gaps: list[Range]
     unclean: list[Range]
@@ -126,9 +137,10 @@ class Change(Told):
 
 
 class Changed(Told):
-    """`changes`: what makes it another query. Empty: the same one, and its history stays."""
+    """`changes`: what is otherwise now. `is_another_query`: parameters are among it, and its history starts again."""
 
     query_key: str
+    is_another_query: bool
     changes: list[Change]
 
 
@@ -312,15 +324,8 @@ def save_search(asked: Annotated[SaveSearch, Body()], idempotency_key: Key = Non
     with here.begin() as (line, tx):
         if (kept := here.once(line, idempotency_key, request)) is not None:
             return Response(kept.status, "application/json", kept.body)
-        connection = tx.find_connection(here.tenant_id, asked.client, asked.connection)
-        if connection is None:
-            raise Refused("unknown_connection", f"connection: no connection to {asked.client} has this name or id.")
-        floor = decide.local_midnight(asked.seed_from, facts.zone)
-        if floor > line.all(store.NOW, {})[0]["now"]:
-            raise Refused(
-                "bad_range",
-                f"seed_from: {asked.seed_from} is in the future at {facts.title} ({facts.zone}). Use today or an earlier day.",
-            )
+        connection = _connection(here, tx, asked.client, asked.connection)
+        floor = _floor(line, asked.client, asked.seed_from)
         told = {
             "tenant_id": here.tenant_id, "id": search_id, "name": asked.name, "client": asked.client,
             "connection": connection, "params": jsonb(canonical(asked.client, asked.params)), "query_key": key,
@@ -363,27 +368,33 @@ def get_search(search_id: SearchId) -> Search:
 
 @operation(router, "PATCH", "/searches/<search_id>", MANAGES, tag="searches", refuses=[409])
 def change_search(search_id: SearchId, asked: Annotated[ChangeSearch, Body()]) -> Changed:
-    """Change the parameters of a search.
+    """Change a search: its parameters, account, caps, cadence or the first day of its history. It is read with the next cycle.
 
     Other parameters are another query, with a clean history; the answer says what differs.
     """
     here = desk(router)
     row = _row(here, search_id)
-    client = row["client"]
-    parse(CLIENTS[client].identity, asked.params)
-    found, key = changes(client, row["params"], asked.params), query_key(client, asked.params)
-    if found:
-        with here.begin() as (line, tx):
-            told = {"tenant_id": here.tenant_id, "id": search_id, "query_key": key}
-            if line.one(store.KEY_TAKEN, told) is not None:
-                raise Problem(409, "search_exists", "Another search has these parameters already.")
+    client, params = row["client"], row["params"] if asked.params is None else asked.params
+    parse(CLIENTS[client].identity, params)
+    others, key = changes(client, row["params"], params), query_key(client, params)
+    with here.begin() as (line, tx):
+        given = _given(here, line, tx, client, asked)
+        found = [*others, *_differing(row, given)]
+        if not found:
+            return Changed(query_key=key, is_another_query=False, changes=[])
+        told = {"tenant_id": here.tenant_id, "id": search_id, "query_key": key}
+        if line.one(store.KEY_TAKEN, told) is not None:
+            raise Problem(409, "search_exists", "Another search has these parameters already.")
+        if others:
             line.run(store.DEACTIVATE, told)
-            line.run(store.CHANGE, {**told, "params": jsonb(canonical(client, asked.params))})
-            _new_state(line, tx, here, client, search_id)
-            here.audit(tx, "search.change", f"search:{search_id}", row["params"], canonical(client, asked.params))
-            dues = _begin_cycle(here, line, tx)
-        deliver(here.ports, dues)
-    return Changed(query_key=key, changes=[Change(**each) for each in found])
+        kept = {name: row[name] for name in CHANGEABLE}
+        line.run(store.CHANGE, {**told, **kept, **given, "params": jsonb(canonical(client, params))})
+        _new_state(line, tx, here, client, search_id)
+        before, after = ({each["parameter"]: each[side] for each in found} for side in ("before", "after"))
+        here.audit(tx, "search.change", f"search:{search_id}", before, after)
+        dues = _begin_cycle(here, line, tx)
+    deliver(here.ports, dues)
+    return Changed(query_key=key, is_another_query=bool(others), changes=[Change(**each) for each in found])
 
 
 @operation(router, "POST", "/searches/<search_id>/pause", MANAGES, tag="searches")
@@ -677,6 +688,50 @@ def _checked_window(asked: AddSheet) -> None:
         raise Refused("bad_window", "opens, closes: use local times of the zone, such as 03:00, without an offset.")
 
 
+def _given(here: Desk, line: Line, tx: PgTx, client: str, asked: ChangeSearch) -> dict[str, Any]:
+    """What a change says beside its parameters, as it is kept."""
+    given: dict[str, Any] = {}
+    if asked.connection is not None:
+        given["connection"] = _connection(here, tx, client, asked.connection)
+    if asked.seed_from is not None:
+        given["seed_floor"] = _floor(line, client, asked.seed_from)
+    plain = {"max_pages": asked.max_pages, "max_offers": asked.max_offers}
+    hours = {"every_s": asked.every_hours, "fresh_within_s": asked.fresh_within_hours}
+    given |= {name: value for name, value in plain.items() if value is not None}
+    return given | {name: value * 3600 for name, value in hours.items() if value is not None}
+
+
+def _differing(row: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """By the names that people know, in the units that they use."""
+    shown = {"every_s": ("every_hours", 3600), "fresh_within_s": ("fresh_within_hours", 3600)}
+    found = []
+    for name, value in given.items():
+        if row[name] != value:
+            word, unit = shown.get(name, (name, None))
+            before, after = (
+                each // unit if unit else str(each) if name in ("connection", "seed_floor") else each
+                for each in (row[name], value)
+            )
+            found.append({"parameter": word, "before": before, "after": after})
+    return found
+
+
+def _connection(here: Desk, tx: PgTx, client: str, asked: str) -> UUID:
+    connection = tx.find_connection(here.tenant_id, client, asked)
+    if connection is None:
+        raise Refused("unknown_connection", f"connection: no connection to {client} has this name or id.")
+    return connection
+
+
+def _floor(line: Line, client: str, seed_from: date) -> datetime:
+    facts = CLIENTS[client]
+    floor = decide.local_midnight(seed_from, facts.zone)
+    if floor > line.all(store.NOW, {})[0]["now"]:
+        said = f"seed_from: {seed_from} is in the future at {facts.title} ({facts.zone}). Use today or an earlier day."
+        raise Refused("bad_range", said)
+    return floor
+
+
 def _new_state(line: Line, tx: PgTx, here: Desk, client: str, search_id: UUID) -> None:
     """A query that was there before goes on where it was; any other begins with nothing. A board that somebody paused is
     paused for an account that it is asked with for the first time, too."""
@@ -746,7 +801,9 @@ def _row(here: Desk, search_id: UUID) -> Mapping[str, Any]:
 
 def _shown(row: Mapping[str, Any]) -> Search:
     told = {name: row[name] for name in Search.model_fields if name in row}
-    return Search(**{**told, "every_hours": row["every_s"] // 3600})
+    return Search(
+        **{**told, "every_hours": row["every_s"] // 3600, "fresh_within_hours": row["fresh_within_s"] // 3600}
+    )
 
 
 def _estimate(here: Desk, row: Mapping[str, Any], start: datetime, end: datetime) -> Estimate:

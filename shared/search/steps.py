@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -249,7 +250,8 @@ class Cycles:
     def _throttled(self, turn: Turn, cursor: CycleCursor, job: Job, error: Throttled) -> Decision:
         """Everybody with this account waits; the cycle does not. No attempt is spent, and nothing counts as an error."""
         wait_s = decide.pause_s(error.retry_after_s, self.config)
-        closing = Throttled(job.account, wait_s, error.message)
+        said = f"{CLIENTS[job.client].title} asked to wait; searches with this account go on after {_long(wait_s)}."
+        closing = Throttled(job.account, wait_s, said)
         spent = Spent(requests=1 + turn.attempts, throttles=1, errors=turn.attempts)
         ended = store.progress(job, spent, Stop.RATE_LIMITED)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.IDLE, None, 0))
@@ -346,6 +348,11 @@ class Cycles:
         ended = store.progress(job, Spent(), Stop.RATE_LIMITED)
         effects = store.merged(ended, *store.stopped(job, job.walk, Status.IDLE, None, 0))
         return self._on(turn, cursor, job, Stop.RATE_LIMITED, effects)
+
+
+def _long(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} minutes" if minutes < 120 else f"{math.ceil(minutes / 60)} hours"
 
 
 def gates(turn: Turn) -> list[str]:

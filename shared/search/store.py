@@ -547,7 +547,9 @@ where s.id = :id and s.tenant_id = :tenant_id and z.tenant_id = s.tenant_id and 
 ONE_SAVED = sa.text("select connection from saved_search where id = :id and tenant_id = :tenant_id")
 KEY_TAKEN = sa.text("select id from saved_search where tenant_id = :tenant_id and query_key = :query_key and id <> :id")
 CHANGE = sa.text("""
-update saved_search set params = cast(:params as jsonb), query_key = :query_key, updated_at = now()
+update saved_search set params = cast(:params as jsonb), query_key = :query_key, connection = cast(:connection as uuid),
+       seed_floor = cast(:seed_floor as timestamptz), max_pages = cast(:max_pages as integer), max_offers = cast(:max_offers as integer),
+       every_s = cast(:every_s as integer), fresh_within_s = cast(:fresh_within_s as integer), updated_at = now()
 where id = :id and tenant_id = :tenant_id
 """)
 DEACTIVATE = sa.text("update query_state set active = false where tenant_id = :tenant_id and search_id = :id")
@@ -593,15 +595,16 @@ NOW = sa.text("select now() as now")
 _RANGES = """coalesce((select jsonb_agg(jsonb_build_object('start', lower(r), 'end', upper(r)) order by lower(r))
                        from unnest({}) as r where not isempty(r)), '[]')"""
 _ONE = f"""
-select s.id, s.name, s.client, s.connection, s.params, s.query_key, s.max_pages, s.max_offers, s.every_s, s.created_at,
+select s.id, s.name, s.client, s.connection, s.params, s.query_key, s.max_pages, s.max_offers, s.every_s, s.fresh_within_s, s.created_at,
        s.paused_at is not null as paused, q.fresh_at >= now() as fresh, q.zone, q.status, q.last_run_at, q.last_success_at,
        q.last_error_at, q.last_processed_date, q.consecutive_failures, q.high_watermark, q.seed_floor, q.seed_cursor,
-       q.next_due_at, q.history_due_at is not null as history_open, q.problem,
+       q.next_due_at, g.until as held_until, g.reason as held_because, q.history_due_at is not null as history_open, q.problem,
        {_RANGES.format("q.covered")} as covered,
        {_RANGES.format("tstzmultirange(tstzrange(q.seed_floor, greatest(q.seed_floor, q.high_watermark))) - q.covered")} as gaps,
        {_RANGES.format("u.unclean")} as unclean, u.in_quarantine
 from saved_search s
 join query_state q on q.tenant_id = s.tenant_id and q.query_key = s.query_key
+left join gate g on g.tenant_id = q.tenant_id and g.key = q.account and g.state <> 'open' and g.until > now()
 cross join lateral (
     select coalesce(range_agg(tstzrange(z.window_from, z.window_to)), '{{}}') as unclean, count(*)::integer as in_quarantine
     from search_quarantine z

@@ -371,3 +371,32 @@ def test_a_client_that_only_speaks_http_imports_no_aws_and_no_database() -> None
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert told.stdout.strip() == "[]"
+
+
+def test_a_file_of_searches_is_applied_as_it_is_now(
+    as_admin: Command, door: Door, acme: TenantHouse, tmp_path: Path
+) -> None:
+    """What was changed in the file is changed here, and the answer says what became of each."""
+    door.sql(
+        "insert into connection (id, tenant_id, provider, name, settings, secret_ref, created_by) values (:id, :t, 'infojobs', 'main', cast(:s as jsonb), '1', 'test')",
+        id=new_id(), t=acme.id, s='{"client_id": "a"}',
+    )  # fmt: skip
+    file = tmp_path / "searches.json"
+    one = {
+        "name": "python",
+        "client": "infojobs",
+        "connection": "main",
+        "params": {"q": "python"},
+        "seed_from": "2026-11-01",
+    }
+    file.write_text(json.dumps([one]))
+    assert "saved" in as_admin("search", "apply", str(file))
+
+    file.write_text(json.dumps([{**one, "max_pages": 7}, {**one, "name": "java", "params": {"q": "java"}}]))
+    said = as_admin("search", "apply", str(file))
+
+    assert "changed: max_pages" in said
+    assert "saved" in said
+    assert "as it was" in as_admin("search", "apply", str(file))
+    file.write_text(json.dumps([{**one, "client": "adzuna"}]))
+    assert "a search stays with its job board, infojobs" in as_admin("search", "apply", str(file), code=1)

@@ -180,3 +180,47 @@ def test_whoever_has_all_the_searches_there_may_be_is_told_so(
     assert [(each.status, each.json()["code"]) for each in (again, another)] == [
         (409, "search_exists"), (409, "too_many_searches"),
     ]  # fmt: skip
+
+
+def test_caps_cadence_account_and_floor_can_be_changed_and_the_history_stays(door: Door, board: TenantHouse) -> None:
+    search = save(door, board)
+    door.sql(
+        "update query_state set seed_cursor = seed_floor + interval '5 days', covered = '{[2026-10-10, 2026-10-12)}' where search_id = :s",
+        s=search,
+    )
+    before = door.call(board.admin, "GET", f"/searches/{search}").json()
+    asked = {"max_pages": 7, "max_offers": 70, "every_hours": 6, "fresh_within_hours": 12, "seed_from": "2026-09-01"}
+
+    changed = door.call(board.admin, "PATCH", f"/searches/{search}", asked).json()
+
+    assert changed["is_another_query"] is False
+    assert {each["parameter"] for each in changed["changes"]} == {
+        "max_pages", "max_offers", "every_hours", "fresh_within_hours", "seed_floor",
+    }  # fmt: skip
+    after = door.call(board.admin, "GET", f"/searches/{search}").json()
+    assert {name: after[name] for name in asked if name != "seed_from"} == {
+        k: v for k, v in asked.items() if k != "seed_from"
+    }
+    assert after["seed_floor"] < before["seed_floor"]
+    assert after["history_open"], "there is more of it to read now"
+    assert (after["covered"], after["query_key"]) == (before["covered"], before["query_key"])
+    assert door.call(board.admin, "PATCH", f"/searches/{search}", asked).json()["changes"] == []
+    unknown = door.call(board.admin, "PATCH", f"/searches/{search}", {"connection": "nobody's"})
+    assert (unknown.status, unknown.code) == (422, "unknown_connection")
+
+
+def test_what_stops_an_account_is_shown_on_all_its_searches(door: Door, board: TenantHouse) -> None:
+    first = save(door, board)
+    other = door.call(board.admin, "POST", "/searches", {**SEARCH, "name": "java", "params": {"q": "java"}}).json()[
+        "id"
+    ]
+    account = door.value("select account from query_state where search_id = :s", s=first)
+    door.sql(
+        "insert into gate (tenant_id, key, state, until, reason) values (:t, :key, 'closed', now() + interval '6 hours', 'asked to wait')",
+        t=board.id, key=account,
+    )  # fmt: skip
+
+    told = [door.call(board.viewer, "GET", f"/searches/{each}").json() for each in (first, other)]
+
+    assert {each["held_because"] for each in told} == {"asked to wait"}
+    assert {each["held_until"] is not None for each in told} == {True}

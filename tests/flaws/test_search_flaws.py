@@ -379,6 +379,8 @@ def test_4f_a_429_pauses_its_client_for_six_hours_and_no_other(searches: SearchR
     searches.go(5.9 * HOUR)
     assert searches.state(free)["status"] == "SUCCESS"
     assert len(searches.infojobs.log) == 1  # no attempt of any kind
+    (gate,) = searches.rows("select reason from gate where state = 'closed'")
+    assert gate["reason"] == "InfoJobs asked to wait; searches with this account go on after 6 hours."
     assert stops(searches, throttled) == ["rate_limited"]
     execution = searches.executions(throttled)[0]
     assert (execution["http_429_count"], execution["errors_count"]) == (1, 0)

@@ -22,10 +22,14 @@ from infra.client.command import (
     with_id,
     with_limit,
 )  # fmt: skip
-from infra.client.http import Refusal
+from infra.client.http import Client, Refusal
 from infra.client.ids import an_id, one, whole
 
 SEARCH = "the search's ID"
+SETTINGS = {
+    "max_pages": "pages that one execution reads at most", "max_offers": "offers that one execution reads at most",
+    "every_hours": "how often it is read", "fresh_within_hours": "how old its last success may be",
+}  # fmt: skip
 
 
 def add_commands(commands: Commands) -> None:
@@ -36,14 +40,24 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--connection", required=True, help="the account to use: a connection's name or ID")
     made.add_argument("--seed-from", required=True, help="the first day of history to read, for example 2026-10-01")
     made.add_argument("--param", type=pair, action="append", default=[], help="name=value; repeat it for lists")
-    made = command(below, "apply", apply, "save every search of a reviewed JSON file that isn't saved yet")
+    made = command(
+        below, "apply", apply, "make the saved searches what a reviewed JSON file says; others are left alone"
+    )
     made.add_argument("file", type=Path)
     with_limit(command(below, "list", list_, "list saved searches with their state"))
     with_id(command(below, "show", show_one, "show the state, coverage and gaps of a search"), SEARCH, "search")
     made = with_id(
-        command(below, "change", change, "change a search's parameters; its history starts again"), SEARCH, "search"
+        command(below, "change", change, "change a search; with other parameters its history starts again"),
+        SEARCH,
+        "search",
     )
-    made.add_argument("--param", type=pair, action="append", default=[], help="name=value; repeat it for lists")
+    made.add_argument(
+        "--param", type=pair, action="append", default=[], help="name=value, all of them; repeat it for lists"
+    )
+    made.add_argument("--connection", help="the account to use: a connection's name or ID")
+    made.add_argument("--seed-from", help="the first day of history to read")
+    for name, text in SETTINGS.items():
+        made.add_argument(f"--{name.replace('_', '-')}", type=int, help=text)
     for name, text in (("pause", "pause a search"), ("resume", "resume a paused search")):
         with_id(command(below, name, act, text), SEARCH, "search").set_defaults(action=name)
     with_id(command(below, "delete", delete, "delete a search; its offers stay"), SEARCH, "search")
@@ -111,13 +125,14 @@ def add(options: argparse.Namespace) -> None:
         "params": _params(options.client, options.param),
     }  # fmt: skip
     answer = client_of(options).post("/searches", body)
-    created(options, answer, f"Saved. The first cycle starts now; see `baton search show {short(answer['id'])}`.")
+    see = f"see `baton search show {short(answer['id'])}`"
+    created(options, answer, f"Saved. It is read with the next cycle, at most a quarter of an hour from now; {see}.")
 
 
 def apply(options: argparse.Namespace) -> None:
-    """Searches by name: what is there already is left alone."""
+    """Searches by name: what is there already is changed where the file says otherwise."""
     at = client_of(options)
-    known = {each["name"] for each in at.pages("/searches", "searches", 10_000)}
+    known = {each["name"]: each for each in at.pages("/searches", "searches", 10_000)}
     try:
         wanted = json.loads(options.file.read_text())
     except OSError as error:
@@ -126,15 +141,41 @@ def apply(options: argparse.Namespace) -> None:
         raise Refusal(f"{options.file} is not valid JSON: {error}") from None
     if not isinstance(wanted, list) or not all(isinstance(each, dict) and "name" in each for each in wanted):
         raise Refusal(f"{options.file} must be a JSON list of searches, each with a name")
-    made = [{**at.post("/searches", each), "name": each["name"]} for each in wanted if each["name"] not in known]
-    tell(options, made, lambda rows: show.table(rows, "id", "name"))
+    done = [_applied(at, each, known.get(each["name"])) for each in wanted]
+    tell(options, done, lambda rows: show.table(rows, "id", "name", "what"))
+
+
+def _applied(at: Client, wanted: Mapping[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
+    if known is None:
+        return {**at.post("/searches", wanted), "name": wanted["name"], "what": "saved"}
+    if wanted.get("client", known["client"]) != known["client"]:
+        raise Refusal(f"{wanted['name']}: a search stays with its job board, {known['client']}. Delete it first")
+    told = at.patch(
+        f"/searches/{known['id']}", {name: value for name, value in wanted.items() if name not in ("name", "client")}
+    )
+    changed = ", ".join(each["parameter"] for each in told["changes"])
+    return {
+        **told,
+        "id": known["id"],
+        "name": wanted["name"],
+        "what": f"changed: {changed}" if changed else "as it was",
+    }
 
 
 def list_(options: argparse.Namespace) -> None:
     found = client_of(options).listing("/searches", "searches", options.limit)
-    columns = ("id", "name", "client", "status", "fresh", "last_success_at", "problem.message")
-    less = ("last_success_at",)
-    tell(options, found, lambda told: show.table(told["searches"], *columns, optional=less, below="problem.message"))
+    columns = ("id", "name", "client", "status", "fresh", "last_success_at", "held_until", "reason")
+    less = ("last_success_at", "held_until")
+
+    def as_text(told: Mapping[str, Any]) -> None:
+        """What stops an account stops all its searches; only one of them met it."""
+        rows = [
+            {**each, "reason": each["held_because"] or (each["problem"] or {}).get("message", "")}
+            for each in told["searches"]
+        ]
+        show.table(rows, *columns, optional=less, below="reason")
+
+    tell(options, found, as_text)
 
 
 def show_one(options: argparse.Namespace) -> None:
@@ -143,9 +184,25 @@ def show_one(options: argparse.Namespace) -> None:
 
 def change(options: argparse.Namespace) -> None:
     at = client_of(options)
-    board = at.get(f"/searches/{options.id}")["client"]
-    told = at.patch(f"/searches/{options.id}", {"params": _params(board, options.param)})
-    tell(options, told, lambda found: show.table(found["changes"], "parameter", "before", "after"))
+    asked = {name: getattr(options, name) for name in ("connection", "seed_from", *SETTINGS)}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if options.param:
+        asked["params"] = _params(at.get(f"/searches/{options.id}")["client"], options.param)
+    if not asked:
+        raise Refusal(
+            "say what to change: --param, --connection, --seed-from, --max-pages, --max-offers, --every-hours or --fresh-within-hours"
+        )
+    told = at.patch(f"/searches/{options.id}", asked)
+
+    def as_text(found: Mapping[str, Any]) -> None:
+        if not found["changes"]:
+            print("Nothing was changed: it is as you say.")
+            return
+        show.table(found["changes"], "parameter", "before", "after")
+        if found["is_another_query"]:
+            print("Its history starts again.")
+
+    tell(options, told, as_text)
 
 
 def act(options: argparse.Namespace) -> None:

@@ -10,6 +10,8 @@ const STATE = { SUCCESS: "succeeded", ERROR: "failed", RUNNING: "running", IDLE:
 const WORD = { SUCCESS: "Success", ERROR: "Error", RUNNING: "Running", IDLE: "Idle" };
 const AT = "work/search/saved";
 
+// What stops an account stops all its searches, though one alone has met it.
+const trouble = (search) => search.held_because ?? search.problem?.message;
 const State = ({ of }) => html`<${Status} of=${of.paused ? "paused" : STATE[of.status]}>${of.paused ? "Paused" : WORD[of.status]}<//>`;
 const Fresh = ({ of }) => (of.fresh ? html`<span class="quiet">Fresh</span>` : html`<${Badge} kind="failed">Not fresh<//>`);
 
@@ -31,7 +33,7 @@ function All() {
   const row = (each) => html`<tr key=${each.id}>
     <${Cell}><${Link} to=${`${AT}/${each.id}`}>${each.name}<//><//>
     <${Cell} name="Client">${each.client}<//>
-    <${Cell} name="Status"><${State} of=${each} />${each.problem && html` <span class="error-line">${each.problem.message}</span>`}<//>
+    <${Cell} name="Status"><${State} of=${each} />${trouble(each) && html` <span class="error-line">${trouble(each)}</span>`}<//>
     <${Cell} name="Freshness"><${Fresh} of=${each} /><//>
     <${Cell} name="Last success"><${Ago} at=${each.last_success_at} /><//></tr>`;
   return html`<${Heading} title="Saved searches">${may && html`<${Add} again=${again} />`}<//>
@@ -69,7 +71,7 @@ function One({ id }) {
       explains=${told.paused ? "It reads what it has missed." : "Nothing is read until you resume it."} action=${move(told.paused ? "resume" : "pause")} done=${told.paused ? "Resumed." : "Paused."} />`}<//>
     <dl class="facts">
       <div><dt>Status</dt><dd><${State} of=${told} /> <${Fresh} of=${told} /></dd></div>
-      ${told.problem && html`<div><dt>Error</dt><dd>${told.problem.message}</dd></div>`}
+      ${trouble(told) && html`<div><dt>${told.held_because ? "Waits" : "Error"}</dt><dd>${trouble(told)}</dd></div>`}
       <div><dt>Parameters</dt><dd>${Object.entries(told.params).map(([name, value]) => `${words(name)}: ${value}`).join("; ") || "none"}</dd></div>
       <div><dt>Last run</dt><dd><${Ago} at=${told.last_run_at} /></dd></div>
       <div><dt>Last success</dt><dd><${Ago} at=${told.last_success_at} /></dd></div>

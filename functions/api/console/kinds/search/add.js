@@ -12,7 +12,7 @@ const BOARDS = {
 const MONTH_MS = 30 * 86_400_000;
 
 export default function Add({ again }) {
-  return html`<${Action} label="Save a search" tone="main" reason=${null} explains="It is read for the first time at once, then every day." done="Saved. Its first cycle starts now."
+  return html`<${Action} label="Save a search" tone="main" reason=${null} explains="It is read with the next cycle, at most a quarter of an hour from now, then every day." done="Saved. It is read with the next cycle."
     action=${async (_, given, key) => { await post("searches", asked(given), { "idempotency-key": key }); again(); }}><${Fields} /><//>`;
 }
 
