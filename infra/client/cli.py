@@ -265,7 +265,13 @@ def lane_act(options: argparse.Namespace) -> None:
     ]
     key = one([lane["key"] for lane in found], options.lane, "lane")
     (lane,) = (lane for lane in found if lane["key"] == key)
-    answer = client.post(f"/runs/{options.id}/lanes/{lane['id']}/{options.act}", {"reason": options.reason})
+    from_start = options.act == "restart" and options.from_start
+    body = {"reason": options.reason, **({"from_start": True, "dry_run": not options.yes} if from_start else {})}
+    answer = client.post(f"/runs/{options.id}/lanes/{lane['id']}/{options.act}", body)
+    if from_start:
+        said = f"{answer['again']} of {key} {'are' if answer['restarted'] else 'would be'} read again."
+        did(options, answer, said if answer["restarted"] else f"{said} Add --yes to do it.")
+        return
     did(options, answer, LANE_ACTIONS[options.act][1].format(key))
 
 
@@ -447,6 +453,13 @@ def add_commands(commands: Commands) -> None:
             "lane", nargs="?" if name == "wake" else None,
             help=f"its key as `baton run lanes` shows it, or the beginning of it{' (default: all that wait)' * (name == 'wake')}",
         )  # fmt: skip
+        if name == "restart":
+            made.add_argument(
+                "--from-start", action="store_true", help="from its first page: what it did before doesn't count"
+            )
+            made.add_argument(
+                "--yes", action="store_true", help="with --from-start: do it, don't just say what would be done"
+            )
         with_reason(made).set_defaults(act=name)
     made = command(below, "bulk", bulk, "one action on every run that matches: counts them first, then asks")
     made.add_argument("action", choices=["cancel", "pause", "resume", "retry"])

@@ -100,6 +100,10 @@ def _no_gates(turn: Turn) -> Sequence[str]:  # noqa: ARG001 - the shape of gates
     return ()
 
 
+def _no_beginning(key: str, cursor: Json) -> None:  # noqa: ARG001 - the shape of from_start
+    return None
+
+
 def _lost(turn: Turn) -> StepError:  # noqa: ARG001 - the shape of on_lost
     return Transient("The worker stopped responding. The work was given to another.", "worker_lost")
 
@@ -123,6 +127,9 @@ class Kind:
     on_end: Callable[[Tx, Run, Ending], Sequence[NewLane]] = nothing_left
     # Before an ended run goes on, by a retry or an action of the kind: raises Conflict if there is nothing to go on with.
     on_reopen: Callable[[Tx, Run], None] | None = None
+    # Of a lane that can be done again from its beginning, by its key and cursor: the cursor that it began with, and what would be
+    # done again, for whoever asks first. None: it has no beginning to go back to.
+    from_start: Callable[[str, Json], tuple[Json, str] | None] = _no_beginning
     # What somebody is told who retries a run that succeeded and has nothing to resume.
     to_do_again: str = "To do its work again, start a new run."
     on_cancel: Callable[[Turn, Outside], Decision] = _cancel

@@ -16,6 +16,7 @@ from shared.kernel.model import (
     Effect,
     Ending,
     Finish,
+    Json,
     Lane,
     NewLane,
     NewRun,
@@ -119,7 +120,7 @@ class Asked:
     token: str
     store: Memory
     time_left_s: Callable[[], float]
-    pages_per_step: int
+    pages_per_step: int = 1
     token_refused: bool = False
 
     def count(self, low: int, high: int) -> int:
@@ -326,8 +327,26 @@ def page_ingest(
         on_end=either.on_end,
         prune=either.prune,
         rows=store.ROWS,
+        from_start=from_first_page,
         limits=limits or Limits(max_attempts=12),
     )
+
+
+def from_first_page(key: str, cursor: Json) -> tuple[Json, str] | None:
+    """A partition whose rows nobody trusts. What it read before doesn't count; one that was cut has halves of its own."""
+    if key.startswith("part/"):
+        from shared.page_ingest.reader.model import ReadCursor  # noqa: PLC0415
+
+        read = ReadCursor.read(cursor)
+        return read.from_the_start().but(restarts=0).to_json(), _read_so_far(read.pages, read.received)
+    if not key.startswith("part:") or cursor.get("split"):
+        return None
+    crawl = CrawlCursor.read(cursor)
+    return crawl.from_the_start.to_json(), _read_so_far(crawl.pages, crawl.offset)
+
+
+def _read_so_far(pages: int, rows: int) -> str:
+    return f"{pages:,} page{'' if pages == 1 else 's'} with {rows:,} row{'' if rows == 1 else 's'}"
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -964,3 +965,48 @@ def test_too_many_runs_at_once_are_refused(door: Door, acme: TenantHouse, monkey
     answer = door.call(acme.admin, "POST", "/runs/bulk", {"action": "cancel", "mode": "preview", "reason": "x"})
 
     assert (answer.status, answer.code) == (422, "too_many")
+
+
+def test_a_partition_is_read_again_from_its_first_page_after_a_look_at_what_that_means(
+    door: Door, acme: TenantHouse
+) -> None:
+    run_id = door.start(acme)
+    door.sql(
+        """update run set kind = 'page_ingest', params = '{"source": "nivoda", "low": 0, "high": 9}' where id = :id""",
+        id=run_id,
+    )
+    read = {"low": 0, "high": 9, "limit": 30, "crawl": 1, "offset": 84, "pages": 3, "tail": ["a"], "began": 1}
+    door.sql(
+        "update lane set kind = 'page_ingest', key = 'part:0000000000-0000000009', cursor = cast(:c as jsonb), seq = 3 where run_id = :id",
+        id=run_id, c=json.dumps(read),
+    )  # fmt: skip
+    lane_id = door.value("select id from lane where run_id = :id", id=run_id)
+    path = f"/runs/{run_id}/lanes/{lane_id}/restart"
+
+    looked = door.call(acme.member, "POST", path, {"from_start": True, "dry_run": True}).json()
+    assert looked == {"restarted": False, "again": "3 pages with 84 rows"}
+    assert door.value("select cursor ->> 'offset' from lane where id = :id", id=lane_id) == "84"
+
+    done = door.call(acme.member, "POST", path, {"from_start": True, "reason": "wrong prices"}).json()
+    assert done == {"restarted": True, "again": "3 pages with 84 rows"}
+    (lane,) = door.sql("select cursor, epoch from lane where id = :id", id=lane_id)
+    assert (lane["cursor"]["offset"], lane["cursor"]["high"], lane["epoch"]) == (0, 9, 2)
+    assert (acme.member.actor, "run.lane_restarted", f"run:{run_id}") in door.audited(acme)
+
+
+@pytest.mark.parametrize("what", ["plan", "part:0000000000-0000000009"])
+def test_a_lane_without_a_beginning_to_go_back_to_is_not_restarted_from_there(
+    door: Door, acme: TenantHouse, what: str
+) -> None:
+    """A plan has made its partitions; one that was cut has halves, which do its work."""
+    run_id = door.start(acme)
+    door.sql(
+        "update lane set kind = 'page_ingest', key = :key, cursor = '{\"split\": true}' where run_id = :id",
+        id=run_id,
+        key=what,
+    )
+    lane_id = door.value("select id from lane where run_id = :id", id=run_id)
+
+    refused = door.call(acme.member, "POST", f"/runs/{run_id}/lanes/{lane_id}/restart", {"from_start": True})
+
+    assert (refused.status, refused.code) == (422, "no_start")

@@ -81,7 +81,7 @@ def test_a_catalogue_that_changes_under_the_crawl_loses_no_stone(ingest: IngestR
     standin = ingest.stock(2_000, seed)
     standin.misbehave("shift", chance=0.15, budget=25, deletes=3, inserts=2, reprices=3)
     before = ingest.moment()
-    run_id = ingest.start(partition_records=300, recrawls=5)
+    run_id = ingest.start(partition_records=300, recrawls=5, page_size=50)
 
     assert ingest.finish(run_id) == "succeeded complete", ingest.run(run_id)["error"]
 

@@ -198,7 +198,7 @@ def test_the_api_may_write_only_what_its_actions_need(house: House) -> None:
         ("company_feedback", "INSERT"), ("company_feedback", "UPDATE"), ("company_feedback", "DELETE"),
         # A worker without a database commits its attempts through the API, as its tenant; and is listed.
         ("step", "INSERT"), ("job_attempts", "INSERT"), ("job_attempts", "UPDATE"),
-        ("job_workers", "INSERT"), ("job_workers", "UPDATE"),
+        ("job_workers", "DELETE"), ("job_workers", "INSERT"), ("job_workers", "UPDATE"),
         # Without AWS, batons travel through a table.
         ("message", "INSERT"),
     }  # fmt: skip

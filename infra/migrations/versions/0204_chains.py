@@ -1,4 +1,4 @@
-"""Searches and sheets that have no next run are found by the tick, and deliveries that were given up by whoever looks after a tenant.
+"""Searches and sheets that have no next run are found by the tick.
 
 The worker is bound to a tenant in these tables: the functions look across all of them, and tell no more than whose turn it is.
 """
@@ -6,8 +6,6 @@ The worker is bound to a tenant in these tables: the functions look across all o
 from __future__ import annotations
 
 from alembic import op
-
-from infra.migrations.online import index_online
 
 revision = "0204"
 down_revision = "0203"
@@ -45,4 +43,3 @@ def upgrade() -> None:
     run("set local role baton_owner")
     run(CHAINS)
     run("reset role")
-    index_online("hearing_given_up", "on hearing (tenant_id, given_up_at) where given_up_at is not null")

@@ -217,6 +217,18 @@ class Reason(Told):
     action: str | None
 
 
+class RestartLane(Because):
+    from_start: bool = False
+    dry_run: bool = False
+
+
+class Restarted(Told):
+    """`again`: what is done again; null: it goes on from its last step."""
+
+    restarted: bool
+    again: str | None
+
+
 class WhyRun(Told):
     """`moving`: open lanes that nothing holds. `more`: there are more lanes than were looked at."""
 
@@ -522,11 +534,25 @@ def wake(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) ->
 
 
 @operation(router, "POST", "/runs/<run_id>/lanes/<lane_id>/restart", STARTS, tag="actions", refuses=[409])
-def restart(run_id: RunId, lane_id: LaneId, because: Annotated[Because, Body()]) -> Done:
-    """Restart one lane from its last step."""
-    here = _desk_of_lane(run_id, lane_id)
-    relay.restart_lane(here.ports, here.tenant_id, lane_id, by=here.by(because.reason))
-    return Done()
+def restart(run_id: RunId, lane_id: LaneId, asked: Annotated[RestartLane, Body()]) -> Restarted:
+    """Restart one lane: from its last step, or with `from_start` from its first, where its kind can do that.
+
+    With `dry_run` it is only told what would be done again.
+    """
+    here = desk(router)
+    lane = here.one(sql.ONE_LANE, run_id=run_id, lane_id=lane_id)
+    if lane is None:
+        raise NotFound
+    cursor, again = None, None
+    if asked.from_start:
+        kind = here.kinds.get(lane["kind"])
+        found = None if kind is None else kind.from_start(lane["key"], lane["cursor"])
+        if found is None:
+            raise Problem(422, "no_start", f"The lane {lane['key']} can't be restarted from its start.")
+        cursor, again = found
+    if not asked.dry_run:
+        relay.restart_lane(here.ports, here.tenant_id, lane_id, cursor, here.by(asked.reason))
+    return Restarted(restarted=not asked.dry_run, again=again)
 
 
 def done(act: Callable[[Ports, UUID, UUID, By], object], here: Desk, run_id: UUID, because: Because) -> Done:

@@ -192,6 +192,9 @@ where run_id = :run_id and tenant_id = :tenant_id and n > :after order by n limi
 HISTORY_LINE = sa.text("select n from history where run_id = :run_id and tenant_id = :tenant_id and n = :n")
 RUN_STATUS = sa.text(f"select {_STATUS}, r.kind from run r where r.id = :run_id and r.tenant_id = :tenant_id")
 RUN_KIND = sa.text("select kind from run where id = :run_id and tenant_id = :tenant_id")
+ONE_LANE = sa.text("""
+select l.key, l.kind, l.cursor from lane l where l.id = :lane_id and l.run_id = :run_id and l.tenant_id = :tenant_id
+""")
 LANE_EXISTS = sa.text("select run_id from lane where id = :lane_id and run_id = :run_id and tenant_id = :tenant_id")
 REMOTE_CALLS = sa.text("""
 select epoch, key, kind, remote_id, leaves_asset, intended_at, confirmed_at, cleaned_at from remote_call

@@ -338,7 +338,7 @@ class Asking:
     store: SourceStore
     time_left_s: Callable[[], float]
     write: Callable[[Effect], object]
-    pages_per_step: int
+    pages_per_step: int = 1
     token_refused: bool = False
 
     @property
@@ -521,7 +521,8 @@ class Reading:
                 found = {**found, "since": self.cursor.since}
             self.parent, self.cursor = found, self.cursor.but(since=found["since"])
         cursor, client, resource = self.cursor, self.asked.client, self.resource
-        if cursor.pages == 0 and not cursor.began:
+        # A list of children begins with its first parent: with a later one, the rows of those before would no longer be its own.
+        if cursor.pages == 0 and not cursor.began and not cursor.parents:
             cursor = self.cursor = cursor.but(began=self.asked.turn.seq)
         if cursor.pages == 0 and cursor.counted is None and self._counts_apart():
             counted, exact = client.count(resource, self.part, self.since)
@@ -666,7 +667,7 @@ class Reading:
             was = self.cursor
             cursor = cursor.but(
                 parent=was.parent, parents=was.parents, why=was.why, received_before=was.received_before,
-                quarantined=was.quarantined, numbered=was.numbered,
+                quarantined=was.quarantined, numbered=was.numbered, began=was.began,
             )  # fmt: skip
         return Continue(cursor=cursor.to_json(), effects=self.effects(), rows=self.read)
 

@@ -1,10 +1,10 @@
 // Page ingestion: the form that starts one, and its partitions by price, page by page. The contract is in ../kinds.js.
-import { get } from "../api.js";
+import { get, post } from "../api.js";
 import { dollars, number, plural } from "../format.js";
 import { html, useState } from "../vendor/preact.js";
 import { useAnswer } from "../live.js";
 import { place } from "../router.js";
-import { Ago, Answer, Badge, Bar, Cell, Empty, Field, Link, Named, NewRun, Pages, Section, Status, Table, Trouble, later, outcomeName } from "../parts.js";
+import { Action, Ago, Answer, Badge, Bar, Cell, Empty, Field, Link, Named, NewRun, Pages, STARTS, Section, Status, Table, Trouble, later, outcomeName, useMay } from "../parts.js";
 
 const BUCKETS = 40;
 const PARTITIONS = 60;
@@ -122,10 +122,12 @@ function Stages({ of, isOver }) {
 const COLUMNS = ["Price", "Pages", "Rows", "Status", "Last commit"];
 
 function Partitions({ id, isOver, planned }) {
+  const mayAct = useMay(STARTS);
+  const reset = (each) => (reason) => post(`runs/${id}/lanes/${each.lane_id}/restart`, { reason, from_start: true });
   const load = async (cursor) => {
     const { partitions, next } = await get(`page-ingestions/${id}/partitions`, { cursor, limit: PARTITIONS, heat: BUCKETS });
     const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
-    return { rows: partitions.map((each) => ({ ...each, most })), next };
+    return { rows: partitions.map((each) => ({ ...each, most, reset: mayAct && !isOver && !each.split ? reset(each) : null })), next };
   };
   return html`<${Section} title="Partitions" note=${html`by price; one cell per page, <span class="in-light">darker</span><span class="in-dark">brighter</span> = slower`}>
     <${Legend} />
@@ -145,7 +147,7 @@ const partition = (each) => html`<tr key=${each.key}>
   <${Cell} name="Rows" className="nowrap">${number(each.offset)}${each.counted !== null ? ` of ${number(each.counted)}` : ""}<//>
   <${Cell} name="Status"><${Status} of=${partitionState(each)} />${each.split && html` <${Badge} kind="split">split<//>`}${each.stuck && html` <${Badge} kind="stuck">stuck<//>`}
     ${each.attempts > 0 && html` <span class="quiet">attempt ${each.attempts + 1}</span>`}${each.last_error && each.status !== "done" && html` <span class="error-line">${each.last_error.message}</span>`}<//>
-  <${Cell} name="Last commit"><${Ago} at=${each.updated_at} /><//></tr>`;
+  <${Cell} name="Last commit"><${Ago} at=${each.updated_at} />${each.reset && html` <${Action} label="Read again" title=${`Read ${dollars(each.low, each.high)} again`} explains=${`Its ${plural(each.offset, "row")} are read again from the first page. What it read before doesn't count.`} action=${each.reset} done="Restarted from its first page." />`}<//></tr>`;
 
 const CELL = 12;
 // One cell per page; of a long crawl each stands for an equal share of them, so that its length still says how far it is.
