@@ -670,12 +670,12 @@ class _Working:
         )
 
     def _measure(self, done: int, took_s: float) -> None:
-        count, called = self.ports.meter.count, max(1, len(self.events))
+        meter, called = self.ports.meter, max(1, len(self.events))
         met = [each["status"] for each in self.events]
-        count(RowMetric.ITEMS_SEC, done / max(took_s, 0.001))
-        count(RowMetric.ERROR_RATE, met.count("failed") / called)
-        count(RowMetric.NOT_FOUND_RATE, met.count("not_found") / called)
-        count(RowMetric.THROTTLE_RATE, met.count("throttled") / called)
+        meter.count(RowMetric.ITEMS_SEC, done / max(took_s, 0.001))
+        meter.count(RowMetric.ERROR_RATE, met.count("failed") / called)
+        meter.count(RowMetric.NOT_FOUND_RATE, met.count("not_found") / called)
+        meter.count(RowMetric.THROTTLE_RATE, met.count("throttled") / called, provider=UPSTREAM)
 
 
 def idle(left: OpenRows, looks: int = 0) -> Decision:
