@@ -111,6 +111,14 @@ class AddJobs(Asked):
     jobs: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_ADDED)]
 
 
+class StartedJob(Told):
+    id: UUID
+    tenant_id: UUID
+    status: Status
+    definition_key: str
+    queued_at: datetime
+
+
 class AddedJob(Told):
     """In place of a job that was asked for. `found`: one with the same dedupe key is not over yet, and this is its id.
     Without an id nothing was added: `code` and `detail` say why."""
@@ -359,12 +367,12 @@ def _checked(
     return {**row, "arg_schema": schema, "executor": chosen}
 
 
-@operation(router, "POST", "/jobs", STARTS, tag="jobs", answers=creates(runs.Started, or_finds=True))
+@operation(router, "POST", "/jobs", STARTS, tag="jobs", answers=creates(StartedJob, or_finds=True))
 def add_job(asked: Annotated[AddJob, Body()], idempotency_key: Key = None) -> Response[str]:
     """Add a job to its queue. With the dedupe key of a job that is not over yet, that one is answered with 200."""
     here = desk(router)
     params, request = asked.model_dump(mode="json", exclude_none=True), b"job:" + asked.model_dump_json().encode()
-    return runs.start(here, KIND, params, None, idempotency_key, request)
+    return runs.start(here, KIND, params, None, idempotency_key, request, store.ADDED)
 
 
 @operation(router, "POST", "/jobs/batch", STARTS, tag="jobs")

@@ -151,6 +151,10 @@ select {_DEFINITION}, created_at, updated_at from job_definitions order by key l
 _JOB = """id, tenant_id, definition_id, definition_key, version, source, source_ref, status, priority, payload, dedupe_key,
        scheduled_for, queued_at, started_at, finished_at, attempt_count, max_attempts, claimed_by_worker, last_error,
        created_by, cancel_requested_at, correlation_id"""
+ADDED = sa.text("""
+select cast(tenant_id as text) as tenant_id, status, definition_key, to_jsonb(queued_at) #>> '{}' as queued_at
+from jobs where id = :run_id and tenant_id = :tenant_id
+""")
 ONE_JOB = sa.text(f"select {_JOB} from jobs where id = :job_id and tenant_id = :tenant_id")
 # The view's status is more than the run's: what it must be there is asked first, so that the index is used.
 _STATUS = {

@@ -12,7 +12,7 @@ from uuid import UUID
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
-from pydantic import Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from shared.kernel import run as relay
 from shared.kernel.api import runs
@@ -141,22 +141,24 @@ class RowJob(Told):
     finished_at: datetime | None
 
 
-class Kickoff(Asked):
-    """`duration_ms` is how long the caller would like work to go on; it never makes a slice longer."""
-
-    duration_ms: Annotated[int, Field(ge=1, le=60_000)] = 5_000
-
-
 class KickedOff(Told):
     """How many lanes that waited look again now."""
 
     lanes: int
 
 
+def _number(given: object) -> object:
+    """`"2"` as the seed has it, where ids are text."""
+    return int(given) if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 17 else given
+
+
+RowNo = Annotated[int, BeforeValidator(_number), Field(ge=1, le=2**53)]
+
+
 class ReprocessAsked(Asked):
     scope: Literal["job", "items"] = "job"
-    item_ids: Annotated[list[Annotated[int, Field(ge=1, le=2**53)]], Field(min_length=1, max_length=10_000)] | None = (
-        Field(default=None, alias="itemIds")
+    item_ids: Annotated[list[RowNo], Field(min_length=1, max_length=10_000)] | None = Field(
+        default=None, validation_alias=AliasChoices("item_ids", "itemIds")
     )
     statuses: Statuses = Field(default=[Status.ERROR, Status.NOT_FOUND])
     permanent: bool = False
@@ -360,10 +362,19 @@ def list_pace_decisions(run_id: RunId, limit: Limit = USUAL_PAGE) -> PaceDecisio
 
 
 @operation(router, "POST", "/row-jobs/<run_id>/kickoff", STARTS, tag="row jobs", refuses=[409])
-def kick_off_row_job(run_id: RunId, asked: Annotated[Kickoff, Body()]) -> KickedOff:  # noqa: ARG001 - checked, and a wish
+def kick_off_row_job(
+    run_id: RunId,
+    because: Annotated[Because, Body()],
+    duration_ms: Annotated[
+        str | None, Query(alias="durationMs", description="Refused: the work has its own pace")
+    ] = None,
+) -> KickedOff:
     """Let the lanes of a job that wait look again now. It never starts a second worker on the same rows."""
+    if duration_ms is not None:
+        said = "A job works by itself, in slices of BATON_ROWS_WORKER_TARGET_SLICE_MS. A kickoff only wakes what waits: leave it out."
+        raise Problem(422, "no_duration", f"durationMs: {said}")
     here = desk(router)
-    return KickedOff(lanes=control.kickoff(here.ports, here.tenant_id, run_id, here.by()))
+    return KickedOff(lanes=control.kickoff(here.ports, here.tenant_id, run_id, here.by(because.reason)))
 
 
 @operation(router, "POST", "/row-jobs/<run_id>/pause", STARTS, tag="row jobs", refuses=[409])

@@ -335,7 +335,10 @@ def list_pending(
     tenants: Annotated[
         Literal["mine", "all"], Query(description="`all`: of every tenant, for super admins, with `userId=all`")
     ] = "mine",
-    job_type: Annotated[JobType | None, Query(alias="jobType", description="Only rows of jobs of this type")] = None,
+    job_type: Annotated[
+        JobType | Literal[""] | None,
+        Query(alias="jobType", description="Only rows of jobs of this type; empty: of all"),
+    ] = None,
     job_id: Annotated[UUID | None, Query(alias="jobId", description="Only rows of this job")] = None,
     updated_from: From = None,
     updated_before: Before = None,
@@ -347,7 +350,7 @@ def list_pending(
         raise Problem(404, "pending_off", f"The list of pending rows is turned off. Set {FLAG} to true to turn it on.")
     here = desk(router)
     wanted: list[str] = sorted(set(statuses or OPEN))
-    types = [job_type] if job_type else list(JobType)
+    types = [JobType(job_type)] if job_type else list(JobType)
     asked = {
         "statuses": wanted, "types": types, "user_id": user_id, "tenants": tenants, "job_id": job_id,
         "from": updated_from, "before": updated_before, "who": here.principal.actor,

@@ -4,6 +4,7 @@ dead letters are redriven as they were counted."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from shared.kernel import db, run
 from shared.kernel.auth import Role
 from shared.kernel.clock import new_id
 from shared.kernel.metrics import NoMeter
+from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.offers import PgOffers
 from tests.support.door import Answer, Door, TenantHouse
 
@@ -645,6 +647,7 @@ def test_what_the_api_counts_leaves_it_by_the_meter_that_ships(
         return {name: line[name] for line in lines for name in line if name != "_aws"}
 
     monkeypatch.setenv("PENDING_DASHBOARD_ENABLED", "true")
+    monkeypatch.setattr(door.front, "ports", replace(door.ports, meter=EmfMeter("Baton/test")))
     key = define(door, acme, max_attempts=1)
     add(door, acme, key)
     (job,) = claim(door, acme, key)

@@ -126,7 +126,7 @@ def test_lists_of_rows_fit_the_terminal(job: tuple[Command, UUID], door: Door, m
     assert "PROCESSING" in pending[2]
     few = baton.json("rows", "pending", "--all", "--status", "PROCESSING", "--job", str(job_id), "--limit", "1")
     assert [row["row_no"] for row in few["items"]] == [3]
-    assert screen(baton, monkeypatch, "rows", "pending", "--type", "image", "--all") == ["none"]
+    assert screen(baton, monkeypatch, "rows", "pending", "--type", "image", "--all") == ["Nothing to show."]
 
 
 def test_rows_are_taken_home_fixed_and_brought_back(

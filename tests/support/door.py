@@ -24,7 +24,6 @@ from shared.kernel.auth import Role, new_token, token_hash
 from shared.kernel.baton import Baton
 from shared.kernel.catalogue import Catalogue
 from shared.kernel.clock import new_id
-from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import By, NoTurn
 from shared.kernel.ports import Ports
 from shared.kernel.queue_memory import QueueSettings
@@ -127,7 +126,7 @@ class Door:
         )
         self.queue = new_queue(QUEUES)
         relay = Relay(step_timeout_s=60, lease_s=70)
-        self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay, meter=EmfMeter("Baton/test"))
+        self.ports = Ports(store=PgStore(self.engine), queue=self.queue, relay=relay)
         self.worker_ports = Ports(store=PgStore(self._worker), queue=self.queue, relay=relay)
         self.front = Front(self.engine, self.ports, self.kinds)
         self.handler = api_handler(

@@ -368,7 +368,8 @@ def _refuse_unknown_questions(app: Any) -> None:
     known = {field.alias for field in app.context["_route"].dependant.query_params}
     unknown = sorted({*(app.current_event.raw_event.get("queryStringParameters") or {})} - known)
     if unknown:
-        raise Problem(422, "invalid", f"Unknown query parameter: {', '.join(unknown)[:200]}.")
+        available = f" Available: {', '.join(sorted(known))}." if known else " This takes none."
+        raise Problem(422, "invalid", f"Unknown query parameter: {', '.join(unknown)[:200]}.{available}")
 
 
 def _unprefixed(event: Event) -> dict[str, Any]:
@@ -388,6 +389,9 @@ def _unprefixed(event: Event) -> dict[str, Any]:
     method = str(context["http"]["method"]).upper()
     context |= {"stage": "$default", "http": {**context["http"], "method": method, "path": path}}
     return {**event, "rawPath": path, "requestContext": context}
+
+
+WITH_A_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 def _readable(event: dict[str, Any]) -> dict[str, Any]:
@@ -415,6 +419,8 @@ def _readable(event: dict[str, Any]) -> dict[str, Any]:
         raise Problem(413, "too_large", f"The body is too large: at most {LARGEST_BODY:,} bytes.")
     if body and headers.get("content-type", "application/json").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "not_json", "Send the body as JSON, with the header Content-Type: application/json.")
+    if not body and event.get("requestContext", {}).get("http", {}).get("method") in WITH_A_BODY:
+        body = "{}"  # whoever has nothing to say need not say it
     read = {"body": body, "headers": {**headers, "content-type": "application/json"}} if body else {"body": None}
     return {**event, **read, "isBase64Encoded": False}
 

@@ -351,13 +351,15 @@ def start_run(asked: Annotated[StartRun, Body()], idempotency_key: Key = None) -
 
 
 def start(
-    here: Desk, kind_name: str, params: dict[str, Any], label: str | None, key: str | None, request: bytes
-) -> Response[str]:
-    """Start a run once per key. The run, its lanes and the answer that is kept are one transaction."""
+    here: Desk, kind_name: str, params: dict[str, Any], label: str | None, key: str | None, request: bytes,
+    told: sa.TextClause | None = None,
+) -> Response[str]:  # fmt: skip
+    """Start a run once per key. The run, its lanes and the answer that is kept are one transaction. `told`: what of the run
+    `:run_id` is answered beside its id."""
     kind = here.kinds.get(kind_name)
     if kind is None:
         raise Problem(422, "unknown_kind", f"Unknown kind {kind_name!r}. Available: {', '.join(sorted(here.kinds))}.")
-    return looking_twice(lambda: _start(here, kind, params, label, key, request))
+    return looking_twice(lambda: _start(here, kind, params, label, key, request, told))
 
 
 def looking_twice(start: Callable[[], T]) -> T:
@@ -372,15 +374,17 @@ def looking_twice(start: Callable[[], T]) -> T:
 
 
 def _start(
-    here: Desk, kind: Kind, params: dict[str, Any], label: str | None, key: str | None, request: bytes
-) -> Response[str]:
+    here: Desk, kind: Kind, params: dict[str, Any], label: str | None, key: str | None, request: bytes,
+    told: sa.TextClause | None,
+) -> Response[str]:  # fmt: skip
     with here.begin() as (line, tx):
         kept = here.once(line, key, request)
         if kept is not None:
             return Response(kept.status, "application/json", kept.body)
         started = relay.create_run(tx, here.ports, kind, here.tenant_id, params, here.by(), label)
         # What is there already is answered as what it is: found, not created.
-        status, body = 200 if started.already else 201, jsonb({"id": str(started.run_id)})
+        row = None if told is None else line.one(told, {"tenant_id": here.tenant_id, "run_id": started.run_id})
+        status, body = 200 if started.already else 201, jsonb({"id": str(started.run_id), **(row or {})})
         here.keep(line, key, status, body)
         point(Point.START_WRITTEN)
     point(Point.START_COMMITTED)
