@@ -363,7 +363,8 @@ def _checked(
     if changes_schema:
         schema = decide.checked_schema(schema)
         check_schema(schema)
-    chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s)
+    starts = ports.commands[row["command"]].starts is not None
+    chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s, starts=starts)
     return {**row, "arg_schema": schema, "executor": chosen}
 
 

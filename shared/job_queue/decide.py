@@ -141,8 +141,15 @@ def _said(value: Any) -> str:
 
 
 def executor(
-    timeout_seconds: int, asked: Literal["lambda", "worker"] | None, longest_s: int = LONGEST_ON_LAMBDA_S
+    timeout_seconds: int,
+    asked: Literal["lambda", "worker"] | None,
+    longest_s: int = LONGEST_ON_LAMBDA_S,
+    *,
+    starts: bool = False,
 ) -> Literal["lambda", "worker"]:
+    """`starts`: the command only starts a run, which takes no time of anybody's, whatever its time-out says."""
+    if starts:
+        return asked or "lambda"
     if asked == "lambda" and timeout_seconds > longest_s:
         raise Refused(
             "too_long_for_lambda",

@@ -163,7 +163,7 @@ def test_the_general_route_asks_for_the_role_too(door: Door, acme: TenantHouse) 
     ("asked", "code"),
     [
         ({"command": "rm"}, "unknown_command"),
-        ({"executor": "lambda", "timeout_seconds": 841}, "too_long_for_lambda"),
+        ({"command": "recompute-trained-tags", "executor": "lambda", "timeout_seconds": 841}, "too_long_for_lambda"),
         ({"arg_schema": {"$ref": "https://example.com"}}, "bad_schema"),
         ({"arg_schema": {"type": "object"}}, "bad_schema"),
         ({"arg_schema": {**SCHEMA, "properties": [1]}}, "bad_schema"),
@@ -660,3 +660,12 @@ def test_what_the_api_counts_leaves_it_by_the_meter_that_ships(
     assert written()["pending_count"] == [0]
     assert door.call(acme.member, "GET", "/jobs").status == 200
     assert written() == {}
+
+
+def test_a_command_that_only_starts_a_run_is_for_lambda_whatever_its_time_out(door: Door, acme: TenantHouse) -> None:
+    """A worker would have to be there for something that takes no time."""
+    body = {"key": f"d-{new_id()}", "command": "searches.cycle", "arg_schema": {}, "timeout_seconds": 86_400}
+    made = door.call(door.super_admin.choosing(acme.id), "POST", "/admin/jobs/definitions", body)
+
+    assert made.status == 201, made
+    assert door.value("select executor from job_definitions where key = :key", key=body["key"]) == "lambda"
