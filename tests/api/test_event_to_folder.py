@@ -55,7 +55,7 @@ class Background:
 def test_an_event_that_is_accepted_ends_as_a_folder_that_is_read(door: Door, acme: TenantHouse) -> None:
     account = uuid5(acme.id, "box")
     key = f"sync-{acme.id}"
-    define(door, acme, {**SYNC, "key": key, "command": "sync-dropbox", "queue": QUEUE})
+    define(door, acme, {**SYNC, "key": key, "command": "sync-dropbox", "queue": QUEUE, "executor": "worker"})
     with door.owner.connect() as connection:
         connection.execute(CONNECT, {"id": account, "t": acme.id})
     made = door.call(acme.admin, "POST", "/jobs/triggers", {**TRIGGER, "definition_key": key})

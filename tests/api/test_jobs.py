@@ -36,7 +36,7 @@ SCHEMA = {
 def define(door: Door, acme: TenantHouse, **said: Any) -> str:
     key = f"d-{str(new_id())[-12:]}"
     queue = f"q-{str(new_id())[-12:]}"
-    asked = {"key": key, "command": "sync-dropbox", "queue": queue, "arg_schema": SCHEMA, **said}
+    asked = {"key": key, "command": "sync-dropbox", "queue": queue, "arg_schema": SCHEMA, "executor": "worker", **said}
     made = door.call(door.super_admin.choosing(acme.id), "POST", "/admin/jobs/definitions", asked)
     assert made.status == 201, made
     return key
@@ -192,7 +192,8 @@ def test_a_definition_is_not_emptied_by_null(door: Door, acme: TenantHouse, name
 
 
 def test_the_executor_follows_from_the_time(door: Door, acme: TenantHouse) -> None:
-    short, long = define(door, acme, timeout_seconds=840), define(door, acme, timeout_seconds=841)
+    of = {"command": "recompute-trained-tags", "executor": None}
+    short, long = define(door, acme, timeout_seconds=840, **of), define(door, acme, timeout_seconds=841, **of)
     rows = {row.key: row.executor for row in door.sql("select key, executor from job_definitions")}
     assert (rows[short], rows[long]) == ("lambda", "worker")
 
