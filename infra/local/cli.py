@@ -277,7 +277,7 @@ def logs(options: argparse.Namespace) -> None:
     while True:
         lines = {line for name in names for line in _lines(address, name)} - seen
         for at, name, _, message in sorted(lines):
-            if _wanted(message) and (options.run is None or _is_of(message, options.run)):
+            if _wanted(message) and (options.of_run is None or _is_of(message, options.of_run)):
                 clock = datetime.fromtimestamp(at / 1000, UTC).strftime("%H:%M:%S")
                 print(f"{clock} {name}  {message}", flush=True)
         seen |= lines

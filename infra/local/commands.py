@@ -78,7 +78,9 @@ def _cloud(commands: Commands) -> None:
     _command(commands, "reset", "reset", "delete every run and row, empty every queue; people and connections stay")
     made = _command(commands, "logs", "logs", "show the logs of functions")
     made.add_argument("function", nargs="?", help="default: all")
-    made.add_argument("--run", metavar="ID", help="only what steps of this run say: its ID, or the beginning of it")
+    made.add_argument(
+        "--run", dest="of_run", metavar="ID", help="only what steps of this run say: its ID, or the beginning of it"
+    )
     made.add_argument("-f", "--follow", action="store_true")
     made = _command(
         commands,

@@ -23,7 +23,6 @@ def handle_baton(ports: Ports, kind: Kind, message: Received) -> bool:
     if baton.kind != kind.name:
         return _refuse_unreadable(ports, message, UnreadableBaton(f"a baton of {baton.kind} came to {kind.name}"))
     outcome = take_turn(baton, kind, ports)
-    logger.info("turn", extra={"lane": str(baton.lane_id), "kind": kind.name, "seq": baton.seq, "outcome": outcome})
     if outcome is not Lost.GIVEN_BACK:
         return True
     wait_s = SURPRISE.delay_s(message.receive_count, ports.chance.fraction())

@@ -57,6 +57,11 @@ Outcome = StepOutcome | NoTurn | Lost
 
 def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
     """Do for this baton what its lane's row asks for. Only `GIVEN_BACK` wants the message again."""
+    with about(lane=baton.lane_id, kind=kind.name):
+        return _taken(baton, kind, ports)
+
+
+def _taken(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
     point(Point.STEP_RECEIVED)
     token = ports.chance.new_id()
     try:
@@ -66,9 +71,13 @@ def take_turn(baton: Baton, kind: Kind, ports: Ports) -> Outcome:
         return _give_back(baton, token, ports)
     if isinstance(turn, NoTurn):
         ports.meter.count(Metric.REFUSED, kind=baton.kind, reason=turn)
+        logger.info("turn", extra={"seq": baton.seq, "outcome": turn})
         return turn
     point(Point.STEP_CLAIMED)
-    return do_turn(turn, kind, ports)
+    with _about(turn):
+        outcome = _Step(turn, kind, ports).run()
+        logger.info("turn", extra={"seq": baton.seq, "outcome": outcome})
+        return outcome
 
 
 def do_turn(turn: Turn, kind: Kind, ports: Ports) -> Outcome:

@@ -79,7 +79,10 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     assert "page_size: Input should be" in baton("ingest", "--page-size=5000", code=1)
     assert "not valid JSON" in baton("start", "page_ingest", "--params", "{", code=1)
     assert "Unknown kind 'nothing'" in baton("start", "nothing", code=1)
-    assert '"message":"turn"' in baton("logs", "page_ingest")
+    run_id = baton.json("runs")["runs"][0]["id"]
+    lines = baton("logs", "page_ingest", "--run", run_id[:30]).splitlines()
+    assert len([line for line in lines if '"message":"turn"' in line and f'"run":"{run_id}"' in line]) > 5
+    assert baton("logs", "--run", "ffffffff") == ""
     assert json.loads(baton("tick"))["finished"]
     # A person, an account of the tenant's own, and a machine: through the gateway and its authorizer.
     give(monkeypatch, "Correct-horse-12")
