@@ -34,9 +34,11 @@ from shared.kernel.model import (
 from shared.kernel.points import Point, point
 from shared.kernel.ports import Ports, Tx
 from shared.kernel.redact import redact
+from shared.kernel.sql import LANE_IS_OPEN
 
 NOBODY = By()
 TOO_OLD = "the run is past its retention and being removed; start a new one"
+
 T = TypeVar("T")
 # About an hour, in which a broken deployment can be taken back: 2, 4, 8, 16 and 32 minutes after each other.
 UNIQUE = "23505"
@@ -474,10 +476,27 @@ def wake_run(ports: Ports, tenant_id: UUID, run_id: UUID, by: By = NOBODY) -> in
     return len(woken)
 
 
-def restart_lane(ports: Ports, tenant_id: UUID, lane_id: UUID, cursor: Json | None = None, by: By = NOBODY) -> None:
-    """Open the next epoch of one lane, of a run that goes on or of one that the lane does not hold; None keeps its place."""
+def restart_lane(
+    ports: Ports,
+    tenant_id: UUID,
+    lane_id: UUID,
+    cursor: Json | None = None,
+    by: By = NOBODY,
+    *,
+    only_open: bool = False,
+) -> None:
+    """Open the next epoch of one lane, of a run that goes on or of one that the lane does not hold; None keeps its place.
+
+    `only_open`: not one that has ended. What follows all lanes may be under way by then, and counts on what they did.
+    """
     at_work = Conflict("at_work", "a worker has this; wait until its attempt ends, or cancel the run and retry it")
-    _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, lambda tx: tx.restart_lane(lane_id, cursor), at_work)
+
+    def act(tx: Tx) -> Due | None:
+        if only_open and not tx.read(LANE_IS_OPEN, {"lane_id": lane_id, "tenant_id": tenant_id}):
+            raise Conflict("lane_ended", "the lane has ended: what it did may be in use by now")
+        return tx.restart_lane(lane_id, cursor)
+
+    _lane_action(ports, tenant_id, lane_id, "lane_restarted", by, act, at_work)
 
 
 def _lane_action(

@@ -442,6 +442,9 @@ update lane set {_NEW_EPOCH}, steps = 0, cursor = coalesce(cast(:cursor as jsonb
 where id = :lane_id and (class_id is null or claim_token is null)
 returning {_BATON}
 """)
+LANE_IS_OPEN = Statement(
+    "relay.lane_is_open", "select id from lane where id = :lane_id and tenant_id = :tenant_id and status = 'active'"
+)
 WAKE_LANE = sa.text(f"""
 update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW}
 where id = :lane_id and status = 'active'

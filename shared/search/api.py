@@ -374,9 +374,10 @@ def change_search(search_id: SearchId, asked: Annotated[ChangeSearch, Body()]) -
     """
     here = desk(router)
     row = _row(here, search_id)
-    client, params = row["client"], row["params"] if asked.params is None else asked.params
-    parse(CLIENTS[client].identity, params)
-    others, key = changes(client, row["params"], params), query_key(client, params)
+    client, others, key = row["client"], list[Any](), row["query_key"]
+    if asked.params is not None:
+        parse(CLIENTS[client].identity, asked.params)
+        others, key = changes(client, row["params"], asked.params), query_key(client, asked.params)
     with here.begin() as (line, tx):
         given = _given(here, line, tx, client, asked)
         found = [*others, *_differing(row, given)]
@@ -387,8 +388,8 @@ def change_search(search_id: SearchId, asked: Annotated[ChangeSearch, Body()]) -
             raise Problem(409, "search_exists", "Another search has these parameters already.")
         if others:
             line.run(store.DEACTIVATE, told)
-        kept = {name: row[name] for name in CHANGEABLE}
-        line.run(store.CHANGE, {**told, **kept, **given, "params": jsonb(canonical(client, params))})
+        params = jsonb(canonical(client, asked.params)) if asked.params is not None and others else None
+        line.run(store.CHANGE, {**dict.fromkeys(CHANGEABLE), **told, **given, "params": params})
         _new_state(line, tx, here, client, search_id)
         before, after = ({each["parameter"]: each[side] for each in found} for side in ("before", "after"))
         here.audit(tx, "search.change", f"search:{search_id}", before, after)

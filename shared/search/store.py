@@ -546,10 +546,14 @@ where s.id = :id and s.tenant_id = :tenant_id and z.tenant_id = s.tenant_id and 
 """)
 ONE_SAVED = sa.text("select connection from saved_search where id = :id and tenant_id = :tenant_id")
 KEY_TAKEN = sa.text("select id from saved_search where tenant_id = :tenant_id and query_key = :query_key and id <> :id")
+# What is not given stays: somebody else may have changed it since we looked.
 CHANGE = sa.text("""
-update saved_search set params = cast(:params as jsonb), query_key = :query_key, connection = cast(:connection as uuid),
-       seed_floor = cast(:seed_floor as timestamptz), max_pages = cast(:max_pages as integer), max_offers = cast(:max_offers as integer),
-       every_s = cast(:every_s as integer), fresh_within_s = cast(:fresh_within_s as integer), updated_at = now()
+update saved_search set params = coalesce(cast(:params as jsonb), params),
+       query_key = case when cast(:params as jsonb) is null then query_key else :query_key end,
+       connection = coalesce(cast(:connection as uuid), connection), seed_floor = coalesce(cast(:seed_floor as timestamptz), seed_floor),
+       max_pages = coalesce(cast(:max_pages as integer), max_pages), max_offers = coalesce(cast(:max_offers as integer), max_offers),
+       every_s = coalesce(cast(:every_s as integer), every_s),
+       fresh_within_s = coalesce(cast(:fresh_within_s as integer), fresh_within_s), updated_at = now()
 where id = :id and tenant_id = :tenant_id
 """)
 DEACTIVATE = sa.text("update query_state set active = false where tenant_id = :tenant_id and search_id = :id")

@@ -994,6 +994,25 @@ def test_a_partition_is_read_again_from_its_first_page_after_a_look_at_what_that
     assert (acme.member.actor, "run.lane_restarted", f"run:{run_id}") in door.audited(acme)
 
 
+def test_a_partition_that_has_ended_is_not_read_again_behind_those_who_count_on_it(
+    door: Door, acme: TenantHouse
+) -> None:
+    """The catalogue may be taking its rows over: without those that are not read again yet."""
+    run_id = door.start(acme)
+    cursor = '{"low": 0, "high": 9, "limit": 30, "offset": 84, "pages": 3, "tail": []}'
+    door.sql(
+        """update lane set kind = 'page_ingest', key = 'part:0000000000-0000000009', cursor = cast(:c as jsonb), status = 'done'
+           where run_id = :id""",
+        id=run_id, c=cursor,
+    )  # fmt: skip
+    (before,) = door.sql("select id, epoch, cursor from lane where run_id = :id", id=run_id)
+
+    refused = door.call(acme.member, "POST", f"/runs/{run_id}/lanes/{before['id']}/restart", {"from_start": True})
+
+    assert (refused.status, refused.code) == (409, "lane_ended")
+    assert door.sql("select id, epoch, cursor from lane where run_id = :id", id=run_id) == [before]
+
+
 @pytest.mark.parametrize("what", ["plan", "part:0000000000-0000000009"])
 def test_a_lane_without_a_beginning_to_go_back_to_is_not_restarted_from_there(
     door: Door, acme: TenantHouse, what: str

@@ -555,7 +555,8 @@ def restart(run_id: RunId, lane_id: LaneId, asked: Annotated[RestartLane, Body()
             raise Problem(422, "no_start", f"The lane {lane['key']} can't be restarted from its start.")
         cursor, again = found
     if not asked.dry_run:
-        relay.restart_lane(here.ports, here.tenant_id, lane_id, cursor, here.by(asked.reason))
+        by = here.by(asked.reason)
+        relay.restart_lane(here.ports, here.tenant_id, lane_id, cursor, by, only_open=asked.from_start)
     return Restarted(restarted=not asked.dry_run, again=again)
 
 

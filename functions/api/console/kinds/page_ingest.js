@@ -127,7 +127,7 @@ function Partitions({ id, isOver, planned }) {
   const load = async (cursor) => {
     const { partitions, next } = await get(`page-ingestions/${id}/partitions`, { cursor, limit: PARTITIONS, heat: BUCKETS });
     const most = Math.max(1, ...partitions.flatMap((each) => (each.heat ?? []).map((cell) => cell.ms)));
-    return { rows: partitions.map((each) => ({ ...each, most, reset: mayAct && !isOver && !each.split ? reset(each) : null })), next };
+    return { rows: partitions.map((each) => ({ ...each, most, reset: mayAct && !isOver && each.status === "active" ? reset(each) : null })), next };
   };
   return html`<${Section} title="Partitions" note=${html`by price; one cell per page, <span class="in-light">darker</span><span class="in-dark">brighter</span> = slower`}>
     <${Legend} />
