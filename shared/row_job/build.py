@@ -22,6 +22,7 @@ from shared.kernel.control import Paces
 from shared.kernel.errors import Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import Json, RunCommand
+from shared.kernel.settings import Groups
 from shared.kernel.vault import live_vault
 from shared.row_job.adapters.hands import Threads, in_a_thread
 from shared.row_job.adapters.s3 import S3Files
@@ -74,6 +75,10 @@ def commands() -> list[RunCommand]:
 def scanned(payload: Json) -> Json:
     """Of a job's payload: {"source": "s3"}, as the API takes it."""
     return {SCAN if name == "source" else name: value for name, value in payload.items()}
+
+
+def settings() -> Groups:
+    return [(PREFIX, RowSettings)]
 
 
 def providers() -> list[Provider]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shared.row_job.model import ANYWHERE, Found, Item, RowSettings, Status, Strategy
 
@@ -21,14 +22,23 @@ class Batch:
     log_s: float | None = None  # of one row, smoothed
     calm: int = 0
 
+    def to_json(self) -> dict[str, Any]:
+        return {"batch": self.rows, "log_s": self.log_s, "calm": self.calm}
 
-def next_batch(
-    batch: Batch, rows: int, seconds: float, settings: RowSettings, *, failed: bool = False
-) -> tuple[Batch, str]:
+
+def batch_of(cursor: Mapping[str, Any], failures: int, settings: RowSettings) -> Batch:
+    """The size that the lane had come to. Each time that a step failed or died here halves it: it may have been too much at once."""
+    rows = min(int(cursor.get("batch", 256)), settings.ingest_max_rows) >> failures
+    return Batch(
+        rows=max(rows, settings.ingest_min_rows),
+        log_s=cursor.get("log_s"),
+        calm=0 if failures else int(cursor.get("calm", 0)),
+    )
+
+
+def next_batch(batch: Batch, rows: int, seconds: float, settings: RowSettings) -> tuple[Batch, str]:
     """The next size, and why. It moves by a factor of two, and not before two batches have shown what the last move did."""
     least, most = settings.ingest_min_rows, settings.ingest_max_rows
-    if failed:
-        return Batch(rows=max(least, batch.rows // 2), log_s=batch.log_s), "error"
     shown = math.log(max(seconds, 1e-6) / max(rows, 1))
     log_s = shown if batch.log_s is None else 0.7 * batch.log_s + 0.3 * shown
     fit, calm = settings.db_p50_ms / 1000 / math.exp(log_s), batch.calm + 1
@@ -57,11 +67,9 @@ def claim_size(avg_item_ms: float | None, seconds: float, settings: RowSettings,
     return int(min(max(fit, settings.claim_min), settings.claim_max))
 
 
-def lease_s(avg_item_ms: float | None, claimed: int, seconds: float, settings: RowSettings) -> float:
-    """How long the rows of a slice are held: never shorter than the slice, the longest call and the commit together."""
-    whole = seconds + settings.provider_timeout_ms / 1000 + LEAST_LEFT_S
-    wanted = max(2 * (avg_item_ms or 0.0) * claimed / 1000, settings.lock_floor_ms / 1000, whole)
-    return max(whole, min(wanted, settings.lock_cap_ms / 1000))
+def lease_s(seconds: float, settings: RowSettings) -> float:
+    """How long the rows of a slice are held: the slice, the longest call and the commit together."""
+    return seconds + settings.provider_timeout_ms / 1000 + LEAST_LEFT_S
 
 
 def smoothed_ms(before: float | None, seconds: float, done: int) -> float | None:

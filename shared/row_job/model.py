@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from shared.kernel.settings import Settings
 
@@ -56,6 +56,19 @@ class WayPoint(StrEnum):
     SNAPSHOT = "row_job.snapshot"
     EXPORTED = "row_job.exported"
     PICTURED = "row_job.pictured"
+
+
+class RowMetric(StrEnum):
+    """Under the names that people know them by."""
+
+    INGEST_MS = "ingest_ms"
+    ITEMS_SEC = "items_sec"
+    ERROR_RATE = "error_rate"
+    NOT_FOUND_RATE = "not_found_rate"
+    DB_LATENCY = "db_latency_ewma"
+    POOL_WAIT_MS = "pool_wait_ms"
+    THROTTLE_RATE = "api_throttle_rate"
+    QUEUE_DEPTH = "queue_depth"
 
 
 class JobType(StrEnum):
@@ -138,43 +151,61 @@ class ExportParams(BaseModel):
 
 
 class RowSettings(Settings):
-    """The thirteen bounds of the pipeline, and the provider's knobs. Within them the work tunes itself."""
+    """The bounds of the pipeline, and the provider's knobs. Within them the work tunes itself."""
 
-    ingest_min_rows: Annotated[int, Field(ge=1, le=10_000)] = 64
-    ingest_max_rows: Annotated[int, Field(ge=1, le=50_000)] = 2_048
-    ingest_max_batch_bytes: Annotated[int, Field(ge=10_000, le=16_000_000)] = 1_000_000
-    db_p50_ms: Annotated[int, Field(ge=10, le=10_000)] = 500
-    db_p95_ms: Annotated[int, Field(ge=10, le=60_000)] = 2_000
-    worker_target_slice_ms: Annotated[int, Field(ge=500, le=60_000)] = 5_000
-    claim_min: Annotated[int, Field(ge=1, le=1_000)] = 4
-    claim_max: Annotated[int, Field(ge=1, le=10_000)] = 500
-    safety_factor: Annotated[float, Field(gt=0, le=1)] = 0.7
-    lock_floor_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 30_000
-    lock_cap_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 900_000
-    max_attempts_error: Annotated[int, Field(ge=1, le=50)] = 5
-    max_attempts_not_found: Annotated[int, Field(ge=1, le=50)] | None = None  # each way to look for the row, once
-    slots: Annotated[int, Field(ge=1, le=64)] = 4
-    threads: Annotated[int, Field(ge=1, le=64)] = 16
-    most_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 2_000
-    tenant_most_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
-    provider_first_rate: Annotated[float, Field(gt=0, le=1_000)] = 1.0
-    provider_min_rate: Annotated[float, Field(gt=0, le=1_000)] = 0.1
-    provider_max_rate: Annotated[float, Field(gt=0, le=10_000)] = 500.0
-    provider_timeout_ms: Annotated[int, Field(ge=100, le=60_000)] = 25_000
-    export_xlsx_rows: Annotated[int, Field(ge=1, le=1_048_575)] = 250_000
+    ordered = (
+        ("ingest_min_rows", "ingest_max_rows"), ("db_p50_ms", "db_p95_ms"), ("claim_min", "claim_max"),
+        ("provider_min_rate", "provider_first_rate"), ("provider_first_rate", "provider_max_rate"),
+    )  # fmt: skip
+
+    ingest_min_rows: Annotated[int, Field(ge=1, le=10_000, description="Rows that are written at once, at least")] = 64
+    ingest_max_rows: Annotated[int, Field(ge=1, le=50_000, description="Rows that are written at once, at most")] = (
+        2_048
+    )
+    ingest_max_batch_bytes: Annotated[
+        int, Field(ge=10_000, le=16_000_000, description="Bytes of the file that are read for that")
+    ] = 1_000_000
+    db_p50_ms: Annotated[
+        int, Field(ge=10, le=10_000, description="How long a write should take: batches grow up to it")
+    ] = 500
+    db_p95_ms: Annotated[int, Field(ge=10, le=60_000, description="A write that takes longer halves the batch")] = 2_000
+    worker_target_slice_ms: Annotated[
+        int,
+        Field(ge=500, le=60_000, description="How long a slice works on rows; always within the function's time-out"),
+    ] = 5_000
+    claim_min: Annotated[int, Field(ge=1, le=1_000, description="Rows that a slice takes, at least")] = 4
+    claim_max: Annotated[int, Field(ge=1, le=10_000, description="Rows that a slice takes, at most")] = 500
+    safety_factor: Annotated[float, Field(gt=0, le=1, description="The part of a slice that its rows should fill")] = (
+        0.7
+    )
+    max_attempts_error: Annotated[int, Field(ge=1, le=50, description="Errors that end a row")] = 5
+    max_attempts_not_found: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=50,
+            description="Answers “not found” that end a row; without it, each way to look for the row is tried once",
+        ),
+    ] = None
+    slots: Annotated[int, Field(ge=1, le=64, description="Lanes of a job")] = 4
+    threads: Annotated[int, Field(ge=1, le=64, description="Calls at once in each lane")] = 16
+    most_in_flight: Annotated[int, Field(ge=1, le=100_000, description="Rows of a job at work at once")] = 2_000
+    tenant_most_in_flight: Annotated[
+        int, Field(ge=1, le=1_000_000, description="Rows of a tenant at work at once, shared by the lanes of its jobs")
+    ] = 5_000
+    provider_first_rate: Annotated[
+        float, Field(gt=0, le=1_000, description="Calls a second to a domain that was never called")
+    ] = 1.0
+    provider_min_rate: Annotated[float, Field(gt=0, le=1_000, description="Calls a second to a domain, at least")] = 0.1
+    provider_max_rate: Annotated[float, Field(gt=0, le=10_000, description="Calls a second to a domain, at most")] = (
+        500.0
+    )
+    provider_timeout_ms: Annotated[int, Field(ge=100, le=60_000, description="The longest call")] = 25_000
+    export_xlsx_rows: Annotated[
+        int, Field(ge=1, le=1_048_575, description="Rows of an XLSX file; more go to the next file")
+    ] = 250_000
     provider_url: str | None = None
     folder: str | None = None
-
-    @model_validator(mode="after")
-    def bounds_are_in_order(self) -> Self:
-        pairs: list[tuple[str, str]] = [
-            ("ingest_min_rows", "ingest_max_rows"), ("db_p50_ms", "db_p95_ms"), ("claim_min", "claim_max"),
-            ("lock_floor_ms", "lock_cap_ms"), ("provider_min_rate", "provider_max_rate"),
-        ]  # fmt: skip
-        for low, high in pairs:
-            if getattr(self, low) > getattr(self, high):
-                raise ValueError(f"{low} is above {high}")
-        return self
 
 
 class Item(BaseModel):

@@ -13,12 +13,12 @@ from shared.kernel.errors import Permanent
 from shared.kernel.model import Continue, Decision, Effect, Finish, Turn
 from shared.kernel.points import point
 from shared.row_job import decide, images, store, table
+from shared.row_job.decide import Batch
 from shared.row_job.model import WayPoint
 from shared.row_job.ports import Ports, Progress
-from shared.row_job.reading import bytes_of
+from shared.row_job.reading import batch_after, batch_at, bytes_of
 
 COLUMNS = ["name", "format", "width", "height", "bytes", "sha256"]
-WRITTEN_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,29 @@ class Picturing:
         members = images.members(fetch, job.size, job.name)
         first, elapsed = int(self.turn.cursor.get("done", 0)), stopwatch()
         done = first
-        seconds = decide.slice_s(self.ports.settings, self.outside.time_left_s())
-        rows: list[table.Row] = []
+        settings = self.ports.settings
+        seconds = decide.slice_s(settings, self.outside.time_left_s())
+        batch, rows, size = batch_at(self.ports, self.turn), list[table.Row](), 0
         while done < len(members) and (done == first or elapsed() < seconds):  # one at least, however late it is
             done += 1
             rows.append(images.row_of(done, members[done - 1], fetch))
-            if len(rows) == WRITTEN_AT_ONCE:
-                self._write(rows)
-                rows = []
-        self._write(rows)
+            size += len(str(rows[-1].input))
+            if len(rows) >= batch.rows or size >= settings.ingest_max_batch_bytes:
+                batch, rows, size = self._write(rows, batch), [], 0
+        batch = self._write(rows, batch)
         read = {
             "dialect": db.jsonb({"images": len(members)}), "columns": db.jsonb(COLUMNS), "read_rows": done,
-            "read_bytes": job.size * done // len(members), "batch_rows": WRITTEN_AT_ONCE, "done": done == len(members),
+            "read_bytes": job.size * done // len(members), "batch_rows": batch.rows, "done": done == len(members),
         }  # fmt: skip
         noted = Effect(store.NOTE_READ, read)
         if done == len(members):
             return Finish(effects=[noted], rows=done)
-        return Continue(cursor={"done": done}, effects=[noted], renews=True)
+        return Continue(cursor={"done": done, **batch.to_json()}, effects=[noted], renews=True)
 
-    def _write(self, rows: Sequence[table.Row]) -> None:
-        if rows:
-            self.outside.write(store.kept(rows))
-            point(WayPoint.PICTURED)
+    def _write(self, rows: Sequence[table.Row], batch: Batch) -> Batch:
+        if not rows:
+            return batch
+        elapsed = stopwatch()
+        self.outside.write(store.kept(rows))
+        point(WayPoint.PICTURED)
+        return batch_after(self.ports, batch, len(rows), elapsed())

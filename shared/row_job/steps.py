@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,12 +62,13 @@ from shared.row_job.model import (
     JobType,
     Options,
     RowJobParams,
+    RowMetric,
     Status,
     account_of,
 )
 from shared.row_job.picturing import Picturing
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
-from shared.row_job.reading import bytes_of
+from shared.row_job.reading import batch_after, batch_at, bytes_of
 from shared.row_job.scan import Scanning, is_scan, start_scan
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -88,19 +88,6 @@ class RowPoint(StrEnum):
     ROWS_WRITTEN = "row_job.rows_written"
     CLAIMED = "row_job.claimed"
     CALLED = "row_job.called"
-
-
-class RowMetric(StrEnum):
-    """Under the names that people know them by."""
-
-    INGEST_MS = "ingest_ms"
-    ITEMS_SEC = "items_sec"
-    ERROR_RATE = "error_rate"
-    NOT_FOUND_RATE = "not_found_rate"
-    DB_LATENCY = "db_latency_ewma"
-    POOL_WAIT_MS = "pool_wait_ms"
-    THROTTLE_RATE = "api_throttle_rate"
-    QUEUE_DEPTH = "queue_depth"
 
 
 def work_lane(slot: int, gen: int = 0) -> NewLane:
@@ -316,7 +303,7 @@ class _Reading:
             raise Permanent(error.message, error.code) from None
 
     def _read(self, job: Progress) -> Decision:
-        settings, cursor = self.ports.settings, self.turn.cursor
+        cursor = self.turn.cursor
         if "offset" not in cursor:
             sample = self._bytes(job, 0, table.SAMPLE_BYTES)
             dialect, names, offset = header_of(sample, whole=len(sample) >= job.size, most=table.MOST_COLUMNS)
@@ -328,12 +315,7 @@ class _Reading:
         mapping = table.mapping_of(names, asked)
         if not table.SOUGHT & mapping.keys():
             raise table.BadFile("no_columns", "No column holds a title or a SKU. Choose the columns and upload again.")
-        batch = Batch(
-            rows=int(cursor.get("batch", min(256, settings.ingest_max_rows))),
-            log_s=cursor.get("log_s"),
-            calm=int(cursor.get("calm", 0)),
-        )
-        place = _Place(offset, rows, batch)
+        place = _Place(offset, rows, batch_at(self.ports, self.turn))
         self._read_on(job, dialect, names, mapping, place)
         if place.offset >= job.size and not place.rows:
             raise table.BadFile("no_rows", "The file holds the names of its columns and no rows.")
@@ -370,17 +352,8 @@ class _Reading:
         return _Written(len(rows), bad, elapsed())
 
     def _note(self, written: _Written, place: _Place) -> None:
-        if not written.rows:
-            return
-        place.batch, why = decide.next_batch(place.batch, written.rows, written.seconds, self.ports.settings)
-        self.ports.meter.count(RowMetric.INGEST_MS, written.seconds * 1000)
-        if place.batch.log_s is not None:
-            self.ports.meter.count(RowMetric.DB_LATENCY, math.exp(place.batch.log_s) * written.rows * 1000)
-        if written.bad or why not in ("hold", "grow"):
-            logger.info(
-                "rows were kept",
-                extra={"rows": written.rows, "set_aside": written.bad, "batch": place.batch.rows, "why": why},
-            )
+        if written.rows:
+            place.batch = batch_after(self.ports, place.batch, written.rows, written.seconds, written.bad)
 
     def _keep(self, rows: Sequence[table.Row], kept: Effect | None = None) -> int:
         """Write rows. If the database will not keep one of them, halve until it is found, and set that one aside."""
@@ -413,7 +386,7 @@ class _Reading:
             return Finish(effects=[noted], rows=place.rows)
         cursor = {
             "offset": place.offset, "rows": place.rows, "dialect": dialect.to_json(), "columns": list(names),
-            "batch": place.batch.rows, "log_s": place.batch.log_s, "calm": place.batch.calm, "width": place.width,
+            **place.batch.to_json(), "width": place.width,
         }  # fmt: skip
         return Continue(cursor=cursor, effects=[noted], renews=True)
 
@@ -473,7 +446,7 @@ class _Working:
             avg_ms = cursor.get("avg_ms")
             most = decide.claim_size(avg_ms, seconds, settings, hands.pressure())
             most = min(most, max(1, settings.most_in_flight // settings.slots))
-            items = self._claim(most, decide.lease_s(avg_ms, most, seconds, settings))
+            items = self._claim(most, decide.lease_s(seconds, settings))
             if not items:
                 return self._nothing_due(count_s)
             point(RowPoint.CLAIMED)

@@ -23,6 +23,7 @@ from shared.kernel.points import Point, watch_points
 from shared.row_job import control, decide, export, fix, grid, steps, store, table
 from shared.row_job.decide import Answered, lease_s
 from shared.row_job.model import Item, RowJobParams, RowSettings, Strategy, WayPoint
+from tests.support.pictures import packed, png
 from tests.support.rig import TENANT
 from tests.support.rows import BY, SETTINGS, RowRig, csv_of, rows
 from tests.support.sheets import from_calamine, from_csv, from_openpyxl
@@ -34,13 +35,9 @@ BOB = UUID(int=0xB0)
 # 1a: a lock that is shorter than the claim.
 
 
-@pytest.mark.parametrize("avg_ms", [None, 1.0, 100.0, 5_000.0])
-@pytest.mark.parametrize("floor_ms", [1_000, 30_000])
-def test_1a_a_lease_covers_its_slice_its_longest_call_and_the_commit(avg_ms: float | None, floor_ms: int) -> None:
-    settings = RowSettings(lock_floor_ms=floor_ms, lock_cap_ms=max(floor_ms, 5_000))
-    claimed = decide.claim_size(avg_ms, 5.0, settings)
-
-    assert lease_s(avg_ms, claimed, 5.0, settings) >= 5.0 + settings.provider_timeout_ms / 1000
+@pytest.mark.parametrize("timeout_ms", [100, 60_000])
+def test_1a_a_lease_covers_its_slice_its_longest_call_and_the_commit(timeout_ms: int) -> None:
+    assert lease_s(5.0, RowSettings(provider_timeout_ms=timeout_ms)) > 5.0 + timeout_ms / 1000
 
 
 def test_1a_no_row_is_taken_by_two_lanes(rows: RowRig) -> None:
@@ -269,11 +266,33 @@ def test_1g_a_row_that_the_database_refuses_is_found_and_set_aside(
     assert (bad["row_no"], bad["last_error"]) == (37, "The database can't store this row.")
 
 
-def test_1g_an_error_halves_a_batch_and_a_bad_row_does_not() -> None:
-    batch = decide.Batch(rows=512)
+@pytest.mark.parametrize("of", ["rows", "images"])
+def test_1g_a_step_that_failed_writes_half_as_much_at_once(rows: RowRig, of: str) -> None:
+    bounds = {"ingest_min_rows": 4, "ingest_max_rows": 8}
+    rows.kind = steps.row_job(replace(rows.row_ports, settings=SETTINGS.model_copy(update=bounds)))
+    written: list[str] = []
 
-    assert decide.next_batch(batch, 512, 0.1, SETTINGS, failed=True)[0].rows == 256
-    assert decide.next_batch(decide.Batch(rows=64), 64, 9.0, SETTINGS, failed=True)[0].rows == 64, "not below its bound"
+    def fail_once(name: str) -> None:
+        if name in (str(steps.RowPoint.ROWS_WRITTEN), str(WayPoint.PICTURED)):
+            written.append(name)
+            if len(written) == 1:
+                raise ConnectionError("the database is gone")
+
+    images = packed(*((f"{n}.png", png(n, 1)) for n in range(1, 9)))
+    run_id = rows.upload(csv_of(8)) if of == "rows" else rows.upload(images, name="x.zip", job_type="image")
+    watch_points(fail_once)
+    try:
+        assert rows.finish(run_id, 3600) == "succeeded"
+    finally:
+        watch_points(None)
+    assert rows.statuses(run_id) == {"DONE": 8}
+    assert len(written) == 1 + 2, "all eight at once, which failed, then twice four"
+
+
+def test_1g_each_failure_halves_a_batch_down_to_its_bound() -> None:
+    sizes = [decide.batch_of({"batch": 512}, failures, SETTINGS).rows for failures in (0, 1, 2, 99)]
+
+    assert sizes == [512, 256, 128, SETTINGS.ingest_min_rows]
 
 
 # 1h: a row that kills its worker.

@@ -24,9 +24,9 @@ from shared.kernel.metrics_emf import EmfMeter
 from shared.kernel.model import Signal
 from shared.row_job import control, decide, fix, grid, picturing, steps, store
 from shared.row_job.decide import Answered
-from shared.row_job.model import Found, Item, Status
+from shared.row_job.model import Found, Item, RowMetric, Status
 from shared.row_job.ports import OpenRows
-from shared.row_job.steps import RowMetric, row_job
+from shared.row_job.steps import row_job
 from shared.row_job.store import RowStore
 from tests.support.pictures import packed, png
 from tests.support.plans import explain
