@@ -117,6 +117,7 @@ build: $(SAM)/.ready ## build the artifact for AWS, without Docker; ARCHITECTURE
 
 deploy: build ## deploy to AWS; CONFIG=prod is the stage of samconfig.toml, CANARY=Canary10Percent10Minutes how it is replaced (docs/deploy.md)
 	@$(RUN) -m infra.sam.architecture check --config $(CONFIG) --arguments='$(ARGS)'
+	@$(RUN) -m infra.sam.settings --config $(CONFIG) --arguments='$(ARGS)'
 	@$(RUN) -m infra.sam.quota --config $(CONFIG) --arguments='$(ARGS)'
 	@$(if $(CANARY),$(RUN) -m infra.sam.canary $(CANARY),:)
 	$(SAM)/bin/sam deploy --config-env $(CONFIG) $(ARGS)

@@ -1,7 +1,7 @@
 """Every kind of work by name. A kind joins by one line here; it is imported when it is first needed.
 
 By convention `shared/<kind>/build.py` (or the folder that `FOLDERS` names) has `kind(engine)`, which builds it with its real ports, and `providers()`, the
-upstreams that a tenant may have an account of its own at.
+upstreams that a tenant may have an account of its own at. It may have `commands()` and `settings()`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import sqlalchemy as sa
 
 from shared.kernel.catalogue import Catalogue, Kind
 from shared.kernel.connections import Provider
+from shared.kernel.live import PREFIX as DATABASE
+from shared.kernel.live import Database
 from shared.kernel.model import RunCommand
+from shared.kernel.settings import Groups, Relay
 
 KINDS = (
     "page_ingest",
@@ -45,6 +48,12 @@ def one_kind(name: str, engine: sa.Engine) -> Kind:
 def all_commands() -> list[RunCommand]:
     """What jobs may start: each kind declares its own in `commands()`, if it has any."""
     return [command for name in KINDS for command in getattr(_joins(name), "commands", list)()]
+
+
+def all_settings() -> Groups:
+    """What an operator may set, in groups: the relay's, the database's, and each kind's."""
+    kinds = [group for name in KINDS for group in getattr(_joins(name), "settings", list)()]
+    return [("BATON_", Relay), (DATABASE, Database), *kinds]
 
 
 def all_providers() -> list[Provider]:

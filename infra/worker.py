@@ -21,7 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from functions.catalogue import KINDS, all_commands, all_kinds
+from functions.catalogue import KINDS, all_commands, all_kinds, all_settings
 from infra.client.parser import Parser
 from shared.job_queue.build import RunStarter, a_worker_id, build_ports
 from shared.job_queue.model import KIND, ON_LAMBDA
@@ -38,7 +38,7 @@ from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports
 from shared.kernel.queue import Outgoing, QueueUnavailable
 from shared.kernel.queue_postgres import PgQueue
-from shared.kernel.settings import BadSettings, Relay
+from shared.kernel.settings import BadSettings, Relay, check_settings
 from shared.kernel.signals import announced
 from shared.kernel.store import PgStore
 
@@ -89,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     names = [name for name in options.queues.split(",") if name]
     queues = [name + (ON_LAMBDA if each == "lambda" else "") for name in names for each in executors]
     try:
+        check_settings(os.environ, all_settings())
         if options.url:
             from infra.remote_worker import work_for  # noqa: PLC0415 - most workers have a database
 

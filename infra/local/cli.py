@@ -72,6 +72,7 @@ def _complain(text: str) -> int:
 
 def up(options: argparse.Namespace) -> None:
     _check_upstreams(options)
+    _check_settings(options)
     if options.foreground:
         supervise.supervise(options.home, _say, lambda: _start(options), ephemeral=options.ephemeral)
         return
@@ -89,6 +90,8 @@ def up(options: argparse.Namespace) -> None:
         moved = [name for name, url in options.upstream.items() if address.upstreams.get(name) != url]
         if moved:
             raise CloudError(f"The cloud is up with another {moved[0]}. Run `baton down`, then `baton up` again.")
+        if options.settings and options.settings != address.parameters.get("Settings"):
+            raise CloudError("The cloud is up with other settings. Run `baton down`, then `baton up` again.")
         deployed = address.deploy()
         took = f"deployed changes in {deployed.seconds:.1f} s" if deployed.changed else "nothing has changed"
         show(f"Already running; {took}.")
@@ -97,8 +100,22 @@ def up(options: argparse.Namespace) -> None:
 
 def _start(options: argparse.Namespace) -> Cloud:
     return Cloud.start(
-        options.home, _say, port=options.port, stones=options.stones, seed=options.seed, upstreams=options.upstream
-    )
+        options.home, _say, port=options.port, stones=options.stones, seed=options.seed, upstreams=options.upstream,
+        parameters={"Settings": options.settings} if options.settings else {},
+    )  # fmt: skip
+
+
+def _check_settings(options: argparse.Namespace) -> None:
+    """Before anything starts: the deployment would refuse them too, a minute later."""
+    if not options.settings:
+        return
+    from functions.catalogue import all_settings  # noqa: PLC0415 - the other commands need not wait for it
+    from shared.kernel.settings import LISTED, BadSettings, check_settings  # noqa: PLC0415 - as above
+
+    try:
+        check_settings({LISTED: options.settings}, all_settings())
+    except BadSettings as error:
+        raise CloudError(f"{error}.") from None
 
 
 def _check_upstreams(options: argparse.Namespace) -> None:
@@ -125,6 +142,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
     given = [f"--stones={options.stones}", f"--seed={options.seed}"]
     given += [f"--port={options.port}"] if options.port else []
     given += [f"--upstream={name}={url}" for name, url in options.upstream.items()]
+    given += [f"--settings={options.settings}"] if options.settings else []
     return [*given, "--ephemeral"] if options.ephemeral else given
 
 

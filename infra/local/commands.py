@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from uuid import UUID
 
@@ -65,6 +66,10 @@ def _cloud(commands: Commands) -> None:
     made.add_argument(
         "--upstream", type=_named_url, action="append", default=[], metavar="NAME=URL",
         help="use this server instead of the stand-in of that name; its account is read from the environment",
+    )  # fmt: skip
+    made.add_argument(
+        "--settings", default=os.environ.get("BATON_SETTINGS", ""), metavar="NAME=VALUE,…",
+        help="settings of the functions, separated by commas (BATON_SETTINGS); docs/settings.md lists them",
     )  # fmt: skip
     _catalogue(made, STONES)
     _command(commands, "down", "down", "stop the local cloud; the database's files stay")

@@ -47,11 +47,8 @@ def wanted(
     config: str, arguments: str = "", samconfig: Path = ROOT / "samconfig.toml", template: Path = ROOT / "template.yaml"
 ) -> Wanted:
     """By the mapping `Connections`: a function holds one connection, and so many copies of it run."""
-    said = tomllib.loads(samconfig.read_text()).get(config, {}).get("deploy", {}).get("parameters", {})
-    overrides = said.get("parameter_overrides", [])
-    text = " ".join(overrides) if isinstance(overrides, list) else str(overrides)
     document = _plain(template)
-    given = dict(OVERRIDE.findall(text)) | dict(OVERRIDE.findall(arguments))
+    given = overrides(config, arguments, samconfig)
     connections = given.get("DatabaseConnections", document["Parameters"]["DatabaseConnections"]["Default"])
     shares = document["Mappings"]["Connections"]
     if connections not in shares:
@@ -63,6 +60,14 @@ def wanted(
         reserved=sum(counts[name] for name in RESERVE) if reserves else 0,
         connections=connections,
     )
+
+
+def overrides(config: str, arguments: str = "", samconfig: Path = ROOT / "samconfig.toml") -> dict[str, str]:
+    """The parameters that a deployment gives: those of its stage, and those of the command line over them."""
+    said = tomllib.loads(samconfig.read_text()).get(config, {}).get("deploy", {}).get("parameters", {})
+    found = said.get("parameter_overrides", [])
+    text = " ".join(found) if isinstance(found, list) else str(found)
+    return dict(OVERRIDE.findall(text)) | dict(OVERRIDE.findall(arguments))
 
 
 def advice(want: Wanted, quota: int) -> str | None:

@@ -12,7 +12,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from pydantic import Field
 
-from shared.job_queue.adapters.commands import read_commands
+from shared.job_queue.adapters.commands import PREFIX, CommandFile, read_commands
 from shared.job_queue.adapters.process import ProcessRunner
 from shared.job_queue.model import Command, Word
 from shared.job_queue.ports import Ports, Runner, Starter
@@ -28,7 +28,7 @@ from shared.kernel.offers import PgOffers
 from shared.kernel.ports import Ports as RelayPorts
 from shared.kernel.queue import Queue
 from shared.kernel.run import start_run
-from shared.kernel.settings import BadSettings, Relay, Settings
+from shared.kernel.settings import BadSettings, Groups, Relay, Settings
 from shared.kernel.store import PgStore
 
 LEASE_S = 60.0
@@ -44,7 +44,7 @@ class JobFunction(Settings):
 
 def longest_on_lambda_s(env: Mapping[str, str]) -> int:
     """How long a command may run in a function."""
-    return JobFunction.from_env(env, "BATON_JOB_").timeout_s - STARTING_S
+    return JobFunction.from_env(env, PREFIX).timeout_s - STARTING_S
 
 
 def longest_turn_s(env: Mapping[str, str]) -> float:
@@ -138,6 +138,10 @@ def kind_with(engine: sa.Engine, commands: Sequence[RunCommand], kinds: Catalogu
 
 def kind(engine: sa.Engine) -> Kind:
     return job_kind(build_ports(engine))
+
+
+def settings() -> Groups:
+    return [(PREFIX, JobFunction), (PREFIX, CommandFile)]
 
 
 def providers() -> list[Provider]:

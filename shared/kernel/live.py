@@ -34,7 +34,12 @@ class Database(Settings):
     user: str | None = None
     name: str | None = None
     ca_file: str | None = None
-    pool: Literal["one", "none"] = "one"
+    pool: Annotated[
+        Literal["one", "none"],
+        Field(
+            description="`one` keeps a connection between calls; `none`, behind RDS Proxy or PgBouncer, makes one for each"
+        ),
+    ] = "one"
 
 
 def live_ports(env: Mapping[str, str] = os.environ, engine: sa.Engine | None = None) -> Ports:

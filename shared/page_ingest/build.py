@@ -21,7 +21,7 @@ from shared.kernel.clock import stopwatch
 from shared.kernel.connections import Account, Accounts, Provider, Strict
 from shared.kernel.errors import Permanent
 from shared.kernel.model import RunCommand, Turn, account_name
-from shared.kernel.settings import BadSettings, Settings
+from shared.kernel.settings import BadSettings, Groups, Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
 from shared.page_ingest.model import INGEST_PREFIX, KIND, IngestSettings
@@ -81,6 +81,10 @@ def kind(engine: sa.Engine) -> Kind:
 
 def commands() -> list[RunCommand]:
     return [RunCommand("page_ingest.start", KIND)]
+
+
+def settings() -> Groups:
+    return [(INGEST_PREFIX, IngestSettings)]
 
 
 def providers() -> list[Provider]:

@@ -92,7 +92,14 @@ class IngestSettings(Settings):
     """Of the deployment, for the built-in catalogue and for source files. With one page per step a crash costs a page, and no
     step takes longer than one; several pay where an upstream is fast and lists are long."""
 
-    pages_per_step: Annotated[int, Field(ge=1, le=50)] = 1
+    pages_per_step: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=50,
+            description="Pages that a step reads at most, within three seconds. Several pay where an upstream is fast and lists are long",
+        ),
+    ] = 1
 
 
 class IngestParams(BaseModel):

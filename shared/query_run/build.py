@@ -21,7 +21,7 @@ from shared.kernel.errors import Permanent
 from shared.kernel.files import S3Files
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import RunCommand
-from shared.kernel.settings import Settings
+from shared.kernel.settings import Groups, Settings
 from shared.kernel.tokens import Tokens
 from shared.kernel.vault import live_vault
 from shared.query_run.model import DOMAIN, KIND, SUBDOMAIN, UPSTREAM, PollConfig, QueryParams
@@ -70,6 +70,10 @@ def kind(engine: sa.Engine) -> Kind:
 def commands() -> list[RunCommand]:
     """A job's payload is the run's parameters: `sql_text`, `mid`, `connection`."""
     return [RunCommand("query_runs.execute", KIND)]
+
+
+def settings() -> Groups:
+    return [("BATON_QUERY_", PollConfig)]
 
 
 def providers() -> list[Provider]:

@@ -27,39 +27,96 @@ MOST_COLUMNS = 1_000
 LONGEST_NAME = 128
 LONGEST_STATUS = 100
 
-Ms = Annotated[int, Field(ge=1, le=86_400_000)]
-
 
 class PollConfig(Settings):
     """The constants of polling, under the names that its design gave them, each within bounds."""
 
-    initial_delay_ms: Annotated[int, Field(ge=100, le=60_000)] = 2_000
-    max_delay_ms: Annotated[int, Field(ge=100, le=600_000)] = 30_000
-    backoff_multiplier: Annotated[float, Field(ge=1, le=10)] = 2
-    jitter_range: Annotated[float, Field(ge=0, le=1)] = 0.4  # ±20 %
-    max_poll_count: Annotated[int, Field(ge=1, le=10_000)] = 120
-    max_duration_ms: Annotated[int, Field(ge=1_000, le=86_400_000)] = 29 * 60 * 1000
-    completed_date_trigger_min_runtime_ms: Ms = 5_000
-    stuck_threshold_ms: Ms = 3 * 60 * 1000
-    not_running_confirmations: Annotated[int, Field(ge=1, le=10)] = 2
-    not_running_confirmation_min_gap_ms: Ms = 15_000
-    not_running_min_runtime_ms: Ms = 20_000  # before this, "not running" counts only once it was seen running
-    rowset_ready_max_attempts: Annotated[int, Field(ge=2, le=50)] = 6
-    rowset_ready_initial_delay_ms: Ms = 1_500
-    rowset_ready_max_delay_ms: Ms = 8_000
-    rowset_settle_ms: Ms = 8_000  # between two reads that must be the same: what was written arrives seconds later
-    row_probe_min_runtime_ms: Ms = 5_000
-    row_probe_min_interval_ms: Ms = 15_000
-    row_probe_page_size: Annotated[int, Field(ge=1, le=2_500)] = 1
-    fast_path: bool = False  # rows seen = ready, as in the first design: the result may be incomplete
-    late_adoption: bool = True
-    late_watch_interval_s: Annotated[int, Field(ge=60, le=86_400)] = 900
-    late_watch_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = 6 * 3_600
-    results_kept_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = 86_400
-    max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 50
+    ordered = (
+        ("initial_delay_ms", "max_delay_ms"), ("rowset_ready_initial_delay_ms", "rowset_ready_max_delay_ms"),
+        ("late_watch_interval_s", "late_watch_s"),
+    )  # fmt: skip
+
+    initial_delay_ms: Annotated[int, Field(ge=100, le=60_000, description="Milliseconds before the first poll")] = 2_000
+    max_delay_ms: Annotated[int, Field(ge=100, le=600_000, description="The longest time between two polls")] = 30_000
+    backoff_multiplier: Annotated[
+        float, Field(ge=1, le=10, description="How much longer each wait is than the one before")
+    ] = 2
+    jitter_range: Annotated[float, Field(ge=0, le=1, description="How far waits are spread: 0.4 is ±20 %")] = 0.4
+    max_poll_count: Annotated[int, Field(ge=1, le=10_000, description="Polls after which a run has timed out")] = 120
+    max_duration_ms: Annotated[
+        int, Field(ge=1_000, le=86_400_000, description="Milliseconds after which a run has timed out")
+    ] = 29 * 60 * 1000
+    completed_date_trigger_min_runtime_ms: Annotated[
+        int, Field(ge=1, le=86_400_000, description="Before this runtime a completed date is not believed")
+    ] = 5_000
+    stuck_threshold_ms: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=86_400_000,
+            description="After so long without a new sign of a query, another API of Marketing Cloud is asked",
+        ),
+    ] = 3 * 60 * 1000
+    not_running_confirmations: Annotated[
+        int, Field(ge=1, le=10, description="How often “not running” must be seen before it counts")
+    ] = 2
+    not_running_confirmation_min_gap_ms: Annotated[
+        int, Field(ge=1, le=86_400_000, description="The least time between two of those")
+    ] = 15_000
+    not_running_min_runtime_ms: Annotated[
+        int,
+        Field(
+            ge=1, le=86_400_000, description="Before this runtime, “not running” counts only once it was seen running"
+        ),
+    ] = 20_000
+    rowset_ready_max_attempts: Annotated[
+        int, Field(ge=2, le=50, description="Reads of the result before it counts as not ready")
+    ] = 6
+    rowset_ready_initial_delay_ms: Annotated[
+        int, Field(ge=1, le=86_400_000, description="Milliseconds before the second of those reads")
+    ] = 1_500
+    rowset_ready_max_delay_ms: Annotated[
+        int, Field(ge=1, le=86_400_000, description="The longest time between two of them")
+    ] = 8_000
+    rowset_settle_ms: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=86_400_000,
+            description="Milliseconds between two reads that must show the same: what was written may arrive seconds later",
+        ),
+    ] = 8_000
+    row_probe_min_runtime_ms: Annotated[
+        int, Field(ge=1, le=86_400_000, description="Before this runtime nobody looks for rows")
+    ] = 5_000
+    row_probe_min_interval_ms: Annotated[
+        int, Field(ge=1, le=86_400_000, description="The least time between two looks for rows")
+    ] = 15_000
+    row_probe_page_size: Annotated[int, Field(ge=1, le=2_500, description="Rows that such a look asks for")] = 1
+    fast_path: Annotated[
+        bool, Field(description="On: the first visible row makes a run ready, though more may come")
+    ] = False
+    late_adoption: Annotated[
+        bool, Field(description="Whether a run that timed out is watched, and its result adopted when it comes")
+    ] = True
+    late_watch_interval_s: Annotated[
+        int, Field(ge=60, le=86_400, description="Seconds between two looks at such a run")
+    ] = 900
+    late_watch_s: Annotated[int, Field(ge=60, le=7 * 86_400, description="Seconds for which it is watched")] = 6 * 3_600
+    results_kept_s: Annotated[int, Field(ge=60, le=30 * 86_400, description="Seconds for which a result is kept")] = (
+        86_400
+    )
+    max_in_flight: Annotated[int, Field(ge=1, le=10_000, description="Queries of a tenant at work at once")] = 50
     # How long a clean-up waits for a query to stop by itself.
-    drain_s: Annotated[int, Field(ge=60, le=7 * 86_400)] = 3_600
-    look_around_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = 86_400
+    drain_s: Annotated[
+        int, Field(ge=60, le=7 * 86_400, description="Seconds that a clean-up waits for a query to stop by itself")
+    ] = 3_600
+    look_around_s: Annotated[
+        int,
+        Field(
+            ge=60, le=30 * 86_400, description="Seconds between two looks through an account for what belongs to no run"
+        ),
+    ] = 86_400
 
 
 class Column(BaseModel):

@@ -24,7 +24,7 @@ from shared.kernel.control import Paced, Paces, Plain
 from shared.kernel.errors import Later, Permanent
 from shared.kernel.metrics_emf import NAMESPACE, EmfMeter
 from shared.kernel.model import RunCommand, Turn, account_name
-from shared.kernel.settings import Settings
+from shared.kernel.settings import Groups, Settings
 from shared.kernel.tokens import Token, Tokens, TokenSource
 from shared.kernel.vault import live_vault
 from shared.search.model import KIND, Job, SearchConfig
@@ -99,6 +99,10 @@ def build_ports(engine: sa.Engine, env: Mapping[str, str] = os.environ) -> Ports
 
 def kind(engine: sa.Engine) -> Kind:
     return search(build_ports(engine))
+
+
+def settings() -> Groups:
+    return [(PREFIX, SearchConfig)]
 
 
 def providers() -> list[Provider]:

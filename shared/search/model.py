@@ -28,12 +28,38 @@ DAY = timedelta(days=1)
 class SearchConfig(Settings):
     """What a deployment may set, each within bounds."""
 
-    cycle_gap_s: Annotated[int, Field(ge=60, le=86_400)] = 900  # from one cycle's start to the next
-    overlap_hours: Annotated[int, Field(ge=48, le=30 * 24)] = 48  # how late an offer may appear and still be found
-    seed_days: Annotated[int, Field(ge=1, le=31)] = 7  # of history in one window
-    retries: Annotated[int, Field(ge=0, le=20)] = 3  # of one execution, all its pages together
-    rate_limit_pause_s: Annotated[int, Field(ge=60, le=86_400)] = 6 * 3_600
-    refused_pause_s: Annotated[int, Field(ge=60, le=86_400)] = 86_400  # then one request tells whether access is back
+    cycle_gap_s: Annotated[
+        int, Field(ge=60, le=86_400, description="Seconds from the start of a cycle to the start of the next")
+    ] = 900
+    overlap_hours: Annotated[
+        int,
+        Field(
+            ge=48,
+            le=30 * 24,
+            description="Hours of the past that are read again: how late an offer may appear and still be found",
+        ),
+    ] = 48
+    seed_days: Annotated[int, Field(ge=1, le=31, description="Days of history in one window")] = 7
+    retries: Annotated[
+        int,
+        Field(
+            ge=0, le=20, description="Retries of one execution, for all its pages together, and of one night of a sheet"
+        ),
+    ] = 3
+    rate_limit_pause_s: Annotated[
+        int,
+        Field(
+            ge=60, le=86_400, description="Seconds that a board is left alone after it said that the quota is used up"
+        ),
+    ] = 6 * 3_600
+    refused_pause_s: Annotated[
+        int,
+        Field(
+            ge=60,
+            le=86_400,
+            description="Seconds after a refused account before one request finds out whether access is back",
+        ),
+    ] = 86_400
 
     @property
     def overlap(self) -> timedelta:

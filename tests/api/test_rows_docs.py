@@ -21,7 +21,6 @@ from shared.kernel.metrics import NoMeter
 from shared.kernel.model import Signal
 from shared.kernel.step import take_turn
 from shared.row_job.build import build_ports
-from shared.row_job.model import RowSettings
 from shared.row_job.steps import row_job
 from tests.support.door import Door, TenantHouse
 from tests.support.pictures import packed, png
@@ -128,16 +127,3 @@ def test_from_a_key_to_processed_rows(door: Door, acme: TenantHouse, cloud: Sear
     assert len(cloud.asked) == 12
     pace = door.call(acme.admin, "GET", f"/row-jobs/{known['run_id']}/pace").json()
     assert isinstance(pace["decisions"], list)
-
-
-def test_every_setting_is_named_with_its_default() -> None:
-    table = PAGE.partition("## Settings")[2].partition("\n## ")[0]
-    told: dict[str, str] = {}
-    for line in re.findall(r"^\| (`.*?) \| (.*?) \|", table, flags=re.MULTILINE):
-        told |= dict(zip(re.findall(r"`(\w+)`", line[0]), [*line[1].split(", ")], strict=True))
-
-    fields = RowSettings.model_fields
-    assert {name.lower() for name in told} == set(fields)
-    for name, value in told.items():
-        default = fields[name.lower()].default
-        assert default is None or float(value) == float(default), name

@@ -144,6 +144,15 @@ def test_an_empty_database_is_brought_up_and_then_left_alone(empty: str) -> None
     assert [bring_up_to_date(env={"DATABASE_URL": empty}) for _ in range(2)] == [{"Revision": newest_revision()}] * 2
 
 
+def test_settings_that_make_no_sense_are_refused_before_the_schema_is_touched(empty: str) -> None:
+    with pytest.raises(BadSettings, match="did you mean BATON_ROWS_SLOTS"):
+        bring_up_to_date(env={"DATABASE_URL": empty, "BATON_SETTINGS": "BATON_ROWS_SLOT=8"})
+
+    engine = db.connect_engine(empty, pool="none")
+    with engine.connect() as connection:
+        assert connection.scalar(sa.text("select to_regclass('alembic_version')")) is None
+
+
 def test_a_deployment_defines_the_smoke_job_once_and_leaves_no_super_admin_behind(database_url: str) -> None:
     engine = db.connect_engine(database_url, pool="none")
     for _ in range(2):

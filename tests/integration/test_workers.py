@@ -244,6 +244,20 @@ def test_a_worker_says_what_is_wrong_with_its_options(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [[], ["--url", "https://example.com"]])
+def test_a_worker_with_settings_that_make_no_sense_does_not_start(
+    given: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nowhere/x")
+    monkeypatch.setenv("BATON_TOKEN", "x")
+    monkeypatch.setenv("BATON_SETTINGS", "BATON_ROWS_SLOT=8")
+    with pytest.raises(SystemExit) as ended:
+        command.main(given)
+
+    assert ended.value.code == 2
+    assert "unknown setting BATON_ROWS_SLOT (did you mean BATON_ROWS_SLOTS?)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "url", ["foo", "postgresql://x:hunter2@db:port/x", "mysql://x:hunter2@db/x", "postgres://db/x?a=b"]
 )

@@ -1,4 +1,4 @@
-"""`baton up` with another server in the place of a stand-in, and with nobody who reads what it says."""
+"""`baton up` with another server in the place of a stand-in, with settings, and with nobody who reads what it says."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pytest
 
 from infra.local.cloud import Address, throwaway_home
 from infra.local.deploy import ROOT
+from infra.local.runs import environment_of
 from infra.local.standins.nivoda import NivodaStandIn
 from infra.local.standins.nivoda_faults import Operation
 from infra.local.supervise import end
 
 pytestmark = pytest.mark.full
+SETTINGS = "BATON_INGEST_PAGES_PER_STEP=3,BATON_ROWS_SLOTS=2"
 
 
 @pytest.fixture
@@ -48,21 +50,20 @@ def up_with_nobody_who_reads(home: Path, *arguments: str, **env: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("upstream", "said"),
+    ("asked", "said"),
     [
         (
-            "elsewhere=http://127.0.0.1:1",
+            "--upstream=elsewhere=http://127.0.0.1:1",
             "Unknown upstream 'elsewhere'. Available: nivoda, mce, infojobs, adzuna, google_sheets, dropbox, sources, product_search.",
         ),
-        ("nivoda=http://example.com", "https://"),
-        ("nivoda=https://u:p@example.com", "must not carry credentials"),
-        ("nivoda", "expected NAME=URL"),
+        ("--upstream=nivoda=http://example.com", "https://"),
+        ("--upstream=nivoda=https://u:p@example.com", "must not carry credentials"),
+        ("--upstream=nivoda", "expected NAME=URL"),
+        ("--settings=BATON_ROWS_SLOT=8", "unknown setting BATON_ROWS_SLOT (did you mean BATON_ROWS_SLOTS?)."),
     ],
 )
-def test_an_upstream_that_makes_no_sense_is_refused_before_anything_starts(
-    home: Path, upstream: str, said: str
-) -> None:
-    done = baton(home, "up", "--upstream", upstream)
+def test_what_makes_no_sense_is_refused_before_anything_starts(home: Path, asked: str, said: str) -> None:
+    done = baton(home, "up", asked)
 
     assert done.returncode
     assert said in done.stderr
@@ -73,9 +74,12 @@ def test_another_server_stands_in_the_stand_ins_place_and_a_set_variable_is_not_
     with NivodaStandIn(3, stones=60) as theirs:
         theirs.password = "their-own"
         url = theirs.start()
-        complaints = up_with_nobody_who_reads(home, "--upstream", f"nivoda={url}", BATON_NIVODA_PASSWORD="their-own")
+        given = {"BATON_NIVODA_PASSWORD": "their-own", "BATON_SETTINGS": SETTINGS}
+        complaints = up_with_nobody_who_reads(home, "--upstream", f"nivoda={url}", **given)
         again = baton(home, "up", env={"BATON_NIVODA_BASE_URL": "https://example.com"})
         moved = baton(home, "up", "--upstream", "nivoda=https://example.com")
+        other = baton(home, "up", "--settings", "BATON_INGEST_PAGES_PER_STEP=2")
+        address = Address.read(home)
 
         ended = baton(home, "ingest", "--watch")
 
@@ -86,3 +90,8 @@ def test_another_server_stands_in_the_stand_ins_place_and_a_set_variable_is_not_
     assert "warning: BATON_NIVODA_BASE_URL is set" in again.stderr
     assert "--upstream nivoda=$BATON_NIVODA_BASE_URL" in again.stderr
     assert "`baton down`" in moved.stderr
+    assert "up with other settings. Run `baton down`" in other.stderr
+    assert address is not None
+    assert {environment_of(address, name)["BATON_SETTINGS"] for name in ("page_ingest", "tick", "migrate")} == {
+        SETTINGS
+    }

@@ -33,7 +33,8 @@ def _of(path: Path) -> set[str]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=group), attr="from_env"), args=[_, *prefix]):
                 module = importlib.import_module(".".join(path.with_suffix("").parts))
-                found |= _fields(module, group, prefix)
+                if hasattr(module, group):  # else it goes through all groups, of which none is read here alone
+                    found |= _fields(module, group, prefix)
     return found
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from shared.kernel.settings import RETENTION_DAYS, BadSettings, Relay
+from functions.catalogue import all_settings
+from shared.kernel.settings import RETENTION_DAYS, BadSettings, Relay, check_settings
+from shared.query_run.model import PollConfig
+from shared.row_job.model import RowSettings
 
 BOUNDS = {
     "STEP_TIMEOUT_S": (1, 900),
@@ -58,8 +61,57 @@ def test_every_problem_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("lease", [59, 60])
 def test_a_lease_that_does_not_outlive_the_function_is_refused(lease: int) -> None:
-    with pytest.raises(BadSettings, match=f"lease_s \\({lease}\\) must be longer than step_timeout_s \\(60\\)"):
+    with pytest.raises(
+        BadSettings, match=f"BATON_LEASE_S \\({lease}\\) must be longer than BATON_STEP_TIMEOUT_S \\(60\\)"
+    ):
         Relay.from_env({"BATON_LEASE_S": str(lease)})
+
+
+def test_what_is_listed_holds_unless_a_variable_says_otherwise() -> None:
+    env = {"BATON_SETTINGS": "BATON_ROWS_SLOTS=8,BATON_ROWS_SAFETY_FACTOR=0.5,\n BATON_QUERY_FAST_PATH=true"}
+
+    assert RowSettings.from_env(env, "BATON_ROWS_") == RowSettings(slots=8, safety_factor=0.5)
+    assert RowSettings.from_env({**env, "BATON_ROWS_SLOTS": "9"}, "BATON_ROWS_").slots == 9
+    assert PollConfig.from_env(env, "BATON_QUERY_").fast_path
+    check_settings(env, all_settings())
+
+
+def test_what_the_template_sets_is_not_taken_from_the_list() -> None:
+    assert Relay.from_env({"BATON_SETTINGS": "BATON_LEASE_S=900"}) == Relay()
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ("BATON_ROWS_SLOT=8", "unknown setting BATON_ROWS_SLOT (did you mean BATON_ROWS_SLOTS?)"),
+        ("ROWS_SLOTS=8", "unknown setting ROWS_SLOTS (did you mean BATON_ROWS_SLOTS?)"),
+        ("X=8", "unknown setting X (see docs/settings.md)"),
+        ("BATON_LEASE_S=900", "BATON_LEASE_S can't be set there, a parameter of the template sets it"),
+        ("BATON_ROWS_SLOTS", "BATON_ROWS_SLOTS has no value; write NAME=value"),
+        ("BATON_ROWS_SLOTS=1,BATON_ROWS_SLOTS=2", "a name is there twice: BATON_ROWS_SLOTS, BATON_ROWS_SLOTS"),
+        ("BATON_ROWS_SLOTS=65", "BATON_ROWS_SLOTS=65: must be a whole number, 1 to 64"),
+        ("BATON_ROWS_MAX_ATTEMPTS_NOT_FOUND=x", "BATON_ROWS_MAX_ATTEMPTS_NOT_FOUND=x: must be a whole number, 1 to 50"),
+        ("BATON_ROWS_SAFETY_FACTOR=nan", "BATON_ROWS_SAFETY_FACTOR=nan: must be above 0 to 1"),
+        ("BATON_QUERY_FAST_PATH=perhaps", "BATON_QUERY_FAST_PATH=perhaps: must be true or false"),
+        ("BATON_DB_POOL=many", "BATON_DB_POOL=many: must be one or none"),
+        ("BATON_ROWS_CLAIM_MIN=600", "BATON_ROWS_CLAIM_MIN (600) is above BATON_ROWS_CLAIM_MAX (500)"),
+        (
+            "BATON_QUERY_INITIAL_DELAY_MS=60000",
+            "BATON_QUERY_INITIAL_DELAY_MS (60000) is above BATON_QUERY_MAX_DELAY_MS (30000)",
+        ),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused_by_name_value_and_range(listed: str, said: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        check_settings({"BATON_SETTINGS": listed}, all_settings())
+
+    assert said in str(caught.value)
+
+
+def test_every_number_that_an_operator_may_set_has_two_bounds() -> None:
+    for prefix, group in all_settings():
+        for name in group.operators():
+            assert group.allowed(name), prefix + name  # it knows no number without bounds
 
 
 def test_settings_do_not_change() -> None:

@@ -6,16 +6,25 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from shared.job_queue.model import Command
-from shared.kernel.settings import BadSettings
+from shared.kernel.settings import BadSettings, Settings
 
 FILE = Path(__file__).parents[1] / "commands.toml"
+PREFIX = "BATON_JOB_"
+
+
+class CommandFile(Settings):
+    commands: Annotated[
+        str | None, Field(description="The file of commands that jobs may run; without it, the product's own")
+    ] = None
 
 
 def read_commands(env: Mapping[str, str]) -> dict[str, Command]:
-    path = Path(env.get("BATON_JOB_COMMANDS") or FILE)
+    path = Path(CommandFile.from_env(env, PREFIX).commands or FILE)
     try:
         said = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
