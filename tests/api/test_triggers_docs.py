@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import UUID
 
+import pytest
+
 from shared.job_queue.triggers.model import FiringStatus, Skipped
-from tests.support.door import Door, TenantHouse
+from tests.api.test_client import Command
+from tests.support.databases import ServerAdmin
+from tests.support.door import Door, TenantHouse, open_door
+from tests.support.gateway import Gateway, served
+from tests.support.house import tally_database
+from tests.support.vaults import mocked_vault
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "triggers.md").read_text()
@@ -34,10 +44,41 @@ def define(door: Door, tenant: TenantHouse, body: dict[str, Any]) -> None:
     assert made.status in {200, 201}, made
 
 
-def test_from_a_trigger_to_its_firings(door: Door, acme: TenantHouse) -> None:
-    for key in ("recompute-trained-tags", "train-keyword-models"):
-        define(door, acme, {"key": key})
-    define(door, acme, SYNC)
+@pytest.fixture
+def fresh_door(postgres_server: ServerAdmin, template: str) -> Iterator[Door]:
+    """As after the first `make up`: nobody has defined a job yet."""
+    with tally_database(postgres_server, template) as url, open_door(url) as door:
+        yield door
+
+
+def additions(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands of the page that add something, each with what is piped into it."""
+    script = re.sub(r"\\?\n\s+", " ", "".join(re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)))
+    for given, command in re.findall(r"(?:echo '([^']*)' \| )?baton ((?:definition|connection) add .*)", script):
+        yield given, shlex.split(command)
+
+
+def test_from_a_fresh_cloud_to_the_firings_of_a_trigger(
+    fresh_door: Door, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = fresh_door
+    acme = door.new_tenant()
+    door.sql("insert into super_admin (subject) values (:s)", s=acme.admin.subject)  # as the local cloud's login is
+    for name in ("BATON_URL", "BATON_TOKEN", "BATON_TENANT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("BATON_TENANT", str(acme.id))
+    gateway = Gateway(door)
+    gateway.people["ann@example.com"] = ("a-pass", acme.admin.subject or "")
+    with served(gateway) as url, mocked_vault():
+        baton = Command(gateway, url, tmp_path, capsys)
+        typed = [("a-pass\n", ["login", "ann@example.com", "--password-stdin"]), *additions(PAGE)]
+        for given, words in typed:
+            monkeypatch.setattr("sys.stdin", io.StringIO(given))
+            baton(*words)
+    assert [words[:3] for _, words in typed[1:]] == [
+        ["definition", "add", "nightly-tags"], ["connection", "add", "dropbox"], ["definition", "add", "sync-dropbox"],
+    ]  # fmt: skip
     trigger_id: UUID | None = None
     answers: list[Any] = []
     for block in re.findall(r"^```http\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL):
@@ -52,7 +93,7 @@ def test_from_a_trigger_to_its_firings(door: Door, acme: TenantHouse) -> None:
             trigger_id = UUID(answer.json()["id"])
 
     _, tested, accepted, firings, _, _, times, _, preview, ran, _, _ = answers
-    assert tested["payload"] == {"provider_id": "3f2b8c9e-6c1f-4a55-9c43-1d2d60a0f7aa", "path_prefix": "/photos"}
+    assert tested["payload"] == {"provider_id": "photos", "path_prefix": "/photos"}
     assert accepted == {"id": "change-4711", "again": False}
     assert [each["status"] for each in firings["firings"]] == ["started"]
     assert len(times["times"]) == len(preview["times"]) == 10
