@@ -248,8 +248,8 @@ def test_a_worker_says_what_is_wrong_with_its_options(
 def test_a_worker_with_settings_that_make_no_sense_does_not_start(
     given: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", "postgresql://nowhere/x")
-    monkeypatch.setenv("BATON_TOKEN", "x")
+    monkeypatch.setenv("DATABASE_URL", "none that works: a worker that goes on ends too, and says something else")
+    monkeypatch.delenv("BATON_TOKEN", raising=False)
     monkeypatch.setenv("BATON_SETTINGS", "BATON_ROWS_SLOT=8")
     with pytest.raises(SystemExit) as ended:
         command.main(given)
