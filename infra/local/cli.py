@@ -24,7 +24,7 @@ from infra.client.session import KEPT as KEPT_LOGIN
 from infra.client.session import read
 from infra.local import supervise
 from infra.local.binaries import PostgresError
-from infra.local.cloud import HOME, Address, Cloud
+from infra.local.cloud import HOME, Address, Cloud, stage_parameters
 from infra.local.deploy import STACK, DeployError
 from infra.local.invoke import InvokeError, invoke
 from infra.local.ministack import MiniStackError, credentials, workers
@@ -107,13 +107,14 @@ def _start(options: argparse.Namespace) -> Cloud:
 
 def _check_settings(options: argparse.Namespace) -> None:
     """Before anything starts: the deployment would refuse them too, a minute later."""
-    if not options.settings:
+    listed = options.settings or stage_parameters().get("Settings")
+    if not listed:
         return
     from functions.catalogue import all_settings  # noqa: PLC0415 - the other commands need not wait for it
     from shared.kernel.settings import LISTED, BadSettings, check_settings  # noqa: PLC0415 - as above
 
     try:
-        check_settings({LISTED: options.settings}, all_settings())
+        check_settings({LISTED: listed}, all_settings())
     except BadSettings as error:
         raise CloudError(f"{error}.") from None
 
