@@ -347,7 +347,7 @@ def list_pending(
 ) -> Pending:
     """Rows of all jobs that wait or are being worked on: those that changed longest ago first."""
     if off := pages_off(os.environ):
-        raise Problem(404, "pending_off", *off.values())
+        raise Problem(404, "pending_off", " ".join(off.values()))
     here = desk(router)
     wanted: list[str] = sorted(set(statuses or OPEN))
     types = [JobType(job_type)] if job_type else list(JobType)
