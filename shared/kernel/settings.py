@@ -7,6 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from shared.kernel.wrong import in_words
+
 
 class BadSettings(ValueError):
     """The environment does not make sense; the message says which variable and why."""
@@ -24,10 +26,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            problems = "; ".join(
-                f"{prefix}{'_'.join(map(str, e['loc'])).upper() or 'settings'}: {e['msg']}" for e in error.errors()
-            )
-            raise BadSettings(problems) from None
+            raise BadSettings(in_words(error, cls, called=lambda name: f"{prefix}{name.upper()}", most=20)) from None
 
 
 class Relay(Settings):

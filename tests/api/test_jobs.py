@@ -119,7 +119,7 @@ def test_many_are_added_at_once_and_each_has_its_answer(door: Door, acme: Tenant
     assert [each["code"] for each in jobs] == [
         None, "bad_payload", None, "unknown_definition", None, "bad_params", None, "bad_priority", "bad_params",
     ]  # fmt: skip
-    assert jobs[8]["detail"] == "definition_key: Field required"
+    assert jobs[8]["detail"] == "`definition_key` is required."
     assert [each["found"] for each in jobs] == [False, False, True, False, False, False, True, False, False]
     assert (jobs[2]["id"], jobs[6]["id"]) == (there, jobs[4]["id"])
     added = [each["id"] for each in jobs if each["id"] and not each["found"]]
