@@ -14,10 +14,11 @@ from shared.kernel.api.frame import api_handler
 from shared.kernel.api.room import Room
 from shared.kernel.live import live_engine, live_ports
 from shared.kernel.store import PgStore
+from shared.row_job.rows_api import pages_off
 
 engine = live_engine()
 kinds = all_kinds(engine)
 front = Front(engine, live_ports(engine=engine), kinds, Room())
 folder = Path(__file__).with_name("console")
-console = Console(folder, live_login(os.environ), tuple(kinds), live_uploads(os.environ))
+console = Console(folder, live_login(os.environ), tuple(kinds), live_uploads(os.environ), pages_off(os.environ))
 handler = api_handler(front, PgStore(engine).health, newest_revision(), ROUTERS, console)

@@ -108,7 +108,7 @@ class Client:
             status, answer = ask(method, where, sent, body, within_s)
             if status == 401 and not is_second and self.session.renew():
                 continue
-            return _read(self.url, status, answer, self.session.remedy)
+            return _read(self.url, method, status, answer, self.session.remedy)
         raise AssertionError
 
 
@@ -176,7 +176,21 @@ def _place(url: str) -> tuple[SplitResult, str]:
     return parts, host
 
 
-def _read(url: str, status: int, answer: bytes, remedy: str) -> Any:
+# What the gateway in front of the API answers itself, without a word of ours: its body is a `message` and nothing else.
+_HELD_UP = "the API didn't answer in time, or as many of its functions are running as may. Try again in a few seconds"
+GATEWAYS = {
+    403: "the gateway in front of the API refused the request (403). A firewall may be in the way, or the address is another API's",
+    413: "the request is larger than the gateway takes (413). A body is JSON of 256 KiB at most; files go to the place that an upload names",
+    429: "too many requests at once (429). Try again in a few seconds, and with fewer at a time",
+    500: "the API's function couldn't be run, or ended without an answer (500). Its log says why: `baton logs`, or CloudWatch",
+    502: f"{_HELD_UP} (502)",
+    503: f"{_HELD_UP} (503)",
+    504: f"{_HELD_UP} (504)",
+}
+UNSURE = "It may have been done all the same: look before you send it again, or send it with the same --key"
+
+
+def _read(url: str, method: str, status: int, answer: bytes, remedy: str) -> Any:
     try:
         said = json.loads(answer) if answer else {}
     except ValueError:
@@ -191,6 +205,8 @@ def _read(url: str, status: int, answer: bytes, remedy: str) -> Any:
         raise Refusal(remedy, problem)
     if status == 404 and "detail" not in problem:  # the gateway's own, which has no such path, or not yet
         raise Unanswered(not_ours, {"status": status, **problem})
-    detail = problem.get("detail") or problem.get("message") or f"the API answered {status}"
+    detail = problem.get("detail") or GATEWAYS.get(status) or problem.get("message") or f"the API answered {status}"
+    if "detail" not in problem and status >= 500 and method != "GET":
+        detail = f"{detail}. {UNSURE}"
     refused = Unanswered if status in PASSING else Refusal
     raise refused(str(detail), {"status": status, **problem})

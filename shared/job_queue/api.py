@@ -20,7 +20,7 @@ from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Form, Instant, Key, Limit, Short, Told
-from shared.kernel.auth import READS, STARTS, SUPERS
+from shared.kernel.auth import MANAGES, READS, STARTS, SUPERS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
 from shared.kernel.deliver import deliver
@@ -95,6 +95,19 @@ class ChangeDefinition(Asked):
     executor: Executor | None = None
     concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
     is_active: bool | None = None
+
+
+class TenantLimit(Told):
+    """`concurrency_limit`: how many jobs of the tenant may run at once; null: as many as there are workers for. `running`: now."""
+
+    concurrency_limit: int | None
+    running: int
+
+
+class PutTenantLimit(Because):
+    """`concurrency_limit`: null removes the limit."""
+
+    concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None
 
 
 class AddJob(Asked):
@@ -366,6 +379,30 @@ def _checked(
     starts = ports.commands[row["command"]].starts is not None
     chosen = decide.executor(row["timeout_seconds"], executor, ports.longest_on_lambda_s, starts=starts)
     return {**row, "arg_schema": schema, "executor": chosen}
+
+
+@operation(router, "GET", "/admin/jobs/limit", MANAGES, tag="jobs")
+def get_job_limit() -> TenantLimit:
+    """How many jobs of the tenant may run at once, and how many do."""
+    row = desk(router).one(store.LIMIT)
+    assert row is not None
+    return TenantLimit(**row)
+
+
+@operation(router, "PUT", "/admin/jobs/limit", SUPERS, tag="jobs")
+def put_job_limit(asked: Annotated[PutTenantLimit, Body()]) -> Done:
+    """Limit how many jobs of the tenant run at once. What is running goes on."""
+    here, after = desk(router), {"concurrency_limit": asked.concurrency_limit}
+    with here.begin() as (line, tx):
+        before = line.one(store.LIMIT, {"tenant_id": here.tenant_id})
+        assert before is not None
+        params = {"subject": here.principal.actor.removeprefix("user:"), "most": asked.concurrency_limit}
+        (answer,) = line.all(store.PUT_LIMIT, params)  # the database asks again whether it is a super admin
+        if not answer["written"]:
+            raise Problem(403, "not_allowed", "Only super admins can change this limit.")
+        was = {"concurrency_limit": before["concurrency_limit"]}
+        here.audit(tx, "job_limit.put", f"tenant:{here.tenant_id}", before=was, after=after, reason=asked.reason)
+    return Done()
 
 
 @operation(router, "POST", "/jobs", STARTS, tag="jobs", answers=creates(StartedJob, or_finds=True))

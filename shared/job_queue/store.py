@@ -144,6 +144,11 @@ PRUNE_ATTEMPTS = Statement(
 
 ONE_DEFINITION = sa.text(f"select {_DEFINITION} from job_definitions where id = :id")
 PUT_DEFINITION = sa.text("select put_job_definition(:subject, cast(:definition as jsonb)) as written")
+PUT_LIMIT = sa.text("select put_job_limit(:subject, :most) as written")
+LIMIT = sa.text("""
+select (select p.most_running from pull_tenant p where p.tenant_id = :tenant_id) as concurrency_limit,
+       (select count(*) from offer o where o.tenant_id = :tenant_id and o.taken_at is not null) as running
+""")
 LIST_DEFINITIONS = sa.text(f"""
 select {_DEFINITION}, created_at, updated_at from job_definitions order by key limit 1000
 """)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from shared.kernel import wrong
 from shared.kernel.errors import bad_answer
 
 DEEPEST: Final = 32
@@ -30,17 +31,6 @@ _TYPES = {
     int: "a number",
     float: "a number",
     type(None): "null",
-}
-_WANTED = {
-    "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "list_type": "a list",
-    "string_type": "text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
 }
 
 
@@ -62,17 +52,17 @@ def shaped(shape: type[ShapeT], value: Any) -> ShapeT:
 
 def in_words(error: ValidationError) -> str:
     """The first thing that is wrong, where it is and what was expected there, as a person would say it."""
-    first = error.errors(include_context=False, include_url=False)[0]
+    first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "the answer"
     more = f" ({error.error_count() - 1} more problems)" if error.error_count() > 1 else ""
     if first["type"] == "missing":
         return f"{where} is missing{more}."
     if first["type"] == "string_pattern_mismatch":
         return f"{where} doesn't have the expected form{more}."
-    if first["type"] in _WANTED:
+    if first["type"] in wrong.WANTED:
         got = _TYPES.get(type(first["input"]), "something else")
-        return f"{where} is {got} instead of {_WANTED[first['type']]}{more}."
-    return f"{where}: {first['msg']}{more}."
+        return f"{where} is {got} instead of {wrong.WANTED[first['type']]}{more}."
+    return f"{wrong.in_words([first])}{more}"
 
 
 def read_json(body: bytes) -> Any:

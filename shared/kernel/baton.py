@@ -8,6 +8,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shared.kernel.wrong import in_words
+
 # Postgres' integer and bigint: a number beyond them could never match a lane.
 Int4 = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Int8 = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -48,8 +50,7 @@ def read_baton(body: str) -> Baton:
     try:
         baton = Baton.model_validate_json(body)
     except ValidationError as error:
-        problem = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors()[:3])
-        raise UnreadableBaton(problem) from None
+        raise UnreadableBaton(in_words(error, Baton, whole="The body")) from None
     if len(_PAIRS.decode(body)) != len(Baton.model_fields):
         raise UnreadableBaton("every field must be there exactly once")
     return baton

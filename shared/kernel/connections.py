@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from shared.kernel import direct, sql
 from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.errors import Permanent, StepError, Transient
+from shared.kernel.wrong import in_words
 
 SECRET_KEPT_S = 300.0
 MOST_KEPT = 200
@@ -48,7 +49,19 @@ class Provider:
     check: Callable[[Account, Callable[[], float]], str]
 
     def account(self, settings: Mapping[str, Any], secret: Mapping[str, Any]) -> Account:
-        return Account(self.settings.model_validate(dict(settings)), self.secret.model_validate(dict(secret)))
+        """`BadAccount` says what is wrong, without a word of what was sent."""
+        return Account(read_part("settings", self.settings, settings), read_part("secret", self.secret, secret))
+
+
+class BadAccount(ValueError):
+    """Settings or a secret that the provider doesn't know; the message is in sentences."""
+
+
+def read_part(what: str, model: type[Strict], given: Mapping[str, Any]) -> Strict:
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        raise BadAccount(in_words(error, model, under=what)) from None
 
 
 @dataclass(eq=False)
@@ -76,11 +89,6 @@ def secret_name(tenant_id: UUID, connection_id: UUID) -> str:
     return f"{tenant_id}/{connection_id}"
 
 
-def problems(error: ValidationError, what: str) -> str:
-    """What is wrong with settings or a secret, without a word of what was sent."""
-    return "; ".join(f"{'.'.join([what, *map(str, e['loc'])])}: {e['msg']}" for e in error.errors()[:5])
-
-
 @dataclass(slots=True)
 class Accounts:
     """What a step asks for: the account behind a connection of its tenant, as its row says at this moment."""
@@ -103,9 +111,8 @@ class Accounts:
             )
         try:
             return provider.account(row["settings"], secret)
-        except ValidationError as error:
-            said = problems(error, "connection")
-            raise Permanent(f"the connection {connection} must be changed: {said}", "connection_outdated") from None
+        except BadAccount as error:
+            raise Permanent(f"the connection {connection} must be changed. {error}", "connection_outdated") from None
 
     def _secret(self, tenant_id: UUID, connection_id: UUID, version: str) -> dict[str, str] | None:
         """A version never changes, so it is kept for a while: not asked for at every step, and not held for ever."""

@@ -24,6 +24,7 @@ from shared.kernel.ports import Ports
 from shared.kernel.redact import redact
 from shared.kernel.signals import OURS, announced, reserved
 from shared.kernel.storable import unstorable
+from shared.kernel.wrong import in_words
 
 NAMESPACE = UUID("7d4c9f0e-52a1-5d8e-9a3b-5d3f0c6b1e27")
 UPLOADS = "uploads/"  # then the tenant's id: uploads/<tenant>/<anything>
@@ -123,8 +124,8 @@ def read_event(event: Mapping[str, Any], bucket: str | None, ours: tuple[str, ..
             return _uploaded(_ObjectCreated.model_validate(event).detail, bucket)
         return _said(_Signal.model_validate(event), ours)
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, each['loc'])) or 'event'}: {each['type']}" for each in error.errors())
-        raise Unreadable("; ".join(problems)) from None
+        shape = _ObjectCreated if event.get("source") == "aws.s3" else _Signal
+        raise Unreadable(in_words(error, shape, whole="The event")) from None
 
 
 def _uploaded(created: _Created, bucket: str | None) -> Heard:

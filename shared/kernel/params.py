@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from shared.kernel.errors import Refused
 from shared.kernel.model import Json
+from shared.kernel.wrong import in_words
 
-MOST_NAMED = 5
 ParamsT = TypeVar("ParamsT", bound=BaseModel)
 
 
@@ -41,8 +41,7 @@ def parse(model: type[ParamsT], params: Json) -> ParamsT:
     try:
         return model.model_validate(dict(params))
     except ValidationError as error:
-        named = [f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:MOST_NAMED]]
-        raise Refused("bad_params", "; ".join(named)) from None
+        raise Refused("bad_params", in_words(error, model)) from None
 
 
 def with_connection(tx: FindsConnections, tenant_id: UUID, params: ConnectedT, provider: str) -> ConnectedT:

@@ -14,6 +14,7 @@ from shared.kernel.clock import new_id
 from shared.kernel.entry import Context, Event, Handler
 from shared.kernel.log import logger
 from shared.kernel.log_json import logged
+from shared.kernel.wrong import in_words
 
 ADD_PERSON = sa.text("""
 select add_person(:tenant, cast(:new_tenant as uuid), :subject, :role, :name, cast(:super_admin as boolean)) as tenant_id
@@ -70,5 +71,4 @@ def read_person(event: Event) -> Person:
     try:
         return Person.model_validate(dict(event))
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, e['loc'])) or 'event'}: {e['msg']}" for e in error.errors(include_input=False))
-        raise BadRequest("; ".join(problems)) from None
+        raise BadRequest(in_words(error, Person, whole="The event")) from None

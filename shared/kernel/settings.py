@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-LISTED = "BATON_SETTINGS"
+from shared.kernel.wrong import in_words
 
+LISTED = "BATON_SETTINGS"
 
 class BadSettings(ValueError):
     """The environment does not make sense; the message says which variable and why."""
@@ -58,7 +59,7 @@ class Settings(BaseModel):
         variable, field = prefix + name.upper(), cls.model_fields[name]
         if field.description and name in given:  # else it may be a password
             return f"{variable}={given[name][:100]}: must be {cls.allowed(name)}"
-        return f"{variable}: {error['msg']}"
+        return in_words([error], cls, called=lambda _: variable)
 
     @classmethod
     def operators(cls) -> dict[str, FieldInfo]:

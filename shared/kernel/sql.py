@@ -782,8 +782,11 @@ where id = :run_id and tenant_id = :tenant_id
 TAKE_OFFERS = sa.text("""
 select * from take_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
 """)
+# Told best first, as they were taken: whoever has one pair of hands works on them in this order.
 TAKE_OWN_OFFERS = sa.text("""
-select * from take_own_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker)
+select t.* from take_own_offers(:queue, cast(:most as integer), cast(:token as uuid), cast(:lease as interval), :worker) t
+left join lane l on l.id = t.lane_id
+order by l.priority, t.queued_at, t.lane_id
 """)
 
 # What a take left behind whose answer was lost. Behind the lock of the takes of its queue, which may still be under way.
@@ -796,6 +799,7 @@ from offer o
 cross join lateral (select * from lane l where l.id = o.lane_id and l.claim_token = cast(:token as uuid) limit 1) l
 cross join lateral (select * from run r where r.id = l.run_id limit 1) r
 where o.taken_at is not null and o.worker = :worker
+order by o.priority, o.queued_at, o.lane_id
 """)
 
 # The lease moves, in place; no row: the turn is lost. A cancel or a pause is heard of here.

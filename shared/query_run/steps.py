@@ -10,8 +10,6 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
-from pydantic import ValidationError
-
 from shared.kernel import db
 from shared.kernel.catalogue import Kind, Outside
 from shared.kernel.clock import stopwatch
@@ -41,6 +39,7 @@ from shared.kernel.model import (
     Turn,
     Wait,
 )
+from shared.kernel.params import parse
 from shared.kernel.points import point
 from shared.kernel.ports import Tx
 from shared.kernel.retry import spread_s
@@ -133,11 +132,7 @@ class QueryRuns:
         self._sweeping: dict[tuple[UUID, str], tuple[Callable[[], float], Token]] = {}
 
     def start(self, tx: Tx, starting: Starting) -> NewRun:
-        try:
-            wanted = QueryParams.model_validate(dict(starting.params))
-        except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'params'}: {e['msg']}" for e in error.errors()[:5])
-            raise Refused("bad_params", problems) from None
+        wanted = parse(QueryParams, starting.params)
         if wanted.connection is None and self.ports.needs_connection:
             raise Refused("bad_params", "connection: name the Marketing Cloud connection to use.")
         if wanted.connection is not None:

@@ -25,8 +25,9 @@ from shared.kernel.db import jsonb
 from shared.kernel.errors import NotFound, Permanent, StepError
 from shared.kernel.paging import USUAL_PAGE
 from shared.kernel.params import with_connection
-from shared.row_job import control, images, store, table
+from shared.row_job import control, images, sheets, store, table
 from shared.row_job.adapters.s3 import LARGEST_UPLOAD, LINK_S, S3Files
+from shared.row_job.fixing import new_line_of
 from shared.row_job.model import (
     KIND,
     SCAN,
@@ -83,7 +84,7 @@ class PreviewRow(Told):
 
 
 class Preview(Told):
-    """How the file is read, and its first rows. `mapping`: which column is taken for what."""
+    """How the file is read, and its first rows. `mapping`: which column is taken for what. `encoding`: `xlsx` for a spreadsheet."""
 
     job_type: JobType
     encoding: str
@@ -186,7 +187,7 @@ class PaceDecisions(Told):
 
 @operation(router, "POST", "/row-jobs/uploads", STARTS, tag="row jobs", answers=creates(Place))
 def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
-    """A place to upload a file to: CSV, an image, or a ZIP archive of images.
+    """A place to upload a file to: CSV, XLSX, an image, or a ZIP archive of images.
 
     When it arrives its job starts, unless `hold` is set.
     """
@@ -246,7 +247,10 @@ def preview_row_upload(
         if row["options"].get("job_type") == JobType.IMAGE:
             return preview_of_images(partial(_files().read, key, row["version_id"]), size, row["name"])
         sample = _files().read(key, row["version_id"], 0, min(size, table.SAMPLE_BYTES)) if size else b""
-        return preview_of(sample, size, tried or row["options"].get("mapping"))
+        wanted = tried or row["options"].get("mapping")
+        if sheets.is_one(sample):
+            return preview_of_sheet(partial(_files().read, key, row["version_id"]), size, wanted)
+        return preview_of(sample, size, wanted)
     except table.BadFile as error:
         raise Problem(409, error.code, error.message) from None
     except Permanent as error:
@@ -269,6 +273,13 @@ def preview_of_images(fetch: images.Fetch, size: int, name: str) -> Preview:
         job_type=JobType.IMAGE, encoding="", delimiter="", columns=columns, mapping={"title": "name"}, rows=shown,
         problems=problems,
     )  # fmt: skip
+
+
+def preview_of_sheet(fetch: images.Fetch, size: int, wanted: Mapping[str, str] | None) -> Preview:
+    """As its CSV would be read."""
+    lines = sheets.Sheet(fetch, size).first(PREVIEWED + 1)
+    sample = table.BOM + b"".join(map(new_line_of, lines))
+    return preview_of(sample, len(sample), wanted).model_copy(update={"encoding": "xlsx", "delimiter": ""})
 
 
 def preview_of(sample: bytes, size: int, wanted: Mapping[str, str] | None) -> Preview:

@@ -1,12 +1,12 @@
 """A file of fixed rows, read as the job's own was: a batch in each step, written with the step's commit.
 
 A spreadsheet is written down as CSV first, beside the exports, over as many steps as that takes: only in CSV there is a place
-that the next step can begin at.
+that the next step can begin at. So is a job's own file, if it is a spreadsheet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,12 +17,12 @@ from shared.kernel.catalogue import Outside
 from shared.kernel.clock import stopwatch
 from shared.kernel.errors import Permanent
 from shared.kernel.files import Parted, UploadGone
-from shared.kernel.model import Continue, Decision, Effect, Finish, Json, Turn
+from shared.kernel.model import Continue, Decision, Effect, Finish, Turn
 from shared.row_job import fix, grid, sheets, store, table
 from shared.row_job.decide import LEAST_LEFT_S
 from shared.row_job.export import MOST_LOST, lost_too_often
 from shared.row_job.images import Fetch
-from shared.row_job.model import FIXED, RowJobParams
+from shared.row_job.model import SHEET, RowJobParams
 from shared.row_job.ports import Ports, Progress
 from shared.row_job.reading import bytes_of
 from shared.row_job.table import BOM
@@ -65,7 +65,7 @@ def header_of(sample: bytes, *, whole: bool, most: int = fix.MOST_COLUMNS) -> tu
 
 def columns_of_sheet(fetch: Fetch, size: int) -> list[str]:
     """The columns of a spreadsheet, named as those of the CSV that it becomes."""
-    return header_of(BOM + line_of(sheets.Sheet(fetch, size).header()), whole=True)[1]
+    return header_of(BOM + line_of(sheets.Sheet(fetch, size).first(1)[0]), whole=True)[1]
 
 
 def line_of(cells: Sequence[str]) -> bytes:
@@ -75,6 +75,51 @@ def line_of(cells: Sequence[str]) -> bytes:
         fits = table.LONGEST_RECORD // (3 * fix.MOST_COLUMNS)
         return line_of([cell if len(cell) <= fits else sheets.UNKNOWN for cell in cells])
     return text.encode("utf-8", "replace")
+
+
+def new_line_of(cells: Sequence[str]) -> bytes:
+    """A row that is read for the first time. What shows an error, or a formula that was never worked out, holds nothing."""
+    return line_of(["" if cell == sheets.UNKNOWN else cell for cell in cells])
+
+
+def written_down(
+    ports: Ports,
+    turn: Turn,
+    outside: Outside,
+    job: Progress,
+    file_id: UUID,
+    line: Callable[[Sequence[str]], bytes] = line_of,
+) -> Continue:
+    """The rows of a spreadsheet as CSV, as far as the time lasts. `csv` in the cursor says where that is, once it is whole."""
+    elapsed, seconds = stopwatch(), min(SHEET_S, max(1.0, 0.6 * (outside.time_left_s() - LEAST_LEFT_S)))
+    done: dict[str, Any] = turn.cursor.get("sheet") or {}
+    key = SHEET.format(tenant_id=turn.tenant_id, file_id=file_id)
+    left = [done.get(name) for name in ("upload", "parts", "tail")]
+    file = Parted(ports.results, key, left[0], left[1] or (), left[2], beside=ports.beside)
+    size = int(done.get("size", 0))
+    if not size:
+        file.write(BOM)
+    book = sheets.Sheet(partial(bytes_of, ports, job), job.size)
+    begun = sheets.At(**done["at"]) if done else None
+    for rows, at in book.rows(begun):
+        file.write(b"".join(line(row) for row in rows if any(cell.strip() for cell in row)))
+        if at not in (None, begun) and elapsed() >= seconds:
+            rest = file.rest(f"{key}.{turn.token}")
+            lost = {name: value for name, value in turn.cursor.items() if name == "lost"}
+            return Continue(
+                cursor={**lost, "sheet": {"at": asdict(at), "size": size + file.bytes, **rest}}, renews=True
+            )
+    file.finish()
+    size += file.bytes
+    if size == len(BOM):
+        raise table.BadFile("empty_file", "The first sheet is empty.")
+    return Continue(cursor={"csv": {"key": key, "size": size}}, renews=True)
+
+
+def lost_again(turn: Turn) -> Continue | None:
+    """The bucket has forgotten what was written down: from the beginning, unless that has happened too often."""
+    lost = int(turn.cursor.get("lost", 0)) + 1
+    return Continue(cursor={"lost": lost}) if lost <= MOST_LOST else None
 
 
 @dataclass(slots=True)
@@ -92,41 +137,12 @@ class Fixing:
             if "csv" in self.turn.cursor:
                 return self._read(replace(job, **self.turn.cursor["csv"], version_id=None), file_id)
             if sheets.is_one(bytes_of(self.ports, job, 0, 4)):
-                return self._write_down(job, file_id)
+                return written_down(self.ports, self.turn, self.outside, job, file_id)
             return self._read(job, file_id)
         except UploadGone:
-            lost = int(self.turn.cursor.get("lost", 0)) + 1
-            return Continue(cursor={"lost": lost}) if lost <= MOST_LOST else _given_up(file_id, lost_too_often())
+            return lost_again(self.turn) or _given_up(file_id, lost_too_often())
         except (table.BadFile, Permanent) as error:  # a bad file is no failure of the job, nor is one that is gone
             return _given_up(file_id, error)
-
-    @property
-    def _lost(self) -> Json:
-        return {name: value for name, value in self.turn.cursor.items() if name == "lost"}
-
-    def _write_down(self, job: Progress, file_id: UUID) -> Decision:
-        """The rows of a spreadsheet as CSV, as far as the time lasts."""
-        elapsed, seconds = stopwatch(), min(SHEET_S, max(1.0, 0.6 * (self.outside.time_left_s() - LEAST_LEFT_S)))
-        done: dict[str, Any] = self.turn.cursor.get("sheet") or {}
-        key = FIXED.format(tenant_id=self.turn.tenant_id, file_id=file_id)
-        left = [done.get(name) for name in ("upload", "parts", "tail")]
-        file = Parted(self.ports.results, key, left[0], left[1] or (), left[2], beside=self.ports.beside)
-        size = int(done.get("size", 0))
-        if not size:
-            file.write(BOM)
-        book = sheets.Sheet(partial(bytes_of, self.ports, job), job.size)
-        begun = sheets.At(**done["at"]) if done else None
-        for rows, at in book.rows(begun):
-            file.write(b"".join(line_of(row) for row in rows if any(cell.strip() for cell in row)))
-            if at not in (None, begun) and elapsed() >= seconds:
-                rest = file.rest(f"{key}.{self.turn.token}")
-                cursor = {"sheet": {"at": asdict(at), "size": size + file.bytes, **rest}}
-                return Continue(cursor={**self._lost, **cursor}, renews=True)
-        file.finish()
-        size += file.bytes
-        if size == len(BOM):
-            raise table.BadFile("empty_file", "The first sheet is empty.")
-        return Continue(cursor={"csv": {"key": key, "size": size}}, renews=True)
 
     def _read(self, job: Progress, file_id: UUID) -> Decision:
         cursor, settings = self.turn.cursor, self.ports.settings

@@ -16,7 +16,7 @@ UPSTREAM = "product_search"
 UPLOADS = "uploads/{tenant_id}/rows/{file_id}"
 INBOX = "inbox/{tenant_id}/"
 EXPORTS = "exports/{tenant_id}/row-jobs/{export_id}-{gen}-{number}.{format}"
-FIXED = "exports/{tenant_id}/row-jobs/fixed-{file_id}.csv"  # a spreadsheet of fixed rows, as it is read
+SHEET = "exports/{tenant_id}/row-jobs/sheet-{file_id}.csv"  # a spreadsheet, as it is read
 KEPT_DAYS = 7  # as the bucket keeps what is below `exports/`
 FTP = "ftp"
 FIELDS = ("title", "brand", "sku")
@@ -72,12 +72,15 @@ class RowMetric(StrEnum):
 
 
 class JobType(StrEnum):
-    CSV = "csv"
+    CSV = "csv"  # rows of a table: a spreadsheet is written down as CSV and read as such
     IMAGE = "image"
 
 
 TYPES = {
-    JobType.CSV: {"csv": "text/csv", "tsv": "text/csv", "txt": "text/csv"},
+    JobType.CSV: {
+        "csv": "text/csv", "tsv": "text/csv", "txt": "text/csv",
+        "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    },
     JobType.IMAGE: {
         "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
         "bmp": "image/bmp", "zip": "application/zip",

@@ -346,8 +346,8 @@ def list_pending(
     cursor: Cursor = None,
 ) -> Pending:
     """Rows of all jobs that wait or are being worked on: those that changed longest ago first."""
-    if os.environ.get(FLAG, "").lower() not in ("true", "1"):
-        raise Problem(404, "pending_off", f"The list of pending rows is turned off. Set {FLAG} to true to turn it on.")
+    if off := pages_off(os.environ):
+        raise Problem(404, "pending_off", " ".join(off.values()))
     here = desk(router)
     wanted: list[str] = sorted(set(statuses or OPEN))
     types = [JobType(job_type)] if job_type else list(JobType)
@@ -368,6 +368,14 @@ def list_pending(
     more = None if last is None else pager.cursor([last["updated_at"].isoformat(), str(last["run_id"]), last["row_no"]])
     count = None if tenants == "all" or job_id else _pending_count(here, user_id, wanted, types)
     return Pending(items=items, next=more, live=True, pending_count=count)
+
+
+def pages_off(env: Mapping[str, str]) -> dict[str, str]:
+    """The page of the console that isn't there without the flag, and why: it says what the API says."""
+    if env.get(FLAG, "").lower() in ("true", "1"):
+        return {}
+    how = f"deploy with PendingDashboardEnabled=true ({FLAG})"
+    return {f"{KIND}/pending": f"The list of pending rows is turned off. To turn it on, {how}."}
 
 
 def _pending(

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 from xml.parsers import expat
 
-from shared.row_job import fix, table
+from shared.row_job import fix, looks, table
 from shared.row_job.images import DEFLATED, STORED, BadImage, Fetch, content, entries
 from shared.row_job.table import BadFile
 
@@ -38,6 +38,8 @@ UNKNOWN: Final = "\x00"  # a cell that shows nothing that can be kept: an error,
 _ZIP, _OLD = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
 _SPELLED = re.compile("_x([0-9A-Fa-f]{4})_")
 _NOT_OF_A_DATE = re.compile(r'"[^"]*"|\[[^\]]*\]|\\.|_.|\*.')
+_ELAPSED = re.compile(r"\[(h+|m+|s+)\]", re.IGNORECASE)
+ELAPSED: Final = 46
 _DATES: Final = frozenset([*range(14, 23), *range(27, 37), *range(45, 48), *range(50, 59)])
 
 
@@ -69,7 +71,7 @@ class Sheet:
         self._parts = {each.name.lstrip("/"): each for each in entries(fetch, size)}
         self._sheet, strings, styles, since_1904 = self._find()
         self._epoch = datetime(1904, 1, 1) if since_1904 else datetime(1899, 12, 30)  # noqa: DTZ001 - a sheet knows no zone
-        self._dates = self._read_styles(styles)
+        self._styles = self._read_styles(styles)
         self._strings = _Strings(self._pieces(strings, LARGEST_STRINGS) if strings else iter(()))
 
     def rows(self, at: At | None = None) -> Iterator[tuple[list[list[str]], At | None]]:
@@ -86,13 +88,13 @@ class Sheet:
             yield reader.take(), reader.at
         raise BadFile("bad_sheet", "The sheet has no end: the file is damaged.")
 
-    def header(self) -> list[str]:
-        """The first row with anything in it. Somebody waits for the answer: it is not looked for to the end of the sheet."""
-        for rows, _ in islice(self.rows(), MOST_LOOKED_AT):
-            for row in rows:
-                if any(cell.strip() for cell in row):
-                    return row
-        raise BadFile("empty_file", "The first sheet is empty, or begins with far too many empty rows.")
+    def first(self, most: int) -> list[list[str]]:
+        """The first rows with anything in them. Somebody waits for the answer: they are not looked for to the end of the sheet."""
+        pieces = islice(self.rows(), MOST_LOOKED_AT)
+        found = list(islice((row for rows, _ in pieces for row in rows if any(cell.strip() for cell in row)), most))
+        if not found:
+            raise BadFile("empty_file", "The first sheet is empty, or begins with far too many empty rows.")
+        return found
 
     # What a file holds, and where.
 
@@ -135,23 +137,24 @@ class Sheet:
         ]
         return next((path for path in paths if path in self._parts), None)
 
-    def _read_styles(self, part: str | None) -> list[bool]:
-        """Of each style, whether its numbers are dates."""
-        custom: dict[str, bool] = {}
+    def _read_styles(self, part: str | None) -> list[_Style]:
+        """Of each style, how its numbers look."""
+        custom: dict[str, str] = {}
         used: list[str] = []
         inside: list[str] = []
 
         def on_start(name: str, given: Mapping[str, str]) -> None:
             inside.append(name)
             if name == "numFmt":
-                custom[given.get("numFmtId", "")] = _is_of_a_date(given.get("formatCode", ""))
+                custom[given.get("numFmtId", "")] = given.get("formatCode", "")
             elif name == "xf" and inside[-2:-1] == ["cellXfs"]:
                 used.append(given.get("numFmtId", "0"))
 
         if part is None:
             return []
         self._parse(part, on_start, lambda _: inside.pop())
-        return [custom.get(each, _place(each) in _DATES) for each in used]
+        known = {each: _style(_place(each), custom.get(each)) for each in set(used)}
+        return [known[each] for each in used]
 
     def _parse(
         self, part: str, on_start: Callable[[str, Mapping[str, str]], None], on_end: Callable[[str], Any] | None = None
@@ -194,8 +197,7 @@ class Sheet:
         if kind == "d" or not text.strip():
             return text.strip()
         at = _place(style)
-        is_date = at is not None and at < len(self._dates) and self._dates[at]
-        return _number(text, self._epoch if is_date else None)
+        return _number(text, self._styles[at] if at is not None and at < len(self._styles) else None, self._epoch)
 
 
 def _place(text: str) -> int | None:
@@ -204,7 +206,22 @@ def _place(text: str) -> int | None:
     return int(text) if len(text) <= LONGEST_PLACE and text.isdecimal() else None
 
 
-def _number(text: str, epoch: datetime | None) -> str:
+# How numbers of a style are shown: as dates, as a time that has passed, by their format, or (None) as they are.
+_Style = Literal["date", "elapsed"] | looks.Look | None
+
+
+def _style(built_in: int | None, code: str | None) -> _Style:
+    if code is None:
+        known = looks.BUILT_IN.get(-1 if built_in is None else built_in)
+        return (
+            "elapsed" if built_in == ELAPSED else "date" if built_in in _DATES else looks.look(known) if known else None
+        )
+    if _ELAPSED.search(code):
+        return "elapsed"
+    return "date" if _is_of_a_date(code) else looks.look(code)
+
+
+def _number(text: str, style: _Style, epoch: datetime) -> str:
     """A number as people write it: spreadsheets keep 9.9 as 9.9000000000000004."""
     try:
         value = float(text)
@@ -212,7 +229,13 @@ def _number(text: str, epoch: datetime | None) -> str:
         return UNKNOWN
     if not math.isfinite(value):
         return UNKNOWN
-    if epoch is None:
+    if style == "elapsed" and 0 <= value < looks.LARGEST:
+        minutes, seconds = divmod(round(value * 86_400), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    if not isinstance(style, str):
+        shown = style.show(value) if style else None
+        if shown is not None:
+            return shown
         return str(int(value)) if value == int(value) and abs(value) < 1e15 else format(value, ".15g")
     try:
         # Days before March 1900 are counted by one too many: spreadsheets know a 29 February of that year.

@@ -16,6 +16,7 @@ from shared.kernel.clock import read_id, stopwatch
 from shared.kernel.control import REPORT_ONLY, Bounds, Paced, Want, trade
 from shared.kernel.decide import Limits, all_or_nothing
 from shared.kernel.errors import Conflict, Permanent, Refused, StepError, Throttled
+from shared.kernel.files import UploadGone
 from shared.kernel.log import logger
 from shared.kernel.metrics import write_out
 from shared.kernel.model import (
@@ -44,10 +45,10 @@ from shared.kernel.points import point
 from shared.kernel.ports import Tx
 from shared.kernel.settings import RETENTION_DAYS
 from shared.kernel.slices import Slice
-from shared.row_job import decide, store, table
+from shared.row_job import decide, sheets, store, table
 from shared.row_job.decide import Answered, Batch
-from shared.row_job.export import Exporting, end_export, is_export, start_export, unkeep
-from shared.row_job.fixing import Fixing, header_of, records_at
+from shared.row_job.export import Exporting, end_export, is_export, lost_too_often, start_export, unkeep
+from shared.row_job.fixing import Fixing, header_of, lost_again, new_line_of, records_at, written_down
 from shared.row_job.model import (
     ERASE,
     EXPORT,
@@ -291,14 +292,27 @@ class _Reading:
     ports: Ports
     turn: Turn
     outside: Outside
+    uploaded: int = 0  # bytes of the file as it came
 
     def step(self) -> Decision:
         job = self.ports.reads.progress(self.turn.tenant_id, self.turn.run_id)
         if job is None:
             raise Permanent("The job's file isn't known any more.", "no_file")
         self.ports.meter.count(RowMetric.POOL_WAIT_MS, job.pool_wait_ms)
+        self.uploaded, cursor = job.size, self.turn.cursor
         try:
+            if "csv" in cursor:
+                return self._read(replace(job, **cursor["csv"], version_id=None))
+            if "sheet" in cursor or ("offset" not in cursor and sheets.is_one(self._bytes(job, 0, 4))):
+                return written_down(
+                    self.ports, self.turn, self.outside, job, UUID(self.turn.params["file_id"]), new_line_of
+                )
             return self._read(job)
+        except UploadGone:
+            again = lost_again(self.turn)
+            if again is None:
+                raise lost_too_often() from None
+            return again
         except table.BadFile as error:
             raise Permanent(error.message, error.code) from None
 
@@ -378,7 +392,7 @@ class _Reading:
         noted = Effect(
             store.NOTE_READ,
             {
-                "dialect": db.jsonb(dialect.to_json()), "columns": db.jsonb(list(names)), "read_bytes": place.offset,
+                "dialect": db.jsonb(dialect.to_json()), "columns": db.jsonb(list(names)), "read_bytes": self.uploaded * place.offset // job.size,
                 "read_rows": place.rows, "batch_rows": place.batch.rows, "done": done,
             },
         )  # fmt: skip
@@ -387,6 +401,7 @@ class _Reading:
         cursor = {
             "offset": place.offset, "rows": place.rows, "dialect": dialect.to_json(), "columns": list(names),
             **place.batch.to_json(), "width": place.width,
+            **{name: value for name, value in self.turn.cursor.items() if name == "csv"},
         }  # fmt: skip
         return Continue(cursor=cursor, effects=[noted], renews=True)
 

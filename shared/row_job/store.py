@@ -12,7 +12,7 @@ from shared.kernel import db, direct
 from shared.kernel.clock import stopwatch
 from shared.kernel.model import Effect, Statement
 from shared.row_job import grid
-from shared.row_job.model import FIXED, UPLOADS, Status, Which
+from shared.row_job.model import SHEET, UPLOADS, Status, Which
 from shared.row_job.ports import ExportState, FixRow, OpenRows, Progress, Snapshot
 from shared.row_job.table import Row
 
@@ -428,8 +428,9 @@ IS_EXPORTING = sa.text("""
 select exists (select from row_exports e join lane l on l.run_id = e.run_id and l.key = 'export' and l.lease_until > now()
                where e.job_id = :job_id and e.tenant_id = :tenant_id) as yes
 """)
-# What is in the bucket of a job: files of its exports, whole or not, also of those that failed; and those of fixed rows.
-_FIXED = FIXED.format(tenant_id="' || x.tenant_id || '", file_id="' || x.file_id || '")
+# What is in the bucket of a job: files of its exports, whole or not, also of those that failed; and what its spreadsheets, its own
+# and those of fixed rows, were written down as.
+_SHEET = SHEET.format(tenant_id="' || x.tenant_id || '", file_id="' || x.file_id || '")
 EXPORTED = sa.text(f"""
 select f ->> 'key' as key from row_exports e cross join jsonb_array_elements(e.files) f
 where e.job_id = :job_id and e.tenant_id = :tenant_id
@@ -443,7 +444,9 @@ union
 select l.cursor -> 'sheet' ->> 'tail' from lane l
 where l.run_id = :job_id and l.tenant_id = :tenant_id and l.key like 'fix:%' and l.cursor -> 'sheet' ->> 'tail' is not null
 union
-select '{_FIXED}' from row_fixes x where x.run_id = :job_id and x.tenant_id = :tenant_id
+select '{_SHEET}' from row_fixes x where x.run_id = :job_id and x.tenant_id = :tenant_id
+union all
+select '{_SHEET}' from file_jobs x where x.run_id = :job_id and x.tenant_id = :tenant_id
 """)
 # A row as it was at the snapshot: as it was kept, or as it is.
 _AS_IT_WAS = ", ".join(

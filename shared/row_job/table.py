@@ -101,7 +101,9 @@ class Row(NamedTuple):
 def detect(sample: bytes) -> Dialect:
     """Encoding, line ends and delimiter of a file, from how it begins."""
     if sample.startswith(NO_TEXT):
-        raise BadFile("not_csv", "The file is a spreadsheet or an archive. Save its rows as CSV, and upload that.")
+        raise BadFile(
+            "not_csv", "The file is neither text nor a spreadsheet. Save its rows as CSV or XLSX, and upload that."
+        )
     if not sample.strip(b"\x00\t\r\n \xef\xbb\xbf\xff\xfe"):
         raise BadFile("empty_file", "The file is empty.")
     encoding, first = _encoding(sample)

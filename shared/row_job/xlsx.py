@@ -15,6 +15,7 @@ from shared.row_job import grid
 
 LARGEST_SHEET: Final = 2**30  # before it is packed; a page of the longest rows still fits below 2 GB
 LEVEL: Final = 1
+MOST_DECIMALS: Final = 14  # of what is written as a number
 
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _REL = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -26,11 +27,22 @@ _FRAME: Final = {
     '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
     '<Default Extension="xml" ContentType="application/xml"/>'
     f'<Override PartName="/xl/workbook.xml" ContentType="{_TYPE}.sheet.main+xml"/>'
+    f'<Override PartName="/xl/styles.xml" ContentType="{_TYPE}.styles+xml"/>'
     f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{_TYPE}.worksheet+xml"/></Types>',
     "_rels/.rels": f'<Relationships xmlns="{_PACKAGE}/relationships">'
     f'<Relationship Id="rId1" Type="{_REL}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
     "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_PACKAGE}/relationships">'
-    f'<Relationship Id="rId1" Type="{_REL}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+    f'<Relationship Id="rId1" Type="{_REL}/worksheet" Target="worksheets/sheet1.xml"/>'
+    f'<Relationship Id="rId2" Type="{_REL}/styles" Target="styles.xml"/></Relationships>',
+    # Style 2 shows two decimals, and so on: a price of 12.50 is a number, and keeps its zero.
+    "xl/styles.xml": f'<styleSheet xmlns="{_MAIN}"><numFmts count="{MOST_DECIMALS}">'
+    + "".join(f'<numFmt numFmtId="{164 + n}" formatCode="0.{"0" * n}"/>' for n in range(1, MOST_DECIMALS + 1))
+    + '</numFmts><fonts count="1"><font/></fonts><fills count="2"><fill><patternFill patternType="none"/></fill>'
+    '<fill><patternFill patternType="gray125"/></fill></fills><borders count="1"><border/></borders>'
+    '<cellStyleXfs count="1"><xf/></cellStyleXfs>'
+    f'<cellXfs count="{MOST_DECIMALS + 1}"><xf xfId="0"/>'
+    + "".join(f'<xf numFmtId="{164 + n}" xfId="0" applyNumberFormat="1"/>' for n in range(1, MOST_DECIMALS + 1))
+    + '</cellXfs><cellStyles count="1"><cellStyle name="Normal" xfId="0" builtinId="0"/></cellStyles></styleSheet>',
     "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_REL}"><sheets>'
     '<sheet name="Rows" sheetId="1" r:id="rId1"/></sheets></workbook>',
 }
@@ -99,7 +111,7 @@ def row(cells: Sequence[str], numbers: frozenset[int]) -> str:
             [
                 "<c/>"
                 if not cell
-                else f"<c><v>{cell}</v></c>"
+                else f"<c{_style(cell)}><v>{cell}</v></c>"
                 if at in numbers and grid.is_number(cell)
                 else f'<c t="inlineStr"><is><t xml:space="preserve">{cell}</t></is></c>'
                 for at, cell in enumerate(cells)
@@ -107,6 +119,11 @@ def row(cells: Sequence[str], numbers: frozenset[int]) -> str:
         )
         + "</row>"
     )
+
+
+def _style(number: str) -> str:
+    """Only where a zero at its end would not be shown."""
+    return f' s="{len(number) - number.index(".") - 1}"' if number[-1] == "0" and "." in number else ""
 
 
 def rows_of(rows: Sequence[bytes]) -> Iterable[Sequence[str]]:

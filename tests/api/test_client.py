@@ -170,11 +170,34 @@ def test_refusals_are_one_sentence_or_the_problem_document(as_admin: Command) ->
     assert "must be a JSON object" in baton("start", "tally", "--params", "[]", code=1)
     assert "'target' is not NAME=VALUE" in baton("run", "start", "tally", "--param", "target", code=1)
     assert baton("run", "show", str(new_id()), code=1).startswith("baton: Not found.")
-    assert "created_from: a date and a time" in baton("runs", "--created-from", "yesterday", code=1)
+    assert "`created_from`: a date and a time" in baton("runs", "--created-from", "yesterday", code=1)
     assert json.loads(baton("run", "show", str(new_id()), "--json", code=1))["code"] == "not_found"
     with pytest.raises(SystemExit) as usage:
         baton("run", "show", "no-id")
     assert usage.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        (403, "Forbidden", "the gateway in front of the API refused"), (413, "Request Entity Too Large", "larger than the gateway takes"),
+        (429, "Too Many Requests", "too many requests at once"), (500, "Internal Server Error", "Its log says why: `baton logs`"),
+        (503, "Service Unavailable", "didn't answer in time"), (504, "Endpoint request timed out", "didn't answer in time"),
+    ],
+)  # fmt: skip
+def test_what_the_gateway_answers_itself_is_told_with_what_to_do(
+    as_admin: Command, status: int, message: str, said: str
+) -> None:
+    """A change that it was asked for may have been made: only a question can be asked again without a thought."""
+    as_admin.gateway.says = (status, message)
+
+    asked, changed = as_admin("runs", code=1), as_admin("token", "add", "x", "--role", "viewer", code=1)
+
+    assert said in asked
+    assert said in changed
+    assert message not in asked + changed
+    assert "may have been done" not in asked
+    assert ("may have been done" in changed) == (status >= 500)
 
 
 def test_parameters_are_named_one_by_one_or_given_as_json(as_admin: Command, door: Door) -> None:

@@ -124,7 +124,7 @@ def test_a_change_without_a_secret_keeps_it(door: Door, acme: TenantHouse, nivod
         ({"secret": {}}, "secret.password"),
         ({"secret": {"password": ""}}, "secret.password"),
         ({"secret": {"password": "canary" * 1000}}, "secret.password"),
-        ({"name": "../x"}, "name: Use up to 100 letters from A to Z, "),
+        ({"name": "../x"}, "`name`: Use up to 100 letters from A to Z, "),
         ({"more": "canary"}, "more"),
     ],
 )

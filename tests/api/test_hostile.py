@@ -164,8 +164,8 @@ def test_a_refusal_names_the_field_as_people_know_it(door: Door, tenant: TenantH
     asked = door.call(tenant.admin, "GET", "/runs", status="over").json()
     sent = door.call(tenant.admin, "POST", "/tokens", {"name": "ci", "role": "member", "expires_in_days": 0}).json()
 
-    assert asked["detail"].startswith("status: Input should be 'queued', ")
-    assert sent["detail"] == "expires_in_days: Input should be greater than or equal to 1"
+    assert asked["detail"].startswith("`status` must be one of: queued, ")
+    assert sent["detail"] == "`expires_in_days` must be at least 1."
     assert [each["fields"][0]["field"] for each in (asked, sent)] == ["query.status", "body.expires_in_days"]
 
 

@@ -202,6 +202,12 @@ def test_definitions_and_workers_are_for_super_admins_to_change(
     assert "mine" in baton("definition", "list")
     assert "cannot be read" in baton("definition", "edit", "mine", "--schema", str(tmp_path / "none"), code=1)
 
+    assert "neither a number nor none" in baton("job", "limit", "many", code=1)
+    assert "At most 3 jobs" in baton("job", "limit", "3", "--reason", "Shares its workers")
+    assert baton.json("job", "limit") == {"concurrency_limit": 3, "running": 0}
+    assert "Removed the limit" in baton("job", "limit", "none")
+    assert baton.json("job", "limit")["concurrency_limit"] is None
+
     assert "no worker was seen in the last week" in baton("workers")
     see_worker(door)
     see_worker(door, ago="10 min")

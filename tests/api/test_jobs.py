@@ -119,7 +119,7 @@ def test_many_are_added_at_once_and_each_has_its_answer(door: Door, acme: Tenant
     assert [each["code"] for each in jobs] == [
         None, "bad_payload", None, "unknown_definition", None, "bad_params", None, "bad_priority", "bad_params",
     ]  # fmt: skip
-    assert jobs[8]["detail"] == "definition_key: Field required"
+    assert jobs[8]["detail"] == "`definition_key` is required."
     assert [each["found"] for each in jobs] == [False, False, True, False, False, False, True, False, False]
     assert (jobs[2]["id"], jobs[6]["id"]) == (there, jobs[4]["id"])
     added = [each["id"] for each in jobs if each["id"] and not each["found"]]
@@ -228,6 +228,50 @@ def test_a_worker_elsewhere_takes_a_job_and_completes_it(door: Door, acme: Tenan
     assert seen(door, acme, job_id)["status"] == "succeeded"
     assert tell(door, acme, "complete", job).code == "not_yours"
     assert tell(door, acme, "heartbeat", job).code == "not_yours"
+
+
+def test_claims_come_by_priority_and_then_by_age(door: Door, acme: TenantHouse) -> None:
+    """Within one answer, and from one claim to the next; jobs of one batch in the order in which they were given."""
+    key = define(door, acme)
+    asked = [{"definition_key": key, "priority": n} for n in [300] * 3 + [60] * 15]
+    made = [each["id"] for each in door.call(acme.member, "POST", "/jobs/batch", {"jobs": asked}).json()["jobs"]]
+    first, last, late = (add(door, acme, key, priority=n) for n in (50, 400, 60))
+
+    claimed = [job["id"] for most in (3, 8, 10) for job in claim(door, acme, key, most)]
+    assert claimed == [first, *made[3:], late, *made[:3], last]
+
+
+def test_a_tenants_jobs_at_once_are_limited_by_a_super_admin(door: Door, acme: TenantHouse) -> None:
+    key, path = define(door, acme), "/admin/jobs/limit"
+    operator = door.super_admin.choosing(acme.id)
+    for _ in range(4):
+        add(door, acme, key)
+    assert door.call(acme.admin, "PUT", path, {"concurrency_limit": 9}).status == 403
+    assert door.call(operator, "PUT", path, {"concurrency_limit": 0}).status == 422
+    assert door.call(operator, "PUT", path, {"concurrency_limit": None}).status == 200
+    (running,) = claim(door, acme, key)
+    others = door.call(acme.admin, "GET", path).json()["running"] - 1  # what other tests left at work
+
+    for most, more in ((others + 2, 1), (others + 1, 0), (others + 3, 1)):
+        body = {"concurrency_limit": most, "reason": "Shares its workers"}
+        assert door.call(operator, "PUT", path, body).status == 200
+        assert len(claim(door, acme, key, 10)) == more
+    assert door.call(acme.admin, "GET", path).json() == {"concurrency_limit": others + 3, "running": others + 3}
+    assert tell(door, acme, "complete", running).status == 200
+    assert len(claim(door, acme, key, 10)) == 1
+    assert door.call(operator, "PUT", path, {"concurrency_limit": None}).status == 200
+    newest, before = door.call(acme.admin, "GET", "/audit", limit=2).json()["lines"]
+    assert (newest["action"], newest["before"]) == ("job_limit.put", {"concurrency_limit": others + 3})
+    assert (before["reason"], before["after"]) == ("Shares its workers", {"concurrency_limit": others + 3})
+
+
+def test_the_database_asks_who_sets_a_limit(door: Door, acme: TenantHouse) -> None:
+    for subject, written in ((acme.admin.subject, False), (door.super_admin.subject, True)):
+        answer = door.sql(
+            "select set_config('app.tenant', :t, true), put_job_limit(:subject, null) as written",
+            t=str(acme.id), subject=subject,
+        )  # fmt: skip
+        assert answer[0]["written"] is written
 
 
 def test_a_failure_told_by_a_worker_is_tried_again_and_numbered_on(door: Door, acme: TenantHouse) -> None:

@@ -72,7 +72,7 @@ def test_from_a_definition_to_a_retried_job(door: Door, acme: TenantHouse) -> No
         answers.append(answer.json())
         if (method, path) == ("POST", "/jobs"):
             job_id = answer.json()["id"]
-    _, _, shown, summary, attempts, attempt, _, preview = answers
+    _, _, shown, summary, _, attempts, attempt, _, preview = answers
     assert (shown["status"], shown["why"]["code"]) == ("queued", "no_worker")
     assert summary["queued"] == 1
     assert told_fields("Field", "queued") == {*summary}

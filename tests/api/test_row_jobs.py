@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import boto3
+import openpyxl
 import pytest
 from botocore.stub import Stubber
 from moto import mock_aws
@@ -135,6 +137,26 @@ def test_a_file_is_looked_at_before_anything_runs(door: Door, acme: TenantHouse,
         ({"title": "TV"}, None), (None, "The row has neither a title nor a SKU."),
     ]  # fmt: skip
     assert preview["problems"] == 1
+
+
+def test_a_spreadsheet_is_looked_at_before_anything_runs(door: Door, acme: TenantHouse, bucket: Any) -> None:
+    place = upload(door, acme, hold=True, name="rows.xlsx")
+    assert "spreadsheetml" in place["fields"]["Content-Type"]
+    book = openpyxl.Workbook()
+    sheet = book.active
+    assert sheet is not None
+    for line in ([], ["Title", "Price", "Sum"], ["TV", 12.5, "=1/0"], [None, 3, None]):
+        sheet.append(line)
+    sheet["B3"].number_format = "0.00"
+    out = io.BytesIO()
+    book.save(out)
+    arrive(door, bucket, acme, place["file_id"], out.getvalue())
+
+    preview = door.call(acme.member, "GET", f"/row-jobs/uploads/{place['file_id']}/preview").json()
+
+    assert (preview["job_type"], preview["encoding"], preview["columns"]) == ("csv", "xlsx", ["Title", "Price", "Sum"])
+    assert preview["rows"][0]["input"] == {"Title": "TV", "Price": "12.50", "Sum": ""}
+    assert [row["problem"] for row in preview["rows"]] == [None, "The row has neither a title nor a SKU."]
 
 
 def test_another_mapping_is_tried_before_anything_runs(door: Door, acme: TenantHouse, bucket: Any) -> None:

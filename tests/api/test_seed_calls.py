@@ -67,7 +67,7 @@ def test_pages_of_rows_are_asked_for_by_cursor_and_the_refusal_says_so(
     refused = calls(door, acme, "GET", f"/row-jobs/{rows}/items", page=2, pageSize=50)
 
     assert refused.status == 422
-    assert "Unknown query parameter: page, pageSize. Available: cursor, limit," in refused.json()["detail"]
+    assert "Unknown query parameter `page`, `pageSize`. Available: cursor, limit," in refused.json()["detail"]
 
 
 def test_a_filter_that_says_nothing_filters_nothing(

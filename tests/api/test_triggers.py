@@ -81,7 +81,7 @@ def test_a_limit_that_could_not_take_effect_is_refused_with_the_reason(door: Doo
     """A due time counts as missed after 150 seconds. A trigger from before that had less keeps it, and can be changed."""
     refused = door.call(office.admin, "POST", "/jobs/triggers", {**SCHEDULE, "max_lateness_seconds": 149})
     assert (refused.status, refused.code) == (422, "invalid")
-    assert "max_lateness_seconds: use at least 150. Due times are looked at every minute" in refused.json()["detail"]
+    assert "`max_lateness_seconds`: use at least 150. Due times are looked at every minute" in refused.json()["detail"]
     trigger = add(door, office, {**SCHEDULE, "max_lateness_seconds": 150})
     path = f"/jobs/triggers/{trigger}"
     door.sql("update job_triggers set max_lateness_seconds = 60 where id = :id", id=trigger)

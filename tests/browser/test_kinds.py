@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -46,21 +46,24 @@ export default {
 """
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 class Deploy(Protocol):
-    def __call__(self, page: Page, kinds: Sequence[str], **files: str | None) -> None: ...
+    def __call__(self, page: Page, kinds: Sequence[str], off: Mapping[str, str] = ..., **files: str | None) -> None: ...
 
 
 @pytest.fixture
 def deployed(tmp_path: Path) -> Deploy:
     """The console as the product serves it where other kinds are deployed; `files`: what their views are, None: without one."""
 
-    def deploy(page: Page, kinds: Sequence[str], **files: str | None) -> None:
+    def deploy(page: Page, kinds: Sequence[str], off: Mapping[str, str] = NOTHING, **files: str | None) -> None:
         folder = shutil.copytree(ROOT / "functions" / "api" / "console", tmp_path / "console")
         for kind, text in files.items():
             path = folder / "kinds" / f"{kind}.js"
             path.unlink(missing_ok=True) if text is None else path.write_text(text)
         login = json.loads(page.locator('meta[name="baton-login"]').get_attribute("content") or "")
-        console = Console(folder, Login(**login), kinds)
+        console = Console(folder, Login(**login), kinds, off=off)
 
         def answer(route: Route) -> None:
             path = urlsplit(route.request.url).path
@@ -128,6 +131,19 @@ def test_a_made_up_kind_joins_by_one_file(enter: Enter, people: People, cloud: S
     page.get_by_label("Stations").fill("399")
     page.get_by_role("button", name="Start").click()
     expect(page.get_by_text("$399 \N{EN DASH} $400").first).to_be_visible()  # what it started is a page ingestion
+
+
+def test_a_page_that_is_turned_off_has_no_tab_and_says_why(enter: Enter, people: People, deployed: Deploy) -> None:
+    page = enter(people.stranger, alone=True)
+    why = "The list of pending rows is turned off. To turn it on, deploy with PendingDashboardEnabled=true."
+    deployed(page, ["row_job"], off={"row_job/pending": why})
+
+    goto(page, "work/row_job")
+    expect(page.get_by_role("heading", level=1, name="Row jobs")).to_be_visible()
+    expect(page.get_by_role("link", name="Pending")).to_have_count(0)
+    goto(page, "work/row_job/pending")
+    expect(page.get_by_role("heading", level=1, name="Pending")).to_be_visible()
+    expect(page.get_by_role("main")).to_contain_text(why)
 
 
 def test_a_kind_without_a_file_still_works(enter: Enter, people: People, deployed: Deploy) -> None:

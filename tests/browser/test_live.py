@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request, Route, expect
 
+from infra.local.deploy import ROOT
 from tests.browser import seed
+from tests.support.blocks import blocks_of
 from tests.support.browser import HIDE, Enter, People, Watch, expect_state, settled
 from tests.support.scene import Scene
 
@@ -69,6 +71,41 @@ def test_what_cannot_be_had_is_asked_for_again_but_not_without_a_pause(
     page.clock.run_for(10_000)
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_role("link", name="Nightly, natural stones").first).to_be_visible()
+
+
+def test_the_reader_of_events_in_the_api_guide_tells_every_line_once(
+    enter: Enter, people: People, cloud: Scene, seeded: seed.Seeded, watch: Watch
+) -> None:
+    """As it stands there, with the visitor's token; the gateway refuses its first request."""
+    (code,) = [block.text for block in blocks_of(ROOT / "docs" / "api.md") if block.language == "js"]
+    page = enter(people.admin, "overview", alone=True)
+    cuts: list[str] = []
+
+    def answered_late(route: Route) -> None:
+        if cuts:
+            return route.continue_()
+        cuts.append(route.request.url)
+        return route.fulfill(status=503, json={"message": "Service Unavailable"})
+
+    page.route("**/events", answered_late)
+    watch.expects(503, "/events")
+    ended, told = page.evaluate(
+        f"""async (run) => {{
+            {code}
+            const told = [];
+            const {{ access }} = JSON.parse(sessionStorage.getItem("baton.session"));
+            const api = new URL("../api/v1", document.baseURI).href;
+            return [await follow(api, access, run, (name, said) => told.push([name, said.n ?? null])), told];
+        }}""",
+        str(seeded.succeeded),
+    )
+
+    assert cuts
+    assert ended == 204
+    lines = [n for name, n in told if name == "line"]
+    known = cloud.runs.sql("select n from history where run_id = :id order by n", id=seeded.succeeded)
+    assert lines == [row["n"] for row in known]
+    assert told[0][0] == "snapshot"
 
 
 def test_a_tab_that_nobody_sees_asks_nothing(enter: Enter, people: People, cloud: Scene) -> None:

@@ -125,12 +125,13 @@ def place(request: pytest.FixtureRequest, s3: Any, ftp: FtpStandIn, tmp_path: Pa
 def test_a_file_is_listed_and_brought_as_it_is(place: Place, s3: Any) -> None:
     place.put("b.csv", b"title\nTV\n")
     place.put("a.CSV", b"title\nRadio\n")
+    place.put("c.xlsx", b"PK...")
     place.put("empty.csv", b"")
 
-    first, second = place.inbox.files()
+    first, second, third = place.inbox.files()
 
-    assert [(first.name, first.size), (second.name, second.size)] == [("a.CSV", 12), ("b.csv", 9)]
-    assert place.inbox.files() == [first, second], "it is the same until it is written again"
+    assert [(each.name, each.size) for each in (first, second, third)] == [("a.CSV", 12), ("b.csv", 9), ("c.xlsx", 5)]
+    assert place.inbox.files() == [first, second, third], "it is the same until it is written again"
     assert place.inbox.bring(second, "uploads/x", None, 5.0) is None
     assert content_at(s3, "uploads/x") == b"title\nTV\n"
 

@@ -23,6 +23,7 @@ DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # Which test runs the blocks of a language in a document. `sh` is run here, unless another test is named.
 RUN_BY = {
     ("README.md", "python"): "tests/docs/test_readme.py",
+    ("api.md", "js"): "tests/browser/test_live.py",
     ("jobs.md", "http"): "tests/api/test_jobs_docs.py",
     ("jobs.md", "toml"): "tests/api/test_jobs_docs.py",
     ("kinds.md", "sh"): "tests/docs/test_kinds_guide.py",

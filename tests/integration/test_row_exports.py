@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -24,7 +25,7 @@ from shared.kernel.errors import Conflict, NotFound, Refused
 from shared.kernel.files import UploadGone
 from shared.kernel.points import Point, watch_points
 from shared.kernel.sweep import sweep
-from shared.row_job import control, export, fix, fixing, grid, images, store
+from shared.row_job import control, export, fix, fixing, grid, images, steps, store
 from shared.row_job.decide import Answered
 from shared.row_job.model import Item, RowSettings, WayPoint
 from shared.row_job.steps import row_job
@@ -381,7 +382,7 @@ def test_a_job_that_is_deleted_takes_what_failed_exports_and_fixes_left(rows: Ro
     failed = start(rows, job_id, "xlsx")
     assert rows.finish(failed, 86_400) == "failed"
     monkey.undo()
-    left = [key for key in rows.results.held if "fixed-" in key or str(failed) in key]
+    left = [key for key in rows.results.held if "sheet-" in key or str(failed) in key]
     assert len(left) == 2
 
     control.delete(rows.ports, rows.kind, TENANT, job_id, BY)
@@ -567,6 +568,56 @@ def test_fixed_rows_come_back_as_csv_or_xlsx_whichever_they_went_as(rows: RowRig
     assert [row["note"] for row in kept] == notes
     assert [row["title"] for row in kept] == [f"good {n}" if n % 2 else str(n) for n in range(1, len(notes) + 1)]
     assert rows.statuses(job_id) == {"DONE": len(notes)}
+
+
+def test_a_spreadsheet_that_is_uploaded_is_read_as_csv_would_be(rows: RowRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over many steps, by readers that die; what it was written down as goes with the job."""
+    rows.use(SETTINGS.model_copy(update={"ingest_max_rows": 20, "ingest_min_rows": 1}))
+    monkeypatch.setattr(steps, "stopwatch", lambda: partial(next, count(0.0, 10.0)))  # a batch is a step
+    monkeypatch.setattr(fixing, "SHEET_S", 0.0)
+    monkeypatch.setattr(images, "PIECE", 600)
+    lines = [
+        ["", "", ""],
+        ["title", "brand", "sku"],
+        *[[f'"{n}", big', "Acme", f"SKU-{n}"] for n in range(1, 61)],
+        ["", "Acme", ""],
+    ]
+    content = saved_by_a_spreadsheet(lines)
+    passed = Counter[str]()
+
+    def die_now_and_then(here: str) -> None:
+        passed[here] += 1
+        if here in (Point.STEP_LOOKED, Point.STEP_COMMITTED) and passed[here] in (1, 4):
+            raise Killed
+
+    with watched(die_now_and_then):
+        job_id = rows.upload(content, name="rows.xlsx")
+        for _ in range(5):
+            with suppress(Killed):
+                rows.pass_time(900)
+    assert rows.finish(job_id, 86_400) == "succeeded"
+
+    assert rows.statuses(job_id) == {"DONE": 60, "SKIPPED": 1}
+    read = [row["input_json"] for row in rows.items(job_id)]
+    assert read[6] == {"title": '"7", big', "brand": "Acme", "sku": "SKU-7"}
+    assert (rows.job(job_id)["read_bytes"], rows.job(job_id)["read_rows"]) == (len(content), 61)
+    steps_taken = rows.rows("select count(*) as n from step s join lane l on l.id = s.lane_id where l.key = 'ingest'")
+    assert steps_taken[0]["n"] > 3, "it took many steps"
+    left = [key for key in rows.results.held if "sheet-" in key and key.endswith(".csv")]
+    control.delete(rows.ports, rows.kind, TENANT, job_id, BY)
+    rows.pass_time(60)
+    assert left
+    assert not [key for key in left if key in rows.results.held]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(b"PK\x03\x04" + b"x" * 50, "bad_zip"), (b"\xd0\xcf\x11\xe0" + b"x" * 50, "not_a_sheet")]
+)
+def test_a_spreadsheet_that_cannot_be_read_fails_its_job_with_its_code(rows: RowRig, content: bytes, code: str) -> None:
+    job_id = rows.upload(content, name="rows.xlsx")
+
+    assert rows.finish(job_id, 3600) == "failed"
+    assert rows.run(job_id)["error"]["code"] == code
 
 
 @pytest.mark.full

@@ -228,8 +228,8 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
     `room_for_a_run` only counts, and only for the transaction's own tenant. `move_shared_gate` writes a row of all tenants, and
     `everywhere` counts of all tenants: they ask themselves whether a super admin asks. The sweep's `forget_steps` tells
     nobody anything, and the worker may delete steps anyway. `add_person` is not the API's at all: a function of its own adds
-    the first person of a tenant. `put_job_definition` and `jobs_everywhere` ask as `move_shared_gate` does; `pull_class_full`
-    says yes or no. `take_own_offers` takes jobs of the transaction's own tenant alone. `offer_lane` and `offer_lanes` are
+    the first person of a tenant. `put_job_definition`, `put_job_limit` and `jobs_everywhere` ask as `move_shared_gate` does;
+    `pull_class_full` says yes or no. `take_own_offers` takes jobs of the transaction's own tenant alone. `offer_lane` and `offer_lanes` are
     triggers': they offer the lanes that were written, and nobody can call them. Nor `keep_for_exports`, a trigger that keeps rows as
     they were for their own tenant's exports. `pending_of_all_tenants` and `workers_everywhere` ask whether a super admin asks.
     `searches_without_next` and `searches_not_fresh` are the tick's: they tell whose turn it is, and how many.
@@ -245,7 +245,7 @@ def test_functions_that_run_as_the_owner_are_these(house: House) -> None:
         "memberships", "membership", "use_token", "cursor_key", "room_for_a_run", "move_shared_gate", "everywhere",
         "forget_steps", "add_person", "offer_lane", "offer_lanes", "put_job_definition", "jobs_everywhere", "pull_class_full",
         "take_own_offers", "invitations", "answer_invitation", "keep_for_exports", "pending_of_all_tenants",
-        "workers_everywhere", "searches_without_next", "searches_not_fresh",
+        "workers_everywhere", "searches_without_next", "searches_not_fresh", "put_job_limit",
     }  # fmt: skip
     assert [row.name for row in rows if row.everybody] == []
     assert sorted(row.name for row in rows if row.worker) == [

@@ -297,7 +297,7 @@ def test_a_connection_that_is_pointed_elsewhere_stops_its_runs(sources: SourceRi
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"source": "nothing"}, "source: nothing is unknown"), ({"resources": ["x"]}, "resources: x is unknown"),
+        ({"source": "nothing"}, "Unknown source `nothing`"), ({"resources": ["x"]}, "resources: x is unknown"),
         ({"tighten": {"items.size": 50}}, "can only be smaller"), ({"tighten": {"items.x": 1}}, "cannot be changed"),
         ({"digest": "sha256:" + "0" * 64}, "digest:"), ({"connection": "no"}, "connection:"), ({"what": 1}, "what"),
         ({"from": "yesterday"}, "from"), ({"from": "0001-01-01T00:00+01:00"}, "is not a day or a time"),

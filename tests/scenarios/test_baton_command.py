@@ -76,7 +76,7 @@ def test_a_cloud_is_reused_mended_and_gone_with_its_keeper(baton: Command, monke
     said = baton("ingest", "--high=3000", "--watch")
     assert "succeeded (complete)" in said
     assert "unknown function 'nobody'" in baton("invoke", "nobody", code=1)
-    assert "page_size: Input should be" in baton("ingest", "--page-size=5000", code=1)
+    assert "`page_size` must be" in baton("ingest", "--page-size=5000", code=1)
     assert "not valid JSON" in baton("start", "page_ingest", "--params", "{", code=1)
     assert "Unknown kind 'nothing'" in baton("start", "nothing", code=1)
     run_id = baton.json("runs")["runs"][0]["id"]

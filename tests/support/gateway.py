@@ -17,13 +17,15 @@ CLIENT_ID = "client-1"
 
 
 class Gateway:
-    """`people` are the pool's users by address: password and subject. `tokens` are those that still hold."""
+    """`people` are the pool's users by address: password and subject. `tokens` are those that still hold. `says`: a status that it
+    answers itself, in its own words."""
 
     def __init__(self, door: Door) -> None:
         self.door = door
         self.people: dict[str, tuple[str, str]] = {}
         self.tokens: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
+        self.says: tuple[int, str] | None = None
         self._made = 0
         self._one_at_a_time = threading.Lock()  # as one process of a function
 
@@ -33,6 +35,8 @@ class Gateway:
                 return self._pool(json.loads(body))
             parts = urlsplit(target)
             self.requests.append((method, parts.path))
+            if self.says is not None:
+                return self.says[0], "application/json", json.dumps({"message": self.says[1]})
             who = ANONYMOUS
             if parts.path.startswith(API):
                 subject = self.tokens.get(headers.get("authorization", "").removeprefix("Bearer "))

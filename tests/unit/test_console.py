@@ -18,6 +18,7 @@ from functions.catalogue import KINDS
 from infra.local.deploy import ROOT
 from shared.kernel.api.console import A_YEAR, Console, Login, live_login, live_uploads
 from shared.kernel.settings import BadSettings
+from shared.row_job.rows_api import pages_off
 
 FOLDER = ROOT / "functions" / "api" / "console"
 OURS = sorted(path for path in FOLDER.rglob("*.js") if "vendor" not in path.parts)
@@ -130,6 +131,18 @@ def test_what_is_deployed_is_told_as_it_is() -> None:
     views = {path.stem: f"kinds/{path.name}" for path in (FOLDER / "kinds").glob("*.js")}
     assert told == {name: views.get(name) for name in KINDS}
     assert told["query_run"] == "kinds/query_run.js"
+
+
+def test_the_page_tells_which_of_its_pages_are_turned_off() -> None:
+    """With the words that the API has for it; nothing where the list is on."""
+
+    def told(env: dict[str, str]) -> Any:
+        page = get(Console(FOLDER, LOCAL, KINDS, off=pages_off(env)), "/console/overview")["body"]
+        said = re.search(r'name="baton-off" content="([^"]*)"', page)
+        return json.loads(html.unescape(said[1])) if said else None
+
+    assert told({"PENDING_DASHBOARD_ENABLED": "true"}) == {}
+    assert "PendingDashboardEnabled=true" in told({})["row_job/pending"]
 
 
 def test_no_kind_is_named_outside_its_own_file() -> None:

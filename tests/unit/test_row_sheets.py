@@ -95,6 +95,60 @@ def test_each_cell_is_what_the_person_sees(mac: bool) -> None:
     assert [*row, *[""] * (len(given) - len(row))] == [shown for _, shown in CELLS]
 
 
+LOOKS: list[tuple[float, str, str]] = [
+    # decimals and leading zeros; separators and currency signs go
+    (12.5, "0.00", "12.50"), (12, "0.00", "12.00"), (1234567.5, "#,##0.00", "1234567.50"), (12.345, "0.00", "12.35"), (0.5, "#.00", "0.50"),
+    (42, "00000", "00042"), (12.5, '"$"#,##0.00', "12.50"), (12.5, "[$€-407] #,##0.00", "12.50"), (12.5, '#,##0.00\\ "€"', "12.50"),
+    (12.5, "0.0#", "12.5"), (12, "0.##", "12"), (12.25, "0.0##", "12.25"),
+    # below zero and zero, as accountants write them
+    (-12.5, "0.00;[Red]0.00", "-12.50"), (-12.5, '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)', "-12.50"),
+    (0, '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)', "0.00"), (-0.001, "0.00", "0.00"), (0, '0;-0;"sold out"', "sold out"),
+    # percents, words, digits in groups
+    (0.125, "0.0%", "12.5%"), (0.5, "0%", "50%"), (1.5, '0.00" kg"', "1.50 kg"), (42, '"SKU-"00000', "SKU-00042"), (5551234, "000-0000", "555-1234"),
+    (5551234567, "(###) ###-####", "(555) 123-4567"),
+    # times that have passed
+    (1.5, "[h]:mm", "36:00:00"),
+    # what is not followed is the number
+    (12.5, "General", "12.5"), (12500, "0,", "12500"), (12.5, "# ?/?", "12.5"), (12500, "0.00E+00", "12500"), (12.5, "[>100]0.00", "12.5"),
+    (12.5, "@", "12.5"), (12.5, "0" * 300, "12.5"), (12.5, "0." + "0" * 250, "12.5" + "0" * 249), (1e20, "0.00", "1e+20"), (12.5, ";;;", "12.5"),
+]  # fmt: skip
+
+
+def test_a_number_is_shown_by_its_format() -> None:
+    """As a person would read it out, without decoration; also where a file names a format by its number alone."""
+    made = openpyxl.Workbook()
+    sheet = made.active
+    assert sheet is not None
+    for at, (value, code, _) in enumerate(LOOKS, 1):
+        sheet.cell(at, 1, value).number_format = code
+        sheet.cell(at, 2, f"{value}").number_format = code  # a text is a text, whatever it looks like
+    out = io.BytesIO()
+    made.save(out)
+
+    found = read(out.getvalue())
+
+    assert [row[0] for row in found] == [shown for _, _, shown in LOOKS]
+    assert [row[1] for row in found] == [f"{value}" for value, _, _ in LOOKS]
+
+
+def test_a_price_that_is_exported_keeps_its_zeros() -> None:
+    """It is a number to a spreadsheet, and shown as it is; and it comes back so."""
+    out = io.BytesIO()
+    made = xlsx.Workbook(out, ["row", "price"])
+    prices = ["12.50", "12.00", "12.5", "12", "0.10", "-3.00", "1.2300"]
+    made.write([[str(n), price] for n, price in enumerate(prices)], frozenset({0, 1}))
+    made.close()
+
+    assert [row[1] for row in read(out.getvalue())[1:]] == prices
+    told = openpyxl.load_workbook(io.BytesIO(out.getvalue())).active
+    assert told is not None
+    assert [(cell.value, cell.number_format) for cell in told["B"][1:4]] == [
+        (12.5, "0.00"),
+        (12, "0.00"),
+        (12.5, "General"),
+    ]
+
+
 def test_a_file_of_ours_comes_back_as_it_went() -> None:
     cells = ["r1-t0123456789abcdef", "'=1", "=1+1", "_x0041_", "a&b<c>", " x ", "", "\ufffd", "😀", "00123"]
     out = io.BytesIO()
@@ -177,10 +231,10 @@ def test_the_first_sheet_counts_and_its_header_needs_no_more_than_its_beginning(
     made.save(out)
     data = out.getvalue()
 
-    assert sheets.Sheet(fetch_of(data), len(data)).header() == ["first", "title"]
+    assert sheets.Sheet(fetch_of(data), len(data)).first(1) == [["first", "title"]]
     blank = archive(sheet_of(f"<row/>{' ' * 300_000}" * 70 + '<row><c r="A1"><v>1</v></c></row>'))
     with pytest.raises(BadFile, match="far too many empty rows"):
-        sheets.Sheet(fetch_of(blank), len(blank)).header()
+        sheets.Sheet(fetch_of(blank), len(blank)).first(1)
     assert read(blank)[-1] == ["1"], "who has the time reads on"
 
 
@@ -281,8 +335,9 @@ def test_a_row_that_is_too_long_for_a_line_keeps_its_key() -> None:
     [
         ("", 'numFmtId="14"', "59", "1900-02-28"), ("", 'numFmtId="14"', "61", "1900-03-01"),
         ("", 'numFmtId="15"', "46053", "2026-01-31"), ("", 'numFmtId="47"', "46053.5", "2026-01-31 12:00:00"),
+        ("", 'numFmtId="9"', "0.5", "50%"), ("", 'numFmtId="44"', "12.5", "12.50"), ("", 'numFmtId="46"', "1.5", "36:00:00"), ("", 'numFmtId="0"', "7.5", "7.5"),
         ('<workbookPr date1904="true"/>', 'numFmtId="14"', "44591", "2026-01-31"),
-        ("", 'numFmtId="200"', "1234.5", "1234.5"), ("", 'numFmtId="201"', "46053", "2026-01-31"), ("", 'numFmtId="4"', "7.5", "7.5"),
+        ("", 'numFmtId="200"', "1234.5", "1234.50"), ("", 'numFmtId="201"', "46053", "2026-01-31"), ("", 'numFmtId="4"', "7.5", "7.50"),
     ],
 )  # fmt: skip
 def test_what_is_a_date_says_its_format(book: str, format_: str, number: str, shown: str) -> None:

@@ -84,8 +84,9 @@ export async function ask(method, path, options = {}) {
     // A gateway's own words.
   }
   if (answer.ok) return method === "POST" && answer.status === 200 && said?.id ? { ...said, already: true } : said; // 201: it is new
-  if (answer.status === 502 || answer.status === 504) throw new Problem(answer.status, "gateway", method === "GET" ? LOST : UNSURE);
-  if (answer.status === 429 && said?.code === undefined) throw new Problem(429, "throttled", "Too many requests. Wait a moment, then try again.");
+  const isGateways = said?.code === undefined; // its own words say neither what happened nor what to do
+  if (answer.status === 502 || answer.status === 504 || (answer.status === 503 && isGateways)) throw new Problem(answer.status, "gateway", method === "GET" ? LOST : UNSURE);
+  if (answer.status === 429 && isGateways) throw new Problem(429, "throttled", "Too many requests. Wait a moment, then try again.");
   throw new Problem(answer.status, said?.code || "unexpected", said?.detail || said?.message || `Something went wrong: the API answered ${answer.status}.`, said?.fields);
 }
 

@@ -27,11 +27,14 @@
 // A kind without a file has a list, a form that takes JSON, and lanes under their own keys. See docs/console.md.
 import { sentence } from "./format.js";
 
-const FILES = JSON.parse(document.querySelector('meta[name="baton-kinds"]').content);
+const told = (name) => JSON.parse(document.querySelector(`meta[name="${name}"]`).content);
+const FILES = told("baton-kinds");
+const OFF = told("baton-off"); // pages that this deployment has turned off, and what the API says there
 const known = new Map();
 
 const GENERAL = { one: null, many: null, listTitle: "Runs", words: {}, New: null, List: null, pages: [], tabs: [], Actions: null, facts: () => [], continues: () => null, waits: {}, laneName: () => null, phaseName: () => null, moved: () => null, problem: null };
 const general = (name) => ({ ...GENERAL, name, title: sentence(name), isDeployed: name in FILES });
+export const whyOff = (kind, path) => OFF[`${kind.name}/${path}`] ?? null;
 export const manyOf = (kind) => kind.many ?? kind.title;
 
 // Before anything is drawn. A file that cannot be loaded costs its kind its own view, and nobody else anything.

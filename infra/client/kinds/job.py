@@ -70,6 +70,10 @@ def add_commands(commands: Commands) -> None:
     made.add_argument("--yes", action="store_true", help="do not ask")
     command(jobs, "summary", summary, "show how the queue stands: counts, rates, how long jobs wait and run")
 
+    made = command(jobs, "limit", limit, "show or set how many jobs of the tenant may run at once")
+    made.add_argument("most", nargs="?", metavar="N|none", help="the new limit, or none; for super admins")
+    made.add_argument("--reason", default="", help="kept in the audit log")
+
     definitions = group(commands, "definition", "define what jobs can run")
     command(definitions, "list", list_definitions, "list job definitions")
     command(definitions, "show", show_definition, "show a definition and the arguments it takes").add_argument(
@@ -254,6 +258,20 @@ def added(before: str, after: str) -> str:
     anchor = before[-ANCHOR:]
     place = after.find(anchor)
     return after[place + len(anchor) :] if place >= 0 else f"\n[some output was skipped]\n{after}"
+
+
+def limit(options: argparse.Namespace) -> None:
+    client, path = client_of(options), "/admin/jobs/limit"
+    if options.most is None:
+        tell(options, client.get(path), show.facts)
+        return
+    if options.most != "none" and not options.most.isdecimal():
+        raise Refusal(f"{options.most!r} is neither a number nor none")
+    most = None if options.most == "none" else int(options.most)
+    answer = client.put(path, {"concurrency_limit": most, "reason": options.reason})
+    did(
+        options, answer, "Removed the limit." if most is None else f"At most {most} jobs of the tenant run at once now."
+    )
 
 
 def redrive(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`baton rows`: upload a CSV file, watch its rows being worked on, take them home, and work on some of them again."""
+"""`baton rows`: upload a table, watch its rows being worked on, take them home, and work on some of them again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARRIVES_WITHIN = 60  # looks
 
 def add_commands(commands: Commands) -> None:
     below = group(commands, "rows", "work on every row of a file")
-    made = command(below, "upload", upload, "upload a CSV file or images, and work on every row or image")
+    made = command(below, "upload", upload, "upload a CSV or XLSX file or images, and work on every row or image")
     made.add_argument("file", type=Path, help="the file")
     made.add_argument("--connection", help="the product search account to use: a connection's name or ID")
     made.add_argument("--map", dest="mapping", metavar="FIELD=COLUMN", type=pair, action="append", default=[],
@@ -185,7 +185,8 @@ def _wait_for(client: Client, file_id: str) -> None:
 
 
 def _preview(found: Mapping[str, Any]) -> None:
-    print(f"{found['encoding']}, delimiter {found['delimiter']!r}, {len(found['columns'])} columns")
+    how = "first sheet" if found["encoding"] == "xlsx" else f"{found['encoding']}, delimiter {found['delimiter']!r}"
+    print(f"{how}, {len(found['columns'])} columns")
     for field, column in found["mapping"].items():
         print(f"  {field}: {column}")
     rows = [

@@ -270,9 +270,6 @@ def _compiled(options: argparse.Namespace) -> Compiled:
 
 def _asking(options: argparse.Namespace, known: Compiled, ask: Any) -> Any:
     """With the account that stands here; secrets come from a file or a pipe, never from the command line."""
-    from pydantic import ValidationError  # noqa: PLC0415 - as above
-
-    from shared.kernel.connections import problems  # noqa: PLC0415 - as above
     from shared.kernel.errors import StepError  # noqa: PLC0415 - as above
     from shared.page_ingest.reader import build, providers  # noqa: PLC0415 - as above
 
@@ -294,7 +291,7 @@ def _asking(options: argparse.Namespace, known: Compiled, ask: Any) -> Any:
     except StepError as error:
         raise Refusal(str(error)) from None
     except ValueError as error:
-        said = problems(error, "account") if isinstance(error, ValidationError) else str(error)
+        said = str(error).removesuffix(".")
         raise Refusal(f"{said}. Settings are given with --setting NAME=VALUE, the secret with --secret FILE") from None
 
 

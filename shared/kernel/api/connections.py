@@ -19,7 +19,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from aws_lambda_powertools.event_handler.openapi.params import Body, Path, Query
 from pg8000.exceptions import DatabaseError
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 
 from shared.kernel import db
 from shared.kernel.api import sql
@@ -28,7 +28,7 @@ from shared.kernel.api.frame import Problem, creates, desk, operation, time_left
 from shared.kernel.api.shapes import Asked, Cursor, Done, Form, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS
 from shared.kernel.clock import stopwatch
-from shared.kernel.connections import NoVault, Provider, Vault, checked, problems, secret_name
+from shared.kernel.connections import BadAccount, NoVault, Provider, Vault, checked, read_part, secret_name
 from shared.kernel.db import jsonb
 from shared.kernel.errors import NotFound
 from shared.kernel.model import Json
@@ -260,8 +260,8 @@ class Office:
             raise Problem(409, "no_secret", "This connection has no secret. Change it and send one.")
         try:
             works, said = checked(provider, provider.account(row["settings"], secret), left_s)
-        except ValidationError as error:
-            works, said = False, problems(error, "connection")
+        except BadAccount as error:
+            works, said = False, str(error)
         values = {"id": connection_id, "tenant_id": here.tenant_id, "works": works, "secret_ref": version}
         values |= {"updated_at": row["updated_at"]}
         says = redact(said)[:500]
@@ -284,11 +284,11 @@ class Office:
         for what, model, given in (("settings", provider.settings, settings), ("secret", provider.secret, secret)):
             if given is not None:
                 try:
-                    model.model_validate(dict(given))
-                except ValidationError as error:
-                    said.append(problems(error, what))
+                    read_part(what, model, given)
+                except BadAccount as error:
+                    said.append(str(error))
         if said:
-            raise Problem(422, "invalid", "; ".join(said))
+            raise Problem(422, "invalid", " ".join(said))
 
     def _reserve(self, here: Desk, asked: MakeConnection) -> tuple[UUID, bool]:
         """The row of this name: a new one, or one that somebody left unready; and whether it is ready already."""

@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,12 +81,14 @@ class File:
 
 @dataclass(frozen=True)
 class Console:
-    """`kinds`: the kinds of work that are deployed, by name. `uploads`: where the page may put files."""
+    """`kinds`: the kinds of work that are deployed, by name. `uploads`: where the page may put files. `off`: the pages that this
+    deployment has turned off (`<kind>/<path>`), and what the API answers there: no tab leads to them, and a kept link says why."""
 
     folder: Path
     login: Login
     kinds: Sequence[str] = ()
     uploads: str = ""
+    off: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def serves(event: Mapping[str, Any]) -> bool:
@@ -166,7 +168,7 @@ class Console:
         text = self.files[PAGE].content.decode()
         for mark, said in {
             "{{base}}": base, "{{assets}}": f"{ASSETS}/{self.version}", "{{login}}": _attribute(login),
-            "{{kinds}}": _attribute(self.kind_files), "{{ahead}}": ahead,
+            "{{kinds}}": _attribute(self.kind_files), "{{off}}": _attribute(self.off), "{{ahead}}": ahead,
         }.items():  # fmt: skip
             text = text.replace(mark, said)
         return _file(text.encode(), TYPES[".html"])

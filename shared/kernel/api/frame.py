@@ -30,6 +30,8 @@ from shared.kernel.log import logger
 from shared.kernel.log_json import logged
 from shared.kernel.paging import BadCursor
 from shared.kernel.redact import redact
+from shared.kernel.wrong import Wrong, problems
+from shared.kernel.wrong import unknown as unknown_word
 
 API = "/api/v1"
 # The answers that need no tenant: which there are, and which may become one.
@@ -274,7 +276,7 @@ def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> API
 
     for router in routers:
         app.include_router(router, prefix=API)
-    app.exception_handler(Exception)(_answer_to)
+    app.exception_handler(Exception)(lambda error: _answer_to(error, app.context.get("_route")))
 
     @app.not_found
     def _nothing_there(_: Exception) -> Answer:
@@ -287,8 +289,8 @@ def make_app(look: Look, newest_revision: str, routers: Sequence[Router]) -> API
     return app
 
 
-def _answer_to(error: Exception) -> Answer:
-    """What went wrong, as a problem document."""
+def _answer_to(error: Exception, route: Any = None) -> Answer:
+    """What went wrong, as a problem document. `route`: whose parameters were read."""
     match error:
         case WrongMethod():
             answer = problem(405, "method_not_allowed", f"Use {' or '.join(error.allowed)}.")
@@ -317,7 +319,7 @@ def _answer_to(error: Exception) -> Answer:
         case BadCursor():
             return problem(400, "bad_cursor", "This cursor belongs to another list or filter. Start again without one.")
         case RequestValidationError():
-            return _invalid(error)
+            return _invalid(error, route)
         case _ if db.is_busy(error):
             logger.warning("the database is busy", exc_info=error)
             return problem(503, "busy", BUSY)
@@ -335,24 +337,18 @@ BUSY = f"The database is busy. {AGAIN}"
 NO_DATABASE = f"The database can't be reached. {AGAIN}"
 
 
-def _invalid(error: RequestValidationError) -> Answer:
-    fields = [{"field": ".".join(map(str, e["loc"])), "problem": _plain(e["msg"])} for e in error.errors()[:20]]
-    said = "; ".join(f"{_name(e['loc'])}{_plain(e['msg'])}" for e in error.errors()[:20])
-    return problem(422, "invalid", said, {"fields": fields})
-
-
-def _name(place: Sequence[str | int]) -> str:
-    """As people know the field: whether it stood in the body or in the address, `fields` tells programs."""
-    name = ".".join(map(str, place[1:] if place and place[0] in PLACES else place))
-    return f"{name}: " if name else ""
-
-
-PLACES = frozenset({"body", "query", "path", "header"})
-
-
-def _plain(said: str) -> str:
-    """Without pydantic's word for whose sentence it is."""
-    return said.removeprefix("Value error, ")
+def _invalid(error: RequestValidationError, route: Any) -> Answer:
+    """As people know the fields; whether one stood in the body or in the address, `fields` tells programs."""
+    told: list[tuple[str, Wrong]] = []
+    for place in ("path", "query", "header", "body"):
+        here = [{**each, "loc": each["loc"][1:]} for each in error.errors() if each["loc"][:1] == (place,)]
+        known = (
+            {} if route is None else {each.alias: each.type_ for each in getattr(route.dependant, f"{place}_params")}
+        )
+        shape = next(iter(known.values()), None) if place == "body" else known
+        told += [(place, each) for each in problems(here, shape, whole="The body", most=20)]
+    fields = [{"field": ".".join(filter(None, (place, each.name))), "problem": each.said} for place, each in told]
+    return problem(422, "invalid", " ".join(each.said for _, each in told), {"fields": fields})
 
 
 def _routes(app: APIGatewayHttpResolver) -> list[Any]:
@@ -368,8 +364,7 @@ def _refuse_unknown_questions(app: Any) -> None:
     known = {field.alias for field in app.context["_route"].dependant.query_params}
     unknown = sorted({*(app.current_event.raw_event.get("queryStringParameters") or {})} - known)
     if unknown:
-        available = f" Available: {', '.join(sorted(known))}." if known else " This takes none."
-        raise Problem(422, "invalid", f"Unknown query parameter: {', '.join(unknown)[:200]}.{available}")
+        raise Problem(422, "invalid", unknown_word("query parameter", unknown, sorted(known)))
 
 
 def _unprefixed(event: Event) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from shared.kernel.model import (
 from shared.kernel.params import parse, with_connection
 from shared.kernel.ports import Tx
 from shared.kernel.tokens import TokenRefused, TokenSource
+from shared.kernel.wrong import available, unknown
 from shared.page_ingest import decide
 from shared.page_ingest.ports import PageTooBig
 from shared.page_ingest.reader import answers, plan, settle, store, walk
@@ -71,11 +72,14 @@ class Ports:
 
 def start(files: Files, tx: Tx, starting: Starting) -> NewRun:
     """A run begins with the lane that divides its lists. What it is about is pinned: the file by its digest."""
+    # First: fields of another source are not unknown, only in the wrong place.
+    source, known = starting.params.get("source"), ["nivoda", *files.all()]
+    if source is None:
+        raise Refused("bad_params", f"`source` is required. {available(known)}")
+    if source not in known:
+        raise Refused("bad_params", unknown("source", str(source), known))
     wanted = parse(SourceParams, starting.params)
-    found = files.all().get(wanted.source)
-    if found is None:
-        known = ", ".join(["nivoda", *files.all()])
-        raise Refused("bad_params", f"source: {wanted.source} is unknown. Available: {known}")
+    found = files.all()[wanted.source]
     if wanted.digest not in (None, found.digest):
         raise Refused("bad_params", "digest: the file of this source has changed.")
     wanted = wanted.model_copy(update={"digest": found.digest})

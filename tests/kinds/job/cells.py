@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.kernel.clock import new_id
 from tests.kinds.job import trigger_cells
-from tests.support.cells import READERS, STARTERS, SUPERS, Cells, Named
+from tests.support.cells import ADMINS, READERS, STARTERS, SUPERS, Cells, Named
 from tests.support.door import Door, TenantHouse
 
 COMMAND = "sync-dropbox"
@@ -94,6 +94,8 @@ CELLS = {
         of_all=True,
     ),
     "list_workers": Cells(roles=SUPERS),
+    "get_job_limit": Cells(roles=ADMINS),
+    "put_job_limit": Cells(roles=SUPERS, body={"concurrency_limit": None}),
     "add_job": Cells(roles=STARTERS, make=a_definition, body={"definition_key": KEY}, ok=201),
     "add_jobs": Cells(roles=STARTERS, make=a_definition, body={"jobs": [{"definition_key": KEY}]}),
     "list_jobs": Cells(roles=READERS, make=some_jobs, query={"status": "queued", "source": "manual"}),

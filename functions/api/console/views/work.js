@@ -1,7 +1,7 @@
 // One kind of work: its runs, its own pages, and the form that starts one. What its file does not bring is general.
 import { html } from "../vendor/preact.js";
-import { Field, NewRun, STARTS, Tabs, Trouble, UnderHeading, useMay, useVisitor } from "../parts.js";
-import { manyOf } from "../kinds.js";
+import { Empty, Field, Heading, NewRun, STARTS, Tabs, Trouble, UnderHeading, useMay, useVisitor } from "../parts.js";
+import { manyOf, whyOff } from "../kinds.js";
 import NotFound from "./not_found.js";
 import { RunList } from "./runs.js";
 
@@ -13,11 +13,15 @@ export default function Work({ kind, path, query }) {
   const pages = kind.pages.filter((each) => !each.roles || isSuper || each.roles.includes(role));
   const page = pages.find((each) => each.path === first);
   if (first !== "" && !page) return html`<${NotFound} />`;
-  const View = page ? page.View : kind.List;
-  const tabs = pages.length > 0 && html`<${Tabs} label=${manyOf(kind)} below=${`work/${kind.name}`} tabs=${[{ path: "", title: kind.listTitle }, ...pages]} at=${first} />`;
+  const shown = pages.filter((each) => whyOff(kind, each.path) === null);
+  const off = page ? whyOff(kind, first) : null; // somebody kept a link to it
+  const View = off ? Off : page ? page.View : kind.List;
+  const tabs = shown.length > 0 && html`<${Tabs} label=${manyOf(kind)} below=${`work/${kind.name}`} tabs=${[{ path: "", title: kind.listTitle }, ...shown]} at=${first} />`;
   return html`<${Trouble} problem=${kind.problem} />
-    <${UnderHeading.Provider} value=${tabs || null}>${View ? html`<${View} key=${first} kind=${kind} path=${rest} query=${query} />` : html`<${RunList} title=${manyOf(kind)} query=${query} fixed=${{ kind: kind.name }} at=${`work/${kind.name}`} />`}<//>`;
+    <${UnderHeading.Provider} value=${tabs || null}>${View ? html`<${View} key=${first} kind=${kind} path=${rest} query=${query} title=${page?.title} why=${off} />` : html`<${RunList} title=${manyOf(kind)} query=${query} fixed=${{ kind: kind.name }} at=${`work/${kind.name}`} />`}<//>`;
 }
+
+const Off = ({ title, why }) => html`<${Heading} title=${title} /><${Empty}><p>${why}</p><//>`;
 
 // The form of a kind that brings none: its parameters as JSON. The API says what is wrong with them.
 function New({ kind }) {

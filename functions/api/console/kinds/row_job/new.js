@@ -69,9 +69,9 @@ function Choose({ kind, onDone }) {
     <div class="sheet">
       ${sending ? html`<${Sending} of=${sending} onCancel=${() => request.current?.abort()} />` : html`
         <label class=${`drop ${isOver ? "drop-over" : ""}`} onDragEnter=${drag(true)} onDragOver=${drag(true)} onDragLeave=${drag(false)} onDrop=${drop}>
-          <input type="file" class="hidden" accept=".csv,.tsv,.txt,.zip,image/*" onChange=${(event) => take([...event.target.files])} />
+          <input type="file" class="hidden" accept=".csv,.tsv,.txt,.xlsx,.zip,image/*" onChange=${(event) => take([...event.target.files])} />
           <strong>Drop a file here, or choose one</strong>
-          <span class="hint">CSV with the names of the columns in its first line, an image, or a ZIP archive of images. Nothing runs until you have seen how it is read.</span>
+          <span class="hint">CSV or XLSX with the names of the columns in its first line, an image, or a ZIP archive of images. Nothing runs until you have seen how it is read.</span>
         </label>`}
       <${Trouble} problem=${problem} />
       <div class="buttons"><${Link} to=${`work/${kind.name}`} class="button">Back<//></div>
@@ -149,7 +149,7 @@ function Look({ kind, fileId, onAgain }) {
           <option value="" selected=${!found.mapping[field]}>Not in the file</option>
           ${found.columns.map((column) => html`<option value=${column} selected=${found.mapping[field] === column}>${column}</option>`)}</select>`}<//>`)}</div>
         ${!isUsable && html`<p class="trouble" role="alert">Choose the column that holds the title or the SKU.</p>`}
-        <p class="hint">Read as ${found.encoding}, cells separated by ${{ "\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars" }[found.delimiter] ?? found.delimiter}.</p>
+        <p class="hint">${found.encoding === "xlsx" ? "Read from the first sheet, each cell as it is shown." : `Read as ${found.encoding}, cells separated by ${{ "\t": "tabs", ";": "semicolons", ",": "commas", "|": "bars" }[found.delimiter] ?? found.delimiter}.`}</p>
       </fieldset>`}
       <fieldset><legend>Search</legend><div class="pair trio">
         <${Field} label="Connection" hint="The account to use.">${(id) => html`<select id=${id} name="connection" required>${ready.map((each) => html`<option value=${each.id}>${each.name}</option>`)}</select>`}<//>
