@@ -127,13 +127,9 @@ class RowJobs:
         if file["run_id"] is not None:
             return Already(file["run_id"])
         # What was chosen with the upload holds, unless the start says otherwise.
-        now, wanted = (
-            wanted,
-            parse(RowJobParams, {**file["options"], **wanted.model_dump(mode="json", exclude_unset=True)}),
-        )
-        refuse_columns_of_images(
-            wanted.job_type, now.mapping
-        )  # that of a scan is for the CSV files among what it finds
+        mapping = wanted.mapping  # that of a scan is for the CSV files among what it finds
+        wanted = parse(RowJobParams, {**file["options"], **wanted.model_dump(mode="json", exclude_unset=True)})
+        refuse_columns_of_images(wanted.job_type, mapping)
         if not file["arrived"]:
             raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
         wanted = self._connected(tx, starting.tenant_id, wanted)
