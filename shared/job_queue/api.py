@@ -18,8 +18,8 @@ from shared.job_queue.steps import jobs_of
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
-from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Form, Instant, Key, Limit, Short, Told
+from shared.kernel.api.frame import BY_CURSOR, Problem, creates, desk, operation
+from shared.kernel.api.shapes import Asked, Because, Changes, Cursor, Done, Form, Instant, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS, STARTS, SUPERS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
@@ -84,9 +84,10 @@ class MakeDefinition(Asked):
     concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
 
-class ChangeDefinition(Asked):
-    """What is left out stays as it is."""
+class ChangeDefinition(Changes):
+    """What is left out stays as it is. `concurrency_limit` null: no limit."""
 
+    emptied = frozenset({"concurrency_limit"})
     description: Annotated[str, Field(max_length=1000)] | None = None
     arg_schema: dict[str, Any] | None = None
     timeout_seconds: Annotated[int, Field(ge=1, le=7 * 86_400)] | None = None
@@ -343,8 +344,6 @@ def change_definition(
             raise NotFound
         before = {**found, "id": str(found["id"])}
         given = asked.model_dump(exclude_unset=True)
-        if empty := sorted(name for name, value in given.items() if value is None and name != "concurrency_limit"):
-            raise Problem(422, "invalid", f"{', '.join(empty)}: must not be null. What is left out stays as it is.")
         row = {**before, **given, "version": found["version"] + 1}
         row = _checked(here, row, given.get("executor") or found["executor"], changes_schema="arg_schema" in given)
         if not _written(here, line, row):
@@ -453,7 +452,7 @@ def _added(started: relay.Started | Refused) -> AddedJob:
     return AddedJob(id=started.run_id, found=started.already)
 
 
-@operation(router, "GET", "/jobs", READS, tag="jobs")
+@operation(router, "GET", "/jobs", READS, tag="jobs", elsewhere={"offset": BY_CURSOR})
 def list_jobs(
     status: Annotated[Status | None, Query()] = None,
     source: Annotated[Literal["manual", "event", "schedule", "system"] | None, Query()] = None,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from shared.kernel.model import Json, account_name, idempotency_key
 from shared.kernel.redact import redact
@@ -141,10 +141,14 @@ class QueryParams(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    sql_text: Annotated[str, Field(min_length=1, max_length=LONGEST_SQL)]
+    sql_text: Annotated[str, Field(min_length=1, max_length=LONGEST_SQL)] = Field(
+        validation_alias=AliasChoices("sql_text", "sqlText")
+    )
     mid: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")]
     eid: Annotated[str, Field(pattern=r"^[0-9]{1,12}$")] | None = None
-    snippet_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    snippet_name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, validation_alias=AliasChoices("snippet_name", "snippetName")
+    )
     # The id or name of a connection of the tenant; its id from the start on. None: the deployment's own account.
     connection: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     # What the result looks like. None: as the validation says, or else the names of the select list as text.

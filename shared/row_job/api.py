@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from shared.kernel import run as relay
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
-from shared.kernel.api.frame import Problem, creates, desk, operation
+from shared.kernel.api.frame import Never, Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Because, Done, Key, Limit, RunId, Told
 from shared.kernel.auth import READS, STARTS
 from shared.kernel.clock import new_id
@@ -38,6 +38,7 @@ from shared.row_job.model import (
     Options,
     RowJobParams,
     Status,
+    refuse_columns_of_images,
     type_of,
 )
 from shared.row_job.rows_api import queue_state
@@ -157,12 +158,15 @@ RowNo = Annotated[int, BeforeValidator(_number), Field(ge=1, le=2**53)]
 
 
 class ReprocessAsked(Asked):
+    """`statuses`: only rows that ended so; without it, of a job those with errors and those not found, of named rows any.
+    `permanent`: also rows that were refused for what is in them; without it, only those that are named."""
+
     scope: Literal["job", "items"] = "job"
     item_ids: Annotated[list[RowNo], Field(min_length=1, max_length=10_000)] | None = Field(
         default=None, validation_alias=AliasChoices("item_ids", "itemIds")
     )
-    statuses: Statuses = Field(default=[Status.ERROR, Status.NOT_FOUND])
-    permanent: bool = False
+    statuses: Statuses | None = None
+    permanent: bool | None = None
     dry_run: bool = False
     reason: Annotated[str, Field(max_length=500)] = ""
 
@@ -193,6 +197,7 @@ def create_row_upload(asked: Annotated[Upload, Body()]) -> Response[str]:
     """
     here, file_id, files = desk(router), new_id(), _files()
     asked = asked.model_copy(update={"job_type": asked.job_type or type_of(asked.name) or JobType.CSV})
+    refuse_columns_of_images(asked.job_type, asked.mapping)
     address = _source_ip()
     with here.begin() as (line, tx):
         asked = with_connection(tx, here.tenant_id, asked, UPSTREAM)
@@ -245,6 +250,7 @@ def preview_row_upload(
     size = int(row["size"])
     try:
         if row["options"].get("job_type") == JobType.IMAGE:
+            refuse_columns_of_images(JobType.IMAGE, tried)
             return preview_of_images(partial(_files().read, key, row["version_id"]), size, row["name"])
         sample = _files().read(key, row["version_id"], 0, min(size, table.SAMPLE_BYTES)) if size else b""
         wanted = tried or row["options"].get("mapping")
@@ -372,18 +378,22 @@ def list_pace_decisions(run_id: RunId, limit: Limit = USUAL_PAGE) -> PaceDecisio
     return PaceDecisions(decisions=[PaceDecision(**each) for each in rows])
 
 
-@operation(router, "POST", "/row-jobs/<run_id>/kickoff", STARTS, tag="row jobs", refuses=[409])
-def kick_off_row_job(
-    run_id: RunId,
-    because: Annotated[Because, Body()],
-    duration_ms: Annotated[
-        str | None, Query(alias="durationMs", description="Refused: the work has its own pace")
-    ] = None,
-) -> KickedOff:
+@operation(
+    router,
+    "POST",
+    "/row-jobs/<run_id>/kickoff",
+    STARTS,
+    tag="row jobs",
+    refuses=[409],
+    elsewhere={
+        "durationMs": Never(
+            "no_duration",
+            "A job works by itself, in slices of BATON_ROWS_WORKER_TARGET_SLICE_MS. A kickoff only wakes what waits: leave it out.",
+        )
+    },
+)
+def kick_off_row_job(run_id: RunId, because: Annotated[Because, Body()]) -> KickedOff:
     """Let the lanes of a job that wait look again now. It never starts a second worker on the same rows."""
-    if duration_ms is not None:
-        said = "A job works by itself, in slices of BATON_ROWS_WORKER_TARGET_SLICE_MS. A kickoff only wakes what waits: leave it out."
-        raise Problem(422, "no_duration", f"durationMs: {said}")
     here = desk(router)
     return KickedOff(lanes=control.kickoff(here.ports, here.tenant_id, run_id, here.by(because.reason)))
 
@@ -414,7 +424,7 @@ def reprocess_row_job(run_id: RunId, asked: Annotated[ReprocessAsked, Body()]) -
     only counted.
     """
     if (asked.scope == "items") != (asked.item_ids is not None):
-        raise Problem(422, "bad_scope", "`itemIds` belongs to the scope `items`, and to no other.")
+        raise Problem(422, "bad_scope", "`item_ids` belongs to the scope `items`, and to no other.")
     here = desk(router)
     wanted = control.Reprocess(
         row_nos=asked.item_ids, statuses=asked.statuses, permanent=asked.permanent, dry_run=asked.dry_run

@@ -23,18 +23,18 @@ AGAIN = (Status.ERROR, Status.NOT_FOUND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocess:
-    """Which rows to work on again, with fresh attempts. `row_nos`: these, also if they wait to be tried again later; else all
-    with one of the statuses, and those among them that were refused for what is in them only with `permanent`."""
+    """Which rows to work on again, with fresh attempts. `row_nos`: these, also if they wait to be tried again later or were
+    refused for what is in them, unless `statuses` and `permanent` say otherwise; else all that failed."""
 
     row_nos: Sequence[int] | None = None
-    statuses: Sequence[Status] = AGAIN
-    permanent: bool = False
+    statuses: Sequence[Status] | None = None
+    permanent: bool | None = None
     dry_run: bool = False
 
 
 def reprocess(ports: Ports, kind: Kind, tenant_id: UUID, run_id: UUID, wanted: Reprocess, by: By) -> int:
     """Answers how many rows there are; without `dry_run` they are open again, and so is the job, in one transaction."""
-    if not set(wanted.statuses) <= ENDED:
+    if not set(wanted.statuses or ()) <= ENDED:
         raise Refused("bad_statuses", "statuses: only rows that have ended can be worked on again.")
     with runs.changing(ports, tenant_id, run_id) as (tx, run, dues):
         job = _job(tx, run)
@@ -78,10 +78,11 @@ def _go_on(
 
 def _which(run: Run, wanted: Reprocess) -> dict[str, Any]:
     named = wanted.row_nos is not None
-    statuses = sorted({*ENDED, Status.PENDING} if named else set(wanted.statuses))
+    usual = {*ENDED, Status.PENDING} if named else {*AGAIN}
+    statuses = sorted(usual if wanted.statuses is None else set(wanted.statuses))
     return {
         "run_id": run.id, "tenant_id": run.tenant_id, "statuses": [str(each) for each in statuses],
-        "row_nos": None if wanted.row_nos is None else list(wanted.row_nos), "permanent": named or wanted.permanent,
+        "row_nos": None if wanted.row_nos is None else list(wanted.row_nos), "permanent": named if wanted.permanent is None else wanted.permanent,
     }  # fmt: skip
 
 

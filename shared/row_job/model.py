@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.kernel.errors import Refused
 from shared.kernel.settings import Settings
 
 KIND = "row_job"
@@ -110,6 +112,11 @@ class Options(BaseModel):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     canary: Annotated[int, Field(ge=1, le=10_000)] | None = None
     job_type: Annotated[JobType, Field(strict=False)] | None = None
+
+
+def refuse_columns_of_images(job_type: JobType | None, mapping: Mapping[str, str] | None) -> None:
+    if job_type == JobType.IMAGE and mapping:
+        raise Refused("no_columns", "Images have no columns: `mapping`, `title`, `brand` and `sku` are for CSV files.")
 
 
 class RowJobParams(Options):

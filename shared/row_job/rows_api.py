@@ -18,7 +18,7 @@ from pydantic import Field
 
 from shared.kernel.api import runs
 from shared.kernel.api.desk import Desk
-from shared.kernel.api.frame import Problem, creates, desk, operation
+from shared.kernel.api.frame import BY_CURSOR, Never, Problem, creates, desk, operation
 from shared.kernel.api.shapes import Asked, Cursor, Done, Instant, Key, Limit, RunId, Told, fitting
 from shared.kernel.auth import MANAGES, READS, STARTS
 from shared.kernel.clock import stopwatch
@@ -39,6 +39,7 @@ COUNT_KEPT_S = 45.0
 MOST_COUNTS = 1_000
 ALWAYS, NEVER = "-infinity", "infinity"
 NO_RUN = UUID(int=0)
+PAGES: dict[str, str | Never] = {"pageSize": "limit", "after": "cursor", "page": BY_CURSOR}
 _counts: dict[tuple[Any, ...], tuple[Any, int]] = {}
 
 RowNo = Annotated[int, Path(ge=1, le=2**53, description="The row's number in the file")]
@@ -71,7 +72,7 @@ class RowItem(Told):
     locked_by: UUID | None
     locked_at: datetime | None
     updated_at: datetime
-    inputSummary: InputSummary  # noqa: N815 - as people know it
+    input_summary: InputSummary
     cells: list[str]
 
 
@@ -132,7 +133,7 @@ class PendingItem(Told):
     updated_at: datetime
     job_type: str
     user_id: str | None
-    inputSummary: InputSummary  # noqa: N815 - as people know it
+    input_summary: InputSummary
     job_name: str
     queue_state: Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]
     progress: Progress | None
@@ -239,22 +240,29 @@ class FixedFiles(Told):
 # The grid
 
 
-@operation(router, "GET", "/row-jobs/<run_id>/items", READS, tag="row jobs")
+@operation(
+    router,
+    "GET",
+    "/row-jobs/<run_id>/items",
+    READS,
+    tag="row jobs",
+    elsewhere={**PAGES, "status": "statuses"},
+)
 def list_row_items(
     run_id: RunId,
     statuses: Statuses = None,
     updated_from: From = None,
     updated_before: Before = None,
     sort: Annotated[
-        Literal["updated_at", "-updated_at", "row_no"],
-        Query(description="`row_no`: the order of the file; not with filters"),
+        Literal["updated_at", "-updated_at", "row_no", ""],
+        Query(description="`row_no`: the order of the file; not with filters. Empty: by `updated_at`"),
     ] = "updated_at",
     limit: Limit = USUAL_PAGE,
     cursor: Cursor = None,
 ) -> RowItems:
     """The rows of a job, a page at a time: those that changed longest ago first, unless `sort` says otherwise."""
     here = desk(router)
-    wanted = sorted(set(statuses or Status))
+    wanted, sort = sorted(set(statuses or Status)), sort or "updated_at"
     asked = {"run_id": str(run_id), "statuses": wanted, "from": updated_from, "before": updated_before, "sort": sort}
     pager = here.pager("row_items", asked)
     after = pager.place(cursor)
@@ -282,7 +290,7 @@ def _page(rows: Sequence[Mapping[str, Any]], limit: int) -> tuple[list[RowItem],
 
 def _row_item(row: Mapping[str, Any]) -> RowItem:
     told = {name: row[name] for name in RowItem.model_fields if name in row and name != "cells"}
-    return RowItem(**told, inputSummary=_summary(row), cells=grid.encode(row["cells"], grid.HEADERS))
+    return RowItem(**told, input_summary=_summary(row), cells=grid.encode(row["cells"], grid.HEADERS))
 
 
 def _summary(row: Mapping[str, Any]) -> InputSummary:
@@ -326,20 +334,23 @@ def get_row_item(run_id: RunId, row_no: RowNo) -> RowDetail:
 # What is pending
 
 
-@operation(router, "GET", "/pending", READS, tag="row jobs", refuses=[403])
+@operation(
+    router,
+    "GET",
+    "/pending",
+    READS,
+    tag="row jobs",
+    refuses=[403],
+    elsewhere={**PAGES, "userId": "user_id", "jobType": "job_type", "jobId": "job_id"},
+)
 def list_pending(
     statuses: OpenStatuses = None,
-    user_id: Annotated[
-        Literal["me", "all"], Query(alias="userId", description="`all`: everybody's in the tenant, for admins")
-    ] = "me",
+    user_id: Annotated[Literal["me", "all"], Query(description="`all`: everybody's in the tenant, for admins")] = "me",
     tenants: Annotated[
-        Literal["mine", "all"], Query(description="`all`: of every tenant, for super admins, with `userId=all`")
+        Literal["mine", "all"], Query(description="`all`: of every tenant, for super admins, with `user_id=all`")
     ] = "mine",
-    job_type: Annotated[
-        JobType | Literal[""] | None,
-        Query(alias="jobType", description="Only rows of jobs of this type; empty: of all"),
-    ] = None,
-    job_id: Annotated[UUID | None, Query(alias="jobId", description="Only rows of this job")] = None,
+    job_type: Annotated[JobType | None, Query(description="Only rows of jobs of this type")] = None,
+    job_id: Annotated[UUID | None, Query(description="Only rows of this job")] = None,
     updated_from: From = None,
     updated_before: Before = None,
     limit: Limit = USUAL_PAGE,
@@ -350,7 +361,7 @@ def list_pending(
         raise Problem(404, "pending_off", " ".join(off.values()))
     here = desk(router)
     wanted: list[str] = sorted(set(statuses or OPEN))
-    types = [JobType(job_type)] if job_type else list(JobType)
+    types = [job_type] if job_type else list(JobType)
     asked = {
         "statuses": wanted, "types": types, "user_id": user_id, "tenants": tenants, "job_id": job_id,
         "from": updated_from, "before": updated_before, "who": here.principal.actor,
@@ -384,9 +395,9 @@ def _pending(
     """One statement for each scope, and each needs its right. Nobody's scope follows from something that is missing."""
     if tenants == "all":
         if not here.principal.is_super or user_id != "all":
-            raise Problem(403, "forbidden", "Only super admins see other tenants, with userId=all.")
+            raise Problem(403, "forbidden", "Only super admins see other tenants, with user_id=all.")
         if job_id is not None:
-            raise Problem(422, "bad_scope", "jobId belongs to one tenant.")
+            raise Problem(422, "bad_scope", "job_id belongs to one tenant.")
         return _listed(
             here,
             "pending",
@@ -412,7 +423,7 @@ def _pending_item(row: Mapping[str, Any]) -> PendingItem:
         processed = counts["total"] - counts["pending"] - counts["processing"]
         progress = Progress(processed=processed, total=counts["total"], counted_at=row["counted_at"])
     state = queue_state(row["run_status"], paused=row["paused"])
-    return PendingItem(**told, job_id=row["run_id"], inputSummary=_summary(row), queue_state=state, progress=progress)
+    return PendingItem(**told, job_id=row["run_id"], input_summary=_summary(row), queue_state=state, progress=progress)
 
 
 def queue_state(status: str, *, paused: bool) -> Literal["QUEUED", "RUNNING", "PAUSED", "DONE", "FAILED"]:

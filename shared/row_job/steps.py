@@ -66,6 +66,7 @@ from shared.row_job.model import (
     RowMetric,
     Status,
     account_of,
+    refuse_columns_of_images,
 )
 from shared.row_job.picturing import Picturing
 from shared.row_job.ports import Call, Hands, OpenRows, Ports, Progress, Search
@@ -114,7 +115,9 @@ class RowJobs:
         if file["run_id"] is not None:
             return Already(file["run_id"])
         # What was chosen with the upload holds, unless the start says otherwise.
+        mapping = wanted.mapping  # that of a scan is for the CSV files among what it finds
         wanted = parse(RowJobParams, {**file["options"], **wanted.model_dump(mode="json", exclude_unset=True)})
+        refuse_columns_of_images(wanted.job_type, mapping)
         if not file["arrived"]:
             raise Conflict("not_uploaded", "The file hasn't been uploaded yet.")
         wanted = self._connected(tx, starting.tenant_id, wanted)

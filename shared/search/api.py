@@ -15,7 +15,7 @@ from pydantic import Field
 from shared.kernel import run as relay
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Because, Cursor, Done, Instant, Key, Limit, Short, Told
+from shared.kernel.api.shapes import Asked, Because, Changes, Cursor, Done, Instant, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS
 from shared.kernel.clock import new_id
 from shared.kernel.db import jsonb
@@ -61,7 +61,7 @@ class SaveSearch(Asked):
     fresh_within_hours: Annotated[int, Field(ge=1, le=2_000)] = 36
 
 
-class ChangeSearch(Asked):
+class ChangeSearch(Changes):
     """What is left out stays as it is. Other parameters are another query: it starts with a clean history."""
 
     params: dict[str, Any] | None = None

@@ -211,7 +211,7 @@ WIDE: dict[str, Any] = {
     "description": LONG, "queue": "default", "executor": "lambda", "timeout_seconds": 3600, "is_active": True, "version": 7, "worker_id": "ip-10-0-12-113:4711",
     "stale": True, "held_because": LONG, "held_until": "2026-11-18T04:00:00+00:00", "is_another_query": True, "queues": ["default", "images", "mail"], "running_count": 4, "exit_code": 137, "error_text": LONG, "low": 200, "high": 2000,
     "crawl": 2, "offset": 123_456, "counted": 123_456, "last_error": {"message": LONG}, "doing": "waiting for the result to settle", "poll_count": 120,
-    "row_count": 1_000_000, "snippet_name": LONG, "run_status": "succeeded", "row_no": 100_000, "title": LONG, "inputSummary": {"title": LONG}, "job_name": "products.csv", "price": "129.90 EUR",
+    "row_count": 1_000_000, "snippet_name": LONG, "run_status": "succeeded", "row_no": 100_000, "title": LONG, "input_summary": {"title": LONG}, "job_name": "products.csv", "price": "129.90 EUR",
     "client": "infojobs", "fresh": False, "problem": {"message": LONG}, "purpose": "backfill", "stop_reason": "window_exhausted",
     "pages_fetched": 20, "offers_fetched": 1000, "external_id": "0a1b2c3d4e5f60718293a4b5c6d7e8f9", "company": LONG, "location": LONG, "times": 3,
     "searches": 12, "tab": "Companies", "night": "2026-11-17", "rows_written": 1200, "rows_cleared": 12, "feedback_read": 12, "cause": "schedule",

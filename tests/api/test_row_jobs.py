@@ -188,6 +188,13 @@ def test_an_archive_of_images_is_looked_at_by_its_directory(door: Door, acme: Te
     assert [(row["normalized"], row["input"].get("problem")) for row in preview["rows"]] == [
         ({"title": "acme x200"}, None), (None, "bad_name"),
     ]  # fmt: skip
+    mapped = {"name": "shop.zip", "size": 9, "mapping": {"title": "What"}}
+    refused = [
+        door.call(acme.member, "GET", f"/row-jobs/uploads/{place['file_id']}/preview", title="What"),
+        door.call(acme.member, "POST", "/row-jobs/uploads", mapped),
+        door.call(acme.member, "POST", "/row-jobs", {"file_id": place["file_id"], "mapping": {"title": "What"}}),
+    ]
+    assert [each.code for each in refused] == ["no_columns"] * 3, "nobody would look at them"
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])
@@ -251,14 +258,20 @@ def test_a_job_from_its_upload_to_its_rows(door: Door, acme: TenantHouse, bucket
     failed = door.call(acme.member, "GET", f"/row-jobs/{job_id}/items", statuses="ERROR").json()
     assert [row["row_no"] for row in failed["items"]] == [2]
 
-    at_work = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"scope": "items", "itemIds": [3]})
+    at_work = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"scope": "items", "item_ids": [3]})
     assert (at_work.status, at_work.code) == (409, "items_open")
     dry = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"dry_run": True}).json()
     assert dry == {"rows": 1, "dry_run": True}
+    named = {"scope": "items", "item_ids": ["1", 2], "dry_run": True}
+    counted = [
+        door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {**named, **more}).json()["rows"]
+        for more in ({}, {"statuses": ["ERROR"]}, {"statuses": ["NOT_FOUND"]})
+    ]
+    assert counted == [2, 1, 0], "what is said of rows that are named holds too"
     done = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"reason": "new key"}).json()
     assert done == {"rows": 1, "dry_run": False}
     assert (acme.member.actor, "run.reprocess", f"run:{job_id}") in door.audited(acme)
-    mixed = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"scope": "job", "itemIds": [1]})
+    mixed = door.call(acme.member, "POST", f"/row-jobs/{job_id}/reprocess", {"scope": "job", "item_ids": [1]})
     assert (mixed.status, mixed.code) == (422, "bad_scope")
     assert door.call(acme.member, "DELETE", f"/row-jobs/{job_id}").code == "not_ended"
 

@@ -49,12 +49,14 @@ def add(door: Door, tenant: TenantHouse, body: dict[str, Any]) -> str:
         ({**SCHEDULE, "cron_expr": "* * * * * *"}, "bad_cron"),
         ({**SCHEDULE, "cron_expr": None}, "bad_trigger"),
         ({**SCHEDULE, "event_name": "a.b"}, "bad_trigger"),
+        ({**SCHEDULE, "dedupe_window_seconds": 0}, "bad_trigger"),
         ({**SCHEDULE, "catch_up": "all", "overlap": "skip"}, "bad_trigger"),
         ({**SCHEDULE, "payload_template": {}}, "bad_template"),
         ({**SCHEDULE, "payload_template": {"provider_id": "nobody"}}, "bad_payload"),
         ({**SCHEDULE, "payload_template": {"provider_id": "{{schedule.fire_at}}"}}, "bad_payload"),
         ({**SCHEDULE, "payload_template": {"provider_id": "{{event.id}}"}}, "bad_template"),
         ({**EVENT, "cron_expr": "0 2 * * *"}, "bad_trigger"),
+        ({**EVENT, "overlap": "skip"}, "bad_trigger"),
         ({**EVENT, "event_name": "Not A Name"}, "bad_event_name"),
         ({**EVENT, "event_filter": {"__class__": 1}}, "bad_filter"),
         ({**EVENT, "definition_key": "nothing"}, "unknown_definition"),
@@ -188,11 +190,11 @@ def test_two_changes_at_once_are_not_one(door: Door, office: TenantHouse, monkey
     checked = triggers_api._checked
     others: list[int] = []
 
-    def meanwhile(here: Any, row: Any) -> Any:
+    def meanwhile(here: Any, row: Any, given: Any) -> Any:
         if not others:
             others.append(0)
             others[0] = door.call(office.admin, "PATCH", path, {"overlap": "skip"}).status
-        return checked(here, row)
+        return checked(here, row, given)
 
     monkeypatch.setattr(triggers_api, "_checked", meanwhile)
     late = door.call(office.admin, "PATCH", path, {"label": "late"})

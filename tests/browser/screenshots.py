@@ -1,6 +1,7 @@
 """Pictures of every view of the console, light, dark and on a phone: `make screenshots`. `--docs`: those of the README too.
 
-Of what a tenant on a bad day has (tests/browser/seed.py), and of what `baton demo-data` makes.
+Of what a tenant on a bad day has (tests/browser/seed.py), of an ingestion that was really worked off, and of what `baton demo-data`
+makes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
@@ -17,13 +19,13 @@ from shared.kernel.clock import stopwatch
 from tests.browser import seed, seed_jobs
 from tests.browser.chromium import NoChromium, browser, find_or_install, this_machine
 from tests.browser.demo import demo
-from tests.browser.views import DEMO, VIEWS, View, ids_of
+from tests.browser.views import DEMO, REAL, VIEWS, View, ids_of
 from tests.support.browser import DESK, PHONE, People, Person, console_url, goto, log_in, make_people
 from tests.support.scene import Scene, local_cloud
 
 PICTURES = ROOT / ".local" / "screenshots"
 DOCS = ROOT / "docs" / "images"
-IN_DOCS = {"overview-light": "console-overview", "partitions-dark": "console-partitions"}
+IN_DOCS = {"overview-light": "console-overview", "ingestion-dark": "console-partitions"}
 HIGHEST = 2_600
 PATIENCE_MS = 120_000  # nobody waits for pictures
 LOOKS: dict[str, tuple[str, ViewportSize]] = {
@@ -46,15 +48,14 @@ def main(arguments: list[str]) -> int:
     elapsed = stopwatch()
     expect.set_options(timeout=PATIENCE_MS)
     PICTURES.mkdir(parents=True, exist_ok=True)
-    wanted = [view for view in (*VIEWS, *DEMO) if not options.views or view.name in options.views]
+    wanted = [view for view in (*VIEWS, *REAL, *DEMO) if not options.views or view.name in options.views]
     with local_cloud(stones=3_000) as scene, browser(path) as chromium:
         people = make_people(scene.address)
         actors = [people.admin.actor, people.member.actor, people.other.actor]
         seeded = seed.every_state(scene.address.database_url, people.admin.tenant_id, actors)
         works = people.foreman
         jobs = seed_jobs.every_job(scene.address.database_url, works.tenant_id, works.actor, people.super_admin.subject)
-        ingest(scene, people.admin)
-        ids = ids_of(seeded, jobs)
+        ids = ids_of(seeded, jobs) | {"ingested": ingest(scene, people.admin)}
         if any(view in DEMO for view in wanted):
             ids |= demo(scene, people.shopper)
         Photographer(chromium, scene, people, ids, IN_DOCS if options.docs else {}).tour(wanted)
@@ -62,12 +63,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def ingest(scene: Scene, person: Person) -> None:
+def ingest(scene: Scene, person: Person) -> UUID:
     """A real one, so that real pages are in the pictures as well."""
     scene.tenant = person.tenant_id
-    run_id = scene.start(800, partition_records=200)
+    run_id = scene.start(2_500, page_size=20, partition_records=400)
     scene.completes(run_id)
+    scene.runs.sql("update run set label = 'Nightly, all stones' where id = :id", id=run_id)
     scene.tick()  # it sums up what the last minutes did
+    return run_id
 
 
 class Photographer:

@@ -178,6 +178,7 @@ class Seed:
             counted = self.rng.randrange(400, 2000)
             share = 1.0 if status == "done" else self.rng.uniform(0.08, 0.9)
             pages = max(1, round(counted * share / PAGE))
+            counted = pages * PAGE if status == "done" else counted  # what is done was read whole
             cursor = CrawlCursor(
                 low=low, high=high, limit=PAGE, offset=min(counted, pages * PAGE), counted=counted, pages=pages,
                 duplicates=3 if place % 6 == 4 else 0, shifts=1 if place % 6 == 4 else 0,

@@ -119,7 +119,7 @@ def test_a_row_job_has_worked_on_every_row_of_its_file(started: Started) -> None
     run_id = started.ends_well("row_job")
 
     items = started.client.get(f"/row-jobs/{run_id}/items", limit="100", sort="row_no")["items"]
-    assert [(item["inputSummary"]["title"], item["status"]) for item in items] == [(each, "DONE") for each in TITLES]
+    assert [(item["input_summary"]["title"], item["status"]) for item in items] == [(each, "DONE") for each in TITLES]
 
 
 def test_a_job_has_run_for_its_tenant(started: Started) -> None:

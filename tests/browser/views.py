@@ -77,6 +77,9 @@ VIEWS = (
     View("not-found", "somewhere", "Page not found"),
 )
 
+# Of an ingestion that the local cloud has worked off: what is said to be complete is.
+REAL = (View("ingestion", "runs/{ingested}/partitions", "", twin=True),)
+
 # Of what `baton demo-data` makes: real runs of every kind. `{demo_rows}` and the like stand for the newest run of a label.
 DEMO = tuple(
     View(f"demo-{name}", f"{path}?tenant={{shop}}", "", who="shopper", twin=True)

@@ -16,7 +16,7 @@ from infra.local.standins.nivoda import NivodaStandIn
 from shared.kernel.auth import Role
 from tests.api.conftest import acme, door, plain_logger
 from tests.support.blocks import blocks_of
-from tests.support.door import ANONYMOUS, Door, TenantHouse
+from tests.support.door import Door, TenantHouse
 from tests.support.gateway import Gateway, served
 from tests.support.vaults import mocked_vault
 
@@ -67,22 +67,3 @@ def test_the_request_of_page_ingest_md_starts_a_run(door: Door, acme: TenantHous
     method, _, path = line.partition(" ")
 
     assert door.call(acme.member, method, path, json.loads(body)).status == 201
-
-
-def test_every_path_that_the_guide_calls_ours_is_ours(door: Door) -> None:
-    document = door.ask(door.event(ANONYMOUS, "GET", "/openapi.json")).json()
-    ours = {
-        f"{method.upper()} {re.sub(r'{.*?}', '{}', path)}"
-        for path, item in document["paths"].items()
-        for method in item
-    }
-    table = TEXT.partition("## Paths of earlier designs")[2]
-    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ") and "There" not in line]
-    named = {
-        f"{method} /api/v1{re.sub(r'{.*?}', '{}', path)}"
-        for cell in cells
-        for method, path in re.findall(r"(GET|POST|PUT|DELETE) (?:…|/api/v1)(/[\w/{}-]+)", cell)
-    }
-
-    assert len(named) > 8
-    assert named - ours == set()

@@ -34,6 +34,8 @@ RUN_BY = {
     ("queries.md", "http"): "tests/api/test_queries_docs.py",
     ("rows.md", "http"): "tests/api/test_rows_docs.py",
     ("searches.md", "http"): "tests/api/test_searches_docs.py",
+    ("seed-calls.md", "http"): "tests/docs/test_seed_calls.py",
+    ("seed-calls.md", "sql"): "tests/docs/test_seed_calls.py",
     ("sources.md", "python"): "tests/docs/test_sources_docs.py",
     ("sources.md", "text"): "tests/docs/test_sources_docs.py",
     ("sources.md", "toml"): "tests/docs/test_sources_docs.py",

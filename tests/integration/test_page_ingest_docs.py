@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -13,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from infra.local.binaries import bin_directory
 from shared.kernel.run import restart_lane, retry_run, start_run, wake_lane
 from shared.page_ingest.model import CrawlCursor
 from tests.support.ingest import IngestRig, ids
+from tests.support.psql import psql
 from tests.support.rig import TENANT
 
 ROOT = Path(__file__).parents[2]
@@ -56,21 +55,11 @@ def test_the_page_is_true(ingest: IngestRig) -> None:
     assert ingest.finish(run_id) == "succeeded complete"
 
     assert ingest.diamonds() == ids(ingest.standin)
-    assert [len(psql(ingest, each, run_id)) for each in blocks("sql")][-1] == 10
+    assert [len(asked(ingest, each, run_id)) for each in blocks("sql")][-1] == 10
 
 
-def psql(rig: IngestRig, statement: str, run_id: UUID, tenant: UUID | None = TENANT) -> list[str]:
-    """As a person asks, with what `baton env` exports."""
-    where = rig.owner.url
-    env = {
-        "PGHOST": where.host, "PGPORT": where.port, "PGDATABASE": where.database, "PGUSER": where.username,
-        "PGPASSWORD": where.password, **({"PGOPTIONS": f"-c app.tenant={tenant}"} if tenant else {}),
-    }  # fmt: skip
-    command = [str(bin_directory(os.getuid()) / "psql"), "-XAt", "-v", "ON_ERROR_STOP=1", "-v", f"run_id={run_id}"]
-    asked = {name: str(value) for name, value in env.items() if value is not None}
-    told = subprocess.run(command, input=statement, env=asked, capture_output=True, text=True, timeout=60, check=False)
-    assert told.returncode == 0, told.stderr
-    return told.stdout.splitlines()
+def asked(rig: IngestRig, statement: str, run_id: UUID, tenant: UUID | None = TENANT) -> list[str]:
+    return psql(rig.owner.url, statement, tenant, run_id=run_id)
 
 
 @pytest.mark.usefixtures("page_by_page")
@@ -83,12 +72,12 @@ def test_the_queries_show_a_partition_at_work_and_one_that_is_stuck(ingest: Inge
     ingest.work(ingest.expect())
     _, at_work, stuck, runs, workers, raw = blocks("sql")
 
-    told = [psql(ingest, each, run_id) for each in (at_work, stuck, runs, workers, raw)]
+    told = [asked(ingest, each, run_id) for each in (at_work, stuck, runs, workers, raw)]
 
     assert [len(rows) for rows in told] == [1, 1, 1, 1, 10]
     assert told[0][0].split("|")[:2] == [ingest.lanes(run_id)[0]["key"], "30"]
-    assert [len(psql(ingest, each, run_id, OTHER)) for each in (at_work, stuck, runs, workers, raw)] == [0] * 5
-    assert [len(psql(ingest, each, run_id, None)) for each in (at_work, stuck, runs, workers, raw)] == [0] * 5
+    assert [len(asked(ingest, each, run_id, OTHER)) for each in (at_work, stuck, runs, workers, raw)] == [0] * 5
+    assert [len(asked(ingest, each, run_id, None)) for each in (at_work, stuck, runs, workers, raw)] == [0] * 5
 
 
 def test_the_first_block_is_all_that_the_others_need(

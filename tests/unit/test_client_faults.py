@@ -437,7 +437,7 @@ def test_rows_that_wait_are_asked_for_by_the_beginning_of_their_job(api: Api, ba
     }
 
     assert baton("rows", "pending", "--job", RUN[:13])[0] == 0
-    assert f"jobId={RUN}" in api.asked[-1][0]
+    assert f"job_id={RUN}" in api.asked[-1][0]
 
 
 @pytest.mark.full

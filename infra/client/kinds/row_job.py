@@ -211,7 +211,7 @@ def items(options: argparse.Namespace) -> None:
 
 def pending(options: argparse.Namespace) -> None:
     client = client_of(options)
-    asked = {"jobId": options.id, "jobType": options.job_type, "userId": "all" if options.all else "me"}
+    asked = {"job_id": options.id, "job_type": options.job_type, "user_id": "all" if options.all else "me"}
     asked["statuses"] = ",".join(options.statuses) if options.statuses else None
     query = {name: value for name, value in asked.items() if value}
     found = client.listing("/pending", "items", options.limit, **query)
@@ -220,7 +220,7 @@ def pending(options: argparse.Namespace) -> None:
 
 
 def _flat(found: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{**row, **row["inputSummary"]} for row in found]
+    return [{**row, **row["input_summary"]} for row in found]
 
 
 def export(options: argparse.Namespace) -> None:
@@ -322,8 +322,9 @@ def act(options: argparse.Namespace) -> None:
 
 
 def reprocess(options: argparse.Namespace) -> None:
-    named = {"scope": "items", "itemIds": options.rows} if options.rows else {"scope": "job"}
-    body = {**named, "permanent": options.permanent, "dry_run": options.dry_run}
+    named = {"scope": "items", "item_ids": options.rows} if options.rows else {"scope": "job"}
+    permanent = {"permanent": True} if options.permanent else {}
+    body = {**named, **permanent, "dry_run": options.dry_run}
     done = client_of(options).post(f"/row-jobs/{options.id}/reprocess", body)
     what = "would be worked on again" if options.dry_run else "will be worked on again"
     tell(options, done, lambda told: print(f"{_rows(told['rows'])} {what}."))

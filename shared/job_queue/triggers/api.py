@@ -36,7 +36,7 @@ from shared.job_queue.triggers.template import render
 from shared.kernel import sql as kernel_sql
 from shared.kernel.api.desk import Desk
 from shared.kernel.api.frame import Problem, creates, desk, operation
-from shared.kernel.api.shapes import Asked, Cursor, Done, Key, Limit, Short, Told
+from shared.kernel.api.shapes import Asked, Changes, Cursor, Done, Key, Limit, Short, Told
 from shared.kernel.auth import MANAGES, READS, STARTS
 from shared.kernel.clock import new_id, stopwatch
 from shared.kernel.db import jsonb
@@ -143,7 +143,7 @@ class AddTrigger(Asked):
     overlap: Overlap = "queue"
 
 
-class ChangeTrigger(Asked):
+class ChangeTrigger(Changes):
     """What is left out stays as it is. Its type cannot be changed."""
 
     label: Text | None = None
@@ -277,7 +277,7 @@ def add_trigger(asked: Annotated[AddTrigger, Body()], idempotency_key: Key = Non
     row = {**asked.model_dump(), "id": new_id(), "tenant_id": here.tenant_id, "created_by": here.principal.actor}
     if asked.trigger_type == "schedule" and asked.timezone is None:
         row["timezone"] = _timezone(here)
-    row, body = _checked(here, row), jsonb({"id": row["id"]})
+    row, body = _checked(here, row, asked.model_dump(exclude_unset=True)), jsonb({"id": row["id"]})
     with here.begin() as (line, tx):
         if (kept := here.once(line, idempotency_key, request)) is not None:
             return Response(kept.status, "application/json", kept.body)
@@ -309,11 +309,11 @@ def change_trigger(trigger_id: TriggerId, asked: Annotated[ChangeTrigger, Body()
     """Change a trigger. A schedule with new times starts from now. An event trigger that is switched on reacts to new events only."""
     here = desk(router)
     before = _found(here, trigger_id)
-    given = {name: value for name, value in asked.model_dump(exclude_unset=True).items() if value is not None}
+    given = asked.model_dump(exclude_unset=True)
     row = {**before, **given, "tenant_id": here.tenant_id}
     # What cannot work any more, because its job was changed or deactivated, can still be switched off.
     stops = not row["is_enabled"] and given.keys() <= {"label", "is_enabled"}
-    row = _as_kept(row, _known_definition(here, row["definition_key"])) if stops else _checked(here, row)
+    row = _as_kept(row, _known_definition(here, row["definition_key"])) if stops else _checked(here, row, given)
     with here.begin() as (line, tx):
         found = line.one(store.ONE_LOCKED, {"trigger_id": trigger_id, "tenant_id": here.tenant_id})
         if found is None:
@@ -513,13 +513,13 @@ _CHANGED = (
 )  # fmt: skip
 
 
-def _checked(here: Desk, row: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(here: Desk, row: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """A row as it may be written; Refused or a Problem, by its field, if it may not."""
     from shared.job_queue.adapters.schemas import validate  # noqa: PLC0415 - no other route needs jsonschema
     from shared.job_queue.triggers import checks  # noqa: PLC0415 - nor cronsim
 
     now = _now(here)
-    checks.check_kind_of_trigger(row)
+    checks.check_kind_of_trigger(row, given)
     next_fire_at = checks.first_fire_at(row, now)
     definition = _definition(here, row["definition_key"])
     checks.check_payload_template(row["payload_template"], row["trigger_type"], definition["arg_schema"], now, validate)

@@ -14,19 +14,19 @@ from shared.job_queue.triggers.template import a_trigger, check_filter, check_te
 from shared.kernel.errors import Refused
 
 EVENT_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,99}\Z")
-OF_SCHEDULES = ("cron_expr", "timezone")
-OF_EVENTS = ("event_name", "event_filter")
+OF_SCHEDULES = ("cron_expr", "timezone", "catch_up", "catch_up_most", "max_lateness_seconds", "overlap")
+OF_EVENTS = ("event_name", "event_filter", "dedupe_window_seconds")
 Validate = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 
 
-def check_kind_of_trigger(row: Mapping[str, Any]) -> None:
-    """An event trigger has a name, and a schedule has a time; neither has the other's."""
+def check_kind_of_trigger(row: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """An event trigger has a name, and a schedule has a time; neither is given the other's settings, which would do nothing."""
     kind: TriggerType = row["trigger_type"]
     own, others = (OF_EVENTS, OF_SCHEDULES) if kind == "event" else (OF_SCHEDULES, OF_EVENTS)
     if not row[own[0]]:
         raise Refused("bad_trigger", f"{own[0]}: {a_trigger(kind)} needs it.")
     for name in others:
-        if row[name]:
+        if given.get(name) not in (None, {}):
             raise Refused("bad_trigger", f"{name}: not available in {a_trigger(kind)}.")
     if row["catch_up"] == "all" and row["overlap"] == "skip":
         raise Refused("bad_trigger", "overlap: catch_up all runs missed times one after the other. Use overlap queue.")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import orjson
@@ -42,7 +42,8 @@ OLDEST_TICK_S = 180.0  # a tick comes every minute and may take most of one
 LARGEST_BODY = 256 * 1024
 DEEPEST_BODY = 32
 PROBLEM = "application/problem+json"
-ROLES = "x-baton-roles"  # in the OpenAPI document: who may use an operation
+# In the OpenAPI document: who may use an operation, and what names of other systems' query parameters mean here.
+ROLES, ELSEWHERE = "x-baton-roles", "x-baton-elsewhere"
 DOCS = "/docs"
 # It brings its own scripts in the page, which are somebody else's, and the console is at the same address. In a sandbox it
 # has an origin of its own that is nobody's: no storage, no channel and no request of it reaches the console's session.
@@ -79,6 +80,16 @@ class WrongMethod(Exception):
     allowed: Sequence[str]
 
 
+class Never(NamedTuple):
+    """A query parameter that other systems have and no operation here can keep."""
+
+    code: str
+    reason: str
+
+
+BY_CURSOR = Never("by_cursor", "Lists are read by cursor: send `next` of the page before as `cursor`.")
+
+
 def operation(
     router: Router,
     method: str,
@@ -88,15 +99,16 @@ def operation(
     tag: str,
     answers: Mapping[int, Any] | None = None,
     refuses: Iterable[int] = (),
+    elsewhere: Mapping[str, str | Never] | None = None,
 ) -> Callable[[F], F]:
     """A route and who may use it: kept by the route itself, and told in the OpenAPI document.
 
-    It is named for its function, and the first line of the function's docstring sums it up.
+    It is named for its function, and the first line of the function's docstring sums it up. `elsewhere`: what callers of other systems
+    call its query parameters, each with the name here or why it is refused.
     """
 
     def guard(app: Any, next_middleware: NextMiddleware) -> Any:
         _refuse_who_may_not(roles)  # once more: whoever comes by a way that nobody thought of
-        _refuse_unknown_questions(app)
         return next_middleware(app)
 
     said = answers or {200: {"description": "As asked"}}
@@ -111,7 +123,7 @@ def operation(
             summary=inspect.cleandoc(func.__doc__ or "").split("\n", 1)[0],
             middlewares=[guard],
             security=[{"jwt": []}, {"machine": []}],
-            openapi_extensions={ROLES: sorted(roles)},
+            openapi_extensions={ROLES: sorted(roles), **({ELSEWHERE: elsewhere} if elsewhere else {})},
             status_code=min(said),
             responses={**said, **{code: _refusal(code, text) for code, text in refusals.items()}},
         )
@@ -206,7 +218,9 @@ def api_handler(
             if asked["rawPath"].startswith(API + "/"):
                 _enter(front, asked)
                 _refuse_other_methods(app, asked)
-                _refuse_other_roles(app, asked)
+                route = _route_of(app, asked)
+                _refuse_other_roles(route)
+                asked = _by_our_names(route, asked)
         except Exception as error:
             return _raw(_answer_to(error))
         answered = app.resolve(asked, context)  # type: ignore[arg-type]
@@ -232,11 +246,36 @@ def _refuse_other_methods(app: APIGatewayHttpResolver, asked: Mapping[str, Any])
         raise WrongMethod(methods)
 
 
-def _refuse_other_roles(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -> None:
-    """Before the request is read any further: what is wrong with it is told to nobody who may not ask."""
+def _route_of(app: APIGatewayHttpResolver, asked: Mapping[str, Any]) -> Any:
     method, path = asked["requestContext"]["http"]["method"], asked["rawPath"]
-    route = next((each for each in _routes(app) if method in _methods(each) and each.rule.match(path)), None)
+    return next((each for each in _routes(app) if method in _methods(each) and each.rule.match(path)), None)
+
+
+def _refuse_other_roles(route: Any) -> None:
+    """Before the request is read any further: what is wrong with it is told to nobody who may not ask."""
     _refuse_who_may_not(ANYBODY if route is None else frozenset(Role(name) for name in route.openapi_extensions[ROLES]))
+
+
+def _by_our_names(route: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """The query with our names for what other systems call otherwise; one of theirs without a value says nothing. What nobody
+    knows is refused: a misspelt filter would otherwise answer with everything."""
+    query = dict(asked.get("queryStringParameters") or {})
+    if route is None or not query:
+        return asked
+    theirs = route.openapi_extensions.get(ELSEWHERE, {})
+    for name in theirs.keys() & query.keys():
+        value, ours = query.pop(name), theirs[name]
+        if not value:
+            continue
+        if isinstance(ours, Never):
+            raise Problem(422, ours.code, f"{name}: {ours.reason}")
+        if ours in query:
+            raise Problem(422, "invalid", f"{name} is another name for {ours}: send one of them.")
+        query[ours] = value
+    known = {field.alias for field in route.dependant.query_params}
+    if unknown := sorted(query.keys() - known):
+        raise Problem(422, "invalid", unknown_word("query parameter", unknown, sorted(known)))
+    return {**asked, "queryStringParameters": query}
 
 
 def _refuse_who_may_not(roles: frozenset[Role]) -> None:
@@ -357,14 +396,6 @@ def _routes(app: APIGatewayHttpResolver) -> list[Any]:
 
 def _methods(route: Any) -> list[str]:
     return [route.method] if isinstance(route.method, str) else list(route.method)
-
-
-def _refuse_unknown_questions(app: Any) -> None:
-    """A misspelt filter would otherwise answer with everything."""
-    known = {field.alias for field in app.context["_route"].dependant.query_params}
-    unknown = sorted({*(app.current_event.raw_event.get("queryStringParameters") or {})} - known)
-    if unknown:
-        raise Problem(422, "invalid", unknown_word("query parameter", unknown, sorted(known)))
 
 
 def _unprefixed(event: Event) -> dict[str, Any]:

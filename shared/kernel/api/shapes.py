@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from uuid import UUID
 
 from aws_lambda_powertools.event_handler.openapi.params import Header, Path, Query
@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -136,6 +137,19 @@ class Asked(BaseModel):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler, /) -> CoreSchema:
         found: CoreSchema = _as_written(handler(source))
         return found
+
+
+class Changes(Asked):
+    """What is to be otherwise; what is left out stays as it is. `null` would be taken for left out, but for `emptied`."""
+
+    emptied: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Self:
+        given = self.model_fields_set - self.emptied
+        if empty := sorted(name for name in given if getattr(self, name) is None):
+            raise ValueError(f"{', '.join(empty)}: must not be null. What is left out stays as it is.")
+        return self
 
 
 class Because(Asked):

@@ -16,7 +16,7 @@ const COLUMNS = ["Row", "Product", "Status", { name: "Attempts", className: "cou
 
 const Cells = ({ row }) => {
   const [tone, word] = comesAgain(row) ? ["retrying", "Retried later"] : STATUSES[row.status];
-  const { title, brand, sku } = row.inputSummary;
+  const { title, brand, sku } = row.input_summary;
   return html`<${Cell} name="Row">${number(row.row_no)}<//>
     <${Cell} name="Product" className="long">${title ?? sku ?? NONE}${brand && html` <span class="quiet">${brand}</span>`}<//>
     <${Cell} name="Status" className="nowrap"><${Status} of=${tone}>${word}<//><//>
@@ -55,7 +55,7 @@ export const Pending = ofJob(({ run, reload }) => {
 // --- of all jobs
 
 const TYPES = { csv: "CSV", image: "Images" };
-const FILTERS = ["statuses", "jobType", "jobId", "userId", "tenants", "updated_from", "updated_before"];
+const FILTERS = ["statuses", "job_type", "job_id", "user_id", "tenants", "updated_from", "updated_before"];
 const AT = "work/row_job/pending";
 const JOBS = { PAUSED: ["paused", "Paused"], FAILED: ["failed", "Ended"], DONE: ["succeeded", "Done"], QUEUED: ["queued", "Queued"], RUNNING: ["running", "Running"] };
 
@@ -78,24 +78,24 @@ export function Dashboard({ query }) {
   };
   const narrow = (changes) => go(`${AT}${queryOf(Object.fromEntries(Object.entries({ ...filter, ...changes }).filter(([, value]) => value)))}`, { replace: true });
   const picks = mayAct && filter.tenants !== "all"; // rows of other tenants are only shown here
-  const columns = [...(picks ? [PICK] : []), "Job", ...COLUMNS, ...(filter.userId === "all" ? ["Owner"] : [])];
+  const columns = [...(picks ? [PICK] : []), "Job", ...COLUMNS, ...(filter.user_id === "all" ? ["Owner"] : [])];
   const row = (each) => html`<tr key=${`${each.job_id} ${each.row_no}`}>
     ${picks && html`<${Pick} isFree=${comesAgain(each)} job=${each.job_id} no=${each.row_no} ...${{ chosen, choose }} />`}
     <${Cell} name="Job" className="long"><${Link} to=${`runs/${each.job_id}/pending`} title="Go to job">${each.job_name}<//> <span class="badge">${TYPES[each.job_type] ?? each.job_type}</span>
       ${each.queue_state !== "RUNNING" && html` <${Status} of=${JOBS[each.queue_state][0]}>${JOBS[each.queue_state][1]}<//>`}
       ${each.tenant && html` <span class="quiet">${each.tenant}</span>`}
       ${each.progress && html`<div class="pill" title="As counted last"><${Bar} done=${each.progress.processed} all=${each.progress.total} label=${`Rows of ${each.job_name} processed`} /><span class="quiet">${number(each.progress.processed)} of ${number(each.progress.total)}</span></div>`}<//>
-    <${Cells} row=${each} />${filter.userId === "all" && html`<${Cell} name="Owner">${each.user_id ? html`<${Actor} of=${each.user_id} />` : NONE}<//>`}</tr>`;
-  const told = count && !filter.jobId && !filter.tenants && `${number(count.count)}${count.more ? "+" : ""} pending, counted ${Math.round(count.age_s)} s ago · `;
+    <${Cells} row=${each} />${filter.user_id === "all" && html`<${Cell} name="Owner">${each.user_id ? html`<${Actor} of=${each.user_id} />` : NONE}<//>`}</tr>`;
+  const told = count && !filter.job_id && !filter.tenants && `${number(count.count)}${count.more ? "+" : ""} pending, counted ${Math.round(count.age_s)} s ago · `;
   return html`<${Heading} title="Pending rows" />
     <div class="filters">
       <${States} value=${filter.statuses ?? ""} onChange=${(statuses) => narrow({ statuses })} />
-      <label>Type <select onChange=${(event) => narrow({ jobType: event.target.value })}><option value="">all</option>${Object.entries(TYPES).map(([each, text]) => html`<option value=${each} selected=${each === filter.jobType}>${text}</option>`)}</select></label>
-      <label>Job <input placeholder="Job ID" value=${filter.jobId ?? ""} onChange=${(event) => narrow({ jobId: event.target.value.trim() })} /></label>
+      <label>Type <select onChange=${(event) => narrow({ job_type: event.target.value })}><option value="">all</option>${Object.entries(TYPES).map(([each, text]) => html`<option value=${each} selected=${each === filter.job_type}>${text}</option>`)}</select></label>
+      <label>Job <input placeholder="Job ID" value=${filter.job_id ?? ""} onChange=${(event) => narrow({ job_id: event.target.value.trim() })} /></label>
       <label>Changed since <input type="datetime-local" value=${local(filter.updated_from)} onChange=${(event) => narrow({ updated_from: instant(event.target.value) })} /></label>
       <label>Changed before <input type="datetime-local" value=${local(filter.updated_before)} onChange=${(event) => narrow({ updated_before: instant(event.target.value) })} /></label>
-      ${isAdmin && html`<label>Whose <select onChange=${(event) => narrow({ userId: event.target.value && "all", tenants: event.target.value === "tenants" ? "all" : "" })}>
-        <option value="">mine</option><option value="all" selected=${filter.userId === "all" && !filter.tenants}>everybody's</option>${isSuper && html`<option value="tenants" selected=${filter.tenants === "all"}>of all tenants</option>`}</select></label>`}
+      ${isAdmin && html`<label>Whose <select onChange=${(event) => narrow({ user_id: event.target.value && "all", tenants: event.target.value === "tenants" ? "all" : "" })}>
+        <option value="">mine</option><option value="all" selected=${filter.user_id === "all" && !filter.tenants}>everybody's</option>${isSuper && html`<option value="tenants" selected=${filter.tenants === "all"}>of all tenants</option>`}</select></label>`}
     </div>
     <p class="quiet" role="status">${told}${LIVE}</p>
     ${picks && chosen.size > 0 && html`<p><${Reprocess} jobs=${jobsOf(chosen)} onDone=${done} /></p>`}

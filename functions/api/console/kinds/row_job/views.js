@@ -117,7 +117,7 @@ function List({ run, isOver, mayAct, turn, again }) {
 function Row({ run, row, mayAct, chosen, choose, again }) {
   const [tone, word] = row.status === "PENDING" && row.attempts > 0 ? ["retrying", "Retried later"] : STATUSES[row.status];
   const { found_title: title, retailer, url, price, currency } = row.shown;
-  const { title: product, brand, sku } = row.inputSummary;
+  const { title: product, brand, sku } = row.input_summary;
   return html`<tr>
     ${mayAct && html`<${Pick} isFree=${ENDED.includes(row.status)} job=${run.id} no=${row.row_no} ...${{ chosen, choose }} />`}
     <${Cell} name="Row">${number(row.row_no)}<//>
@@ -201,7 +201,7 @@ function Wanted({ jobs, wanted }) {
   const [isAlsoRefused, setAlsoRefused] = useState(false);
   const [told, setTold] = useState({ count: null, problem: null });
   const isSome = jobs.some(({ rows }) => rows);
-  wanted.current = jobs.map(({ id, rows }) => ({ id, body: rows ? { scope: "items", itemIds: rows } : { scope: "job", statuses, permanent: isAlsoRefused } }));
+  wanted.current = jobs.map(({ id, rows }) => ({ id, body: rows ? { scope: "items", item_ids: rows } : { scope: "job", statuses, permanent: isAlsoRefused } }));
   const asked = JSON.stringify(wanted.current);
   useEffect(() => {
     let isOld = false;
