@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from shared.kernel import aws
 from tests.support import rings
 from tests.support.databases import ServerAdmin, as_user, server_admin
 from tests.support.prepared import PreparedServer, copied_server, prepared_for
+
+# Property tests take the time they take: a busy machine must not fail them.
+settings.register_profile(
+    "baton", deadline=None, max_examples=150, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("baton")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

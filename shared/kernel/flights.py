@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
+from time import monotonic
 from typing import Any, NoReturn
 from uuid import UUID, SafeUUID
 
@@ -65,8 +66,9 @@ NO_FORMATS, NULL_VALUE = H_pack(0), i_pack(-1)
 HEADER, LENGTH = struct.Struct("!ci"), struct.Struct("!i")
 READ_AT_ONCE = 64 * 1024
 COPIED_AT_ONCE = 256 * 1024
-# A plan made while a table was small must not outlive its youth by much.
-PLAN_USES = 500
+# A plan made while a table was small must not outlive its youth by much: it serves for some seconds, and at most twice as often as the
+# one before it.
+FIRST_USES, PLAN_USES, PLAN_S = 8, 500, 10.0
 MOST_PLANS = 100
 # Ask after 10 s of silence, then every 5 s; give up after four questions, or 30 s (in ms) in which nothing sent arrived.
 SILENCE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000))
@@ -87,6 +89,8 @@ class _Plan:
     """`shape`: what the answer looks like, once it is known. A plan never answers otherwise: the server would refuse it."""
 
     name: bytes
+    lasts: int
+    until: float
     uses: int = 0
     shape: tuple[Any, Any] | None = None
 
@@ -275,7 +279,7 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
             plan = None
             sent.append(self._bound(statement, vals))
         else:
-            if plan is None or plan.uses >= PLAN_USES:
+            if plan is None or plan.uses >= plan.lasts or monotonic() > plan.until:
                 plan = self._new_plan(statement, plan, sent)
                 new.append(statement)
             plan.uses += 1
@@ -295,7 +299,8 @@ class Connection(dbapi.Connection):  # type: ignore[misc]
         if old is not None:
             sent.append(_message(CLOSE, STATEMENT + old.name))
         self._plans_made += 1
-        plan = self._plans[statement] = _Plan(b"often_%d" % self._plans_made + NULL_BYTE)
+        lasts = FIRST_USES if old is None else min(PLAN_USES, 2 * old.lasts)
+        plan = self._plans[statement] = _Plan(b"often_%d" % self._plans_made + NULL_BYTE, lasts, monotonic() + PLAN_S)
         sent.append(self._parse(statement, plan.name))
         return plan
 

@@ -116,12 +116,15 @@ class Statement:
     `returns`: a write before the commit (`Outside.write`) answers what its `returning` says.
     `many`: the same with the endings of several turns in one statement. Its parameters are then in the column `given` of
     each row of `turn`, as JSON. None: a turn that ends with it ends in a statement of its own.
+    `keeps_plan`: the server may keep the plan of its commit. Not for what joins many rows once in a while: its plan is made for the
+    tables as they are, which costs a millisecond.
     """
 
     name: str
     sql: str
     returns: bool = False
     many: str | None = None
+    keeps_plan: bool = True
 
 
 @dataclass(frozen=True, slots=True)

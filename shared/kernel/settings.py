@@ -15,6 +15,7 @@ from shared.kernel.wrong import in_words
 
 LISTED = "BATON_SETTINGS"
 
+
 class BadSettings(ValueError):
     """The environment does not make sense; the message says which variable and why."""
 

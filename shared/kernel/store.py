@@ -658,7 +658,8 @@ def _commit_turn(line: direct.Line, turn: Turn, change: LaneChange, ms: int) -> 
         params |= effect.params
     effects = tuple(effect.statement for effect in change.effects)
     statement = sql.commit_turn(effects, knows_cancel=turn.cancel_at is not None, pulled=turn.pulled)
-    row = line.often(statement, params)
+    ask = line.often if all(each.keeps_plan for each in effects) else line.one
+    row = ask(statement, params)
     if row is None:
         return None
     baton = Baton(kind=turn.kind, lane_id=turn.lane_id, epoch=turn.epoch, seq=turn.seq + 1, resend_no=row["resend_no"])

@@ -100,11 +100,14 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
     return Statement(
         name,
         f"""with {_LAST_WALKS + "," if drops else ""} newer as materialized (
-           select n.id, n.created_at, n.finished_at, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
-                  (n.params ->> 'high')::bigint * 100 as high_cents
-           from turn
-           join run on run.id = turn.run_id
-           join run n on n.tenant_id = turn.tenant_id and n.kind = turn.kind and (n.created_at, n.id) > (run.created_at, run.id)
+           select n.* from turn
+           cross join lateral (select id, created_at from run where id = turn.run_id offset 0) mine
+           cross join lateral (
+               select n.id, n.created_at, n.finished_at, n.params ->> 'source' as source, (n.params ->> 'low')::bigint * 100 as low_cents,
+                      (n.params ->> 'high')::bigint * 100 as high_cents
+               from run n
+               where n.tenant_id = turn.tenant_id and n.kind = turn.kind and (n.created_at, n.id) > (mine.created_at, mine.id)
+               order by n.created_at, n.id offset 0) n
            where exists (select from lane c where c.run_id = n.id and c.key like 'consolidate:%'
                                               and (c.cursor ->> 'complete')::boolean))
        insert into diamond as d (tenant_id, source, external_id, offer_id, price_cents, carats, shape, color, clarity, lab,
@@ -126,7 +129,8 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
        left join lateral (
            select case when o.said_by = run.id then o.said_at when w.finished_at < i.seen_at then i.seen_at end as at
            from diamond o left join run w on w.id = o.said_by
-           where run.epoch > 1 and o.tenant_id = i.tenant_id and o.source = i.source and o.external_id = i.external_id) s on true
+           where run.epoch > 1 and o.tenant_id = i.tenant_id and o.source = i.source and o.external_id = i.external_id
+           offset 0) s on true
        {f"where {_SEEN_LAST}" if drops else ""}
        order by i.external_id
        on conflict (tenant_id, source, external_id) do update
@@ -135,6 +139,7 @@ def _consolidate(name: str, *, drops: bool) -> Statement:
            availability = excluded.availability, rest = excluded.rest, source_run = excluded.source_run,
            said_by = excluded.said_by, said_at = excluded.said_at, missed_by = excluded.missed_by, gone_at = excluded.gone_at
        where (d.said_at, d.said_by) <= (excluded.said_at, excluded.said_by)""",  # noqa: S608 - our own words
+        keeps_plan=False,
     )
 
 
@@ -166,8 +171,6 @@ select max(external_id) from (
     order by d.external_id limit :most) batch
 """)  # noqa: S608 - our own words
 
-# A batch is read off its index. The planner, which knows little of a table that grows, would rather sort all the rest.
-IN_ORDER = sa.text("select set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)")
 BATCH_ENDS_AT = sa.text("""
 select max(external_id) from (
     select external_id from raw_item where run_id = :run_id and external_id > :after order by external_id limit :most) batch
@@ -342,7 +345,7 @@ class PageStore:
 
     def _text(self, turn: Turn, statement: sa.TextClause, params: dict[str, Any]) -> str | None:
         with direct.alone(self._engine, turn.tenant_id) as line:
-            line.ahead(IN_ORDER, {})
+            line.ahead(direct.IN_ORDER, {})
             found: str | None = line.scalars(statement, params)[0]
         return found
 

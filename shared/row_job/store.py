@@ -489,6 +489,7 @@ class RowStore:
     def open_rows(self, tenant_id: UUID, run_id: UUID, slot: int, gen: int) -> OpenRows:
         params = {"run_id": run_id, "tenant_id": tenant_id, "slot": slot, "gen": gen}
         with direct.alone(self._engine, tenant_id) as line:
+            line.ahead(direct.IN_ORDER, {})
             row = line.one(OPEN_ROWS, params)
         if row is None:
             return OpenRows(read_done=True, next_due_s=None, held_back=False, elder=False)

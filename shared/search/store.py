@@ -56,17 +56,17 @@ NEXT_CYCLE = Statement(
     """select greatest(0, extract(epoch from greatest(l.gap_ends, d.due_at) - now()))::double precision as delay_s,
               d.due_at is not null as wanted
        from (select max(least(begins_at, ended_at)) + make_interval(secs => cast(:gap_s as double precision)) as gap_ends
-             from search_cycle where tenant_id = :tenant_id) l
+             from (select begins_at, ended_at from search_cycle where tenant_id = :tenant_id order by begins_at desc limit 10) c) l
        cross join (
            select min(greatest(least(q.next_due_at, q.history_due_at), g.until)) as due_at
            from query_state q
            left join gate g on g.tenant_id = q.tenant_id and g.key = q.account and g.state <> 'open' and g.until > now()
            where q.tenant_id = :tenant_id and q.active) d""",
 )
-# The cycle that waits to begin is the newest: the one before it counts.
+# The cycle that waits to begin is the newest: the one before it counts. (Some may have been canceled before they began.)
 TOO_EARLY = sa.text("""
 select greatest(0, extract(epoch from max(least(begins_at, ended_at)) + make_interval(secs => cast(:gap_s as double precision)) - now()))::double precision
-from search_cycle where tenant_id = :tenant_id and run_id <> :run_id
+from (select begins_at, ended_at from search_cycle where tenant_id = :tenant_id and run_id <> :run_id order by begins_at desc limit 10) c
 """)
 # A run that is retried takes its place again, if no other cycle has it.
 RETAKE_CYCLE = Statement(
@@ -259,10 +259,11 @@ UPSERT_OFFERS = Statement(
 BEREFT = Statement(
     "search.bereft",
     """update companies c set dirty = true
-       from turn, offers o, jsonb_array_elements(cast(:offers_json as jsonb)) as i
-       where o.tenant_id = turn.tenant_id and o.client = :client and o.external_id = i ->> 0
-         and o.company_id is distinct from (i ->> 1)::uuid
-         and c.tenant_id = o.tenant_id and c.id = o.company_id and not c.dirty
+       from (select turn.tenant_id, o.company_id from turn, jsonb_array_elements(cast(:offers_json as jsonb)) as i
+             cross join lateral (select company_id from offers o
+                                 where o.tenant_id = turn.tenant_id and o.client = :client and o.external_id = i ->> 0 offset 0) o
+             where o.company_id is distinct from (i ->> 1)::uuid offset 0) b
+       where c.tenant_id = b.tenant_id and c.id = b.company_id and not c.dirty
          and c.id::text <> all(cast(:named as text[]))""",
 )
 UPSERT_COMPANIES = Statement(
@@ -319,6 +320,7 @@ MARK_REPOSTS = Statement(
     f"""update offers o set repost_of = nullif(t.first_id, t.external_id) from ({_THEIRS}) t
        where o.tenant_id = t.tenant_id and o.client = t.client and o.external_id = t.external_id
          and o.repost_of is distinct from nullif(t.first_id, t.external_id)""",  # noqa: S608 - our own words
+    keeps_plan=False,
 )
 AGGREGATE = Statement(
     "search.aggregate",
@@ -329,6 +331,7 @@ AGGREGATE = Statement(
                          count(*) filter (where t.first_id = t.external_id and t.seen_at > now() - interval '{_OPEN_DAYS} days') as open_offers
                   from ({_THEIRS}) t group by t.company_id) f on f.company_id = w.id
        where c.tenant_id = turn.tenant_id and c.id = w.id""",  # noqa: S608 - our own words
+    keeps_plan=False,
 )
 # Who was not seen for so long has nothing open any more. Nobody else would say so: figures are made when a company is seen.
 # A bounded batch; the next cycle goes on.
@@ -338,11 +341,13 @@ UNSEEN = Statement(
        where c.tenant_id = turn.tenant_id and c.id = any(array(
            select u.id from companies u join turn t on t.tenant_id = u.tenant_id
            where u.open_offers > 0 and u.last_seen_at < now() - interval '{_OPEN_DAYS} days' limit 1000))""",  # noqa: S608 - our own words
+    keeps_plan=False,
 )
 SET_ASIDE = Statement(
     "search.set_aside",
     """update companies c set dirty = false, aggregation_failed_at = now() from turn
        where c.tenant_id = turn.tenant_id and c.id = any(cast(:company_ids as uuid[]))""",
+    keeps_plan=False,
 )
 AGGREGATED = Statement(
     "search.aggregated",

@@ -42,19 +42,30 @@ def _kept(line: Connection) -> int:
 
 def test_a_statement_that_comes_often_is_parsed_once_and_is_one_flight(line: Connection) -> None:
     before = line.flights
-    assert [line.execute_often(ECHO, [n]).rows for n in range(9)] == [[[n]] for n in range(9)]
-    assert line.flights - before == 9
+    assert [line.execute_often(ECHO, [n]).rows for n in range(8)] == [[[n]] for n in range(8)]
+    assert line.flights - before == 8
     assert _kept(line) == 1
     (calls,) = line.execute_simple("select generic_plans + custom_plans from pg_prepared_statements").rows[0]
-    assert calls == 9
+    assert calls == 8
 
 
-def test_a_plan_is_made_anew_after_so_many_uses(line: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flights, "PLAN_USES", 3)
-    for n in range(10):
+def test_a_plan_serves_twice_as_often_as_the_one_before_it(line: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights, "FIRST_USES", 1)
+    monkeypatch.setattr(flights, "PLAN_USES", 4)
+    monkeypatch.setattr(flights, "PLAN_S", 1_000.0)
+    names = []
+    for n in range(12):
         assert line.execute_often(ECHO, [n]).rows == [[n]]
-    assert _kept(line) == 1
-    assert line.execute_simple("select name from pg_prepared_statements").rows == [["often_4"]]
+        ((name,),) = line.execute_simple("select name from pg_prepared_statements").rows
+        names.append(int(name.removeprefix("often_")))
+    assert names == [1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5]
+
+
+def test_a_plan_serves_for_some_seconds(line: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights, "PLAN_S", -1.0)
+    for n in range(3):
+        assert line.execute_often(ECHO, [n]).rows == [[n]]
+    assert line.execute_simple("select name from pg_prepared_statements").rows == [["often_3"]]
 
 
 def test_a_plan_serves_each_tenant_its_own_rows(line: Connection) -> None:
@@ -115,7 +126,7 @@ def test_what_an_answer_looks_like_is_told_once_for_each_plan(
         describe(data, context)
 
     line.message_types[ROW_DESCRIPTION] = listen
-    monkeypatch.setattr(flights, "PLAN_USES", 4)
+    monkeypatch.setattr(flights, "FIRST_USES", 4)
     for n in range(6):
         context = line.execute_often("select $1::int as x, null::text as y where $1 > 0", [n])
         assert [column["name"] for column in context.columns] == ["x", "y"]

@@ -210,6 +210,11 @@ def explain(connection: sa.Connection, statement: sa.TextClause, params: Mapping
     """Run a statement and count. Planning is not counted: it depends on what the session has seen before."""
     explained = sa.text(f"explain (analyze, buffers, timing off, format json) {statement.text}")
     (answer,) = connection.execute(explained, params).scalar_one()
+    return counted(answer)
+
+
+def counted(answer: Mapping[str, Any]) -> Cost:
+    """What `explain` answered."""
     nodes = list(_nodes(answer["Plan"]))
     # A CTE's work shows twice: at its own root and in the scan that first pulls from it. One that writes and that
     # nobody reads shows at its own root alone.
