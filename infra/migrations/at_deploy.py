@@ -15,14 +15,13 @@ import orjson
 import sqlalchemy as sa
 from scramp import ScramMechanism
 
-from functions.catalogue import all_settings
 from infra.migrations.head import newest_revision
 from infra.migrations.run import WITHIN_S, migrate, open_engine
 from shared.kernel import aws, db
 from shared.kernel.clock import new_id
 from shared.kernel.live import live_url
 from shared.kernel.log import logger
-from shared.kernel.settings import BadSettings, check_settings
+from shared.kernel.settings import BadSettings
 
 SECRETS = {
     "baton_worker": "BATON_WORKER_SECRET_ARN",
@@ -52,6 +51,10 @@ HAS_IAM = sa.text("select exists (select from pg_roles where rolname = 'rds_iam'
 def bring_up_to_date(within_s: float = WITHIN_S, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Idempotent; answers the revision that the database has now. Settings are checked first: no other function changes before
     this one is done, so what makes no sense is refused with the whole deployment, and reaches none of them."""
+    # Whoever only wants a verifier (a local server does) need not know all functions.
+    from functions.catalogue import all_settings  # noqa: PLC0415
+    from shared.kernel.settings import check_settings  # noqa: PLC0415
+
     check_settings(env, all_settings())
     url, password = live_url(env)
     if password is not None:

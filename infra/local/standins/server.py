@@ -40,7 +40,6 @@ from pydantic import ValidationError
 from infra.local.child import HOST, Stops
 from infra.local.origin_guard import refusal
 from infra.local.standins.faults import Misbehaviour, Schedule
-from shared.kernel.wrong import in_words
 
 CONTROL = "/_control"
 LARGEST_REQUEST = 2**20
@@ -187,9 +186,7 @@ class StandIn(Stops):
             if "behave" in orders:
                 self.behave(orders["behave"])
             self.obey(orders)
-        except ValidationError as error:
-            return Reply.json({"error": in_words(error, self.misbehaviours)}, 400)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ValidationError) as error:
             return Reply.json({"error": str(error)}, 400)
         return Reply.json({"calls": self.calls, "struck": self.struck, **self.figures()})
 
