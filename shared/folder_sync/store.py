@@ -48,7 +48,10 @@ HOLDS = Statement(
        on f.tenant_id = turn.tenant_id and f.connection = cast(:connection as uuid) and f.path = :path and f.run_id = turn.run_id""",
     returns=True,
 )
-LEAVE = Statement("folder.leave", "update folder set run_id = null where tenant_id = :tenant_id and run_id = :run_id")
+# By its run alone: beside it, an index that begins with the tenant would be read for all of the tenant's folders.
+LEAVE = Statement(
+    "folder.leave", "update folder set run_id = null where run_id = :run_id and (tenant_id = :tenant_id) is true"
+)
 
 KEEP = Statement(
     "folder.keep",

@@ -24,7 +24,7 @@ NUMBERED = PGDialect_pg8000(paramstyle="numeric_dollar")  # type: ignore[no-unty
 
 # Ahead of a statement that takes the first rows off an index. The planner, which knows little of a table that grows, would rather sort
 # all the rest.
-IN_ORDER = sa.text("select set_config('enable_sort', 'off', true)")
+IN_ORDER = sa.text("select set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)")
 
 # Statements that nobody reads the answers of, and then those that are read: one transaction.
 Part = tuple[Sequence[tuple[sa.TextClause, Row]], Sequence[tuple[sa.TextClause, Row]]]

@@ -38,8 +38,9 @@ pytestmark = pytest.mark.full
 FRESH, TRUNCATED, GROWN, ANALYZED = STATES = ("fresh", "truncated", "grown", "analyzed")
 # Another level of an index is a page more each time it is entered; a table has several.
 MOST, DEEPER, SLACK = 1.5, 4, 40
-# Once in a cycle every company of the tenant is looked at; now and then the rows of a job are counted.
-EACH = re.compile("set open_offers = 0 from turn|set total_items = c.total")
+# Once in a cycle every company of the tenant is looked at, and before they are analyzed all cycles and searches; now and then the rows of
+# a job are counted.
+EACH = re.compile("set open_offers = 0 from turn|set total_items = c.total|from search_cycle|searches_not_fresh")
 
 # Of these a tenant has a handful, however long it works.
 FEW = ("account_token", "connection", "upstream", "pace", "gate")

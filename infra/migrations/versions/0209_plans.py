@@ -2,7 +2,7 @@
 
 A kept plan was made when its tables were small. Then it costs the same to read all rows of a tenant by an index as to find one by its
 key, and the planner may take the first: among many rows that one is a disaster. So the tenant of a policy is no reason to choose an
-index, and no table is read whole, nor through the sum of two indexes, where a key leads to the row.
+index.
 """
 
 from __future__ import annotations
@@ -13,11 +13,6 @@ revision = "0209"
 down_revision = "0208"
 branch_labels = None
 depends_on = None
-
-SETTINGS = """
-alter role baton_worker set enable_seqscan = off;
-alter role baton_worker set enable_bitmapscan = off
-"""
 
 POLICIES = """
 do $$
@@ -40,7 +35,6 @@ $$
 
 def upgrade() -> None:
     run = op.get_bind().exec_driver_sql
-    run(SETTINGS)
     run("set local role baton_owner")
     run(POLICIES)
     run("reset role")
