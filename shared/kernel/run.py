@@ -38,7 +38,6 @@ from shared.kernel.sql import LANE_IS_OPEN
 
 NOBODY = By()
 TOO_OLD = "the run is past its retention and being removed; start a new one"
-
 T = TypeVar("T")
 # About an hour, in which a broken deployment can be taken back: 2, 4, 8, 16 and 32 minutes after each other.
 UNIQUE = "23505"

@@ -442,8 +442,10 @@ update lane set {_NEW_EPOCH}, steps = 0, cursor = coalesce(cast(:cursor as jsonb
 where id = :lane_id and (class_id is null or claim_token is null)
 returning {_BATON}
 """)
+# Locked: a step that is about to end the lane waits for whoever restarts it, or has ended it before.
 LANE_IS_OPEN = Statement(
-    "relay.lane_is_open", "select id from lane where id = :lane_id and tenant_id = :tenant_id and status = 'active'"
+    "relay.lane_is_open",
+    "select id from lane where id = :lane_id and tenant_id = :tenant_id and status = 'active' for no key update",
 )
 WAKE_LANE = sa.text(f"""
 update lane set next_due_at = now(), resend_no = resend_no + 1, resends = 0, sent_at = null, check_at = {_LOOK_NOW}
